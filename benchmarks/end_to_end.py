@@ -55,7 +55,7 @@ def main() -> None:
                     "-m",
                     "snakemake",
                     "--snakefile",
-                    ROOT / "Snakefile",
+                    ROOT / "workflow" / "Snakefile",
                     "--directory",
                     folder,
                 ),

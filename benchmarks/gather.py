@@ -63,7 +63,7 @@ GATHER = PROGRAM.format(
 VECTORS = PROGRAM.format(
     imports="""
 from plm_embed.store.blocks import Memory, blocks, locate
-from plm_embed.jobs.finished_bucket import load_bucket
+from plm_embed.jobs.bucket import load_bucket
 from plm_embed.io.files import atomic_path
 from plm_embed.master.gather import create_master
 from plm_embed.master.planned import make_plan

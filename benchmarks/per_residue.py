@@ -20,9 +20,10 @@ import torch
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference import pipeline, vector_stream
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.room import Room
-from plm_embed.inference.vector_stream import VectorStream
-from plm_embed.jobs.compute_vectors import Computation
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs.embedder import Buffer, Embedder
 from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.models.packed_batch import pack
@@ -99,17 +100,19 @@ def main() -> None:
     StandIn.seconds = asked.seconds
     vector_stream.Inference = StandIn  # type: ignore[misc]
     devices.device_name = lambda _: "stand-in"
-    heartbeat = SimpleNamespace(begin=lambda _: None, advance=lambda *_: None)
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        store = Store(Path(folder) / "store", fingerprint)
-        scratch = Path(folder) / "scratch"
-        scratch.mkdir()
-        stream = VectorStream(model, Room(TOKENS, ROWS, ROWS), fingerprint, sequences)  # type: ignore[arg-type]
-        began, spent = time.monotonic(), time.process_time()
-        Computation(stream, store, keys, False).run(
-            list(range(len(sequences))), scratch, 60, heartbeat  # type: ignore[arg-type]
-        )  # fmt: skip
-        wall, cpu = time.monotonic() - began, time.process_time() - spent
+        weights, store = Path(folder) / "weights", Store(Path(folder) / "store", fingerprint)
+        prepare(find_model("esm2_t3_untrained"), None, weights)
+        settings = Settings(device="cpu", flush_minutes=60)
+        with Embedder(weights, Path(folder) / "own", settings) as embedder:
+            # the real way into the store, behind a device that computes nothing
+            embedder.store = store
+            embedder._buffer, embedder._other = Buffer(fingerprint), Buffer(fingerprint)
+            embedder._model = model, Room(TOKENS, ROWS, ROWS)  # type: ignore[assignment]
+            began, spent = time.monotonic(), time.process_time()
+            embedder.embed(keys, sequences)
+            embedder.publish(wait=True)
+            wall, cpu = time.monotonic() - began, time.process_time() - spent
         size = sum(file.stat().st_size for file in store.parts_folder.iterdir())
     print(
         f"a batch: {wall / asked.batches:.3f} s, {cpu / asked.batches:.3f} s of a processor "

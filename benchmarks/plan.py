@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from plm_embed.workflow.by_model import by_model
+from plm_embed.workflow.config_file import read_config
 from random_weights import write_checkpoint
 
 from plm_embed.inference.prepare_weights import prepare
@@ -36,8 +38,6 @@ from plm_embed.planning.speeds import workers_here
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
-from plm_embed.workflow.by_model import by_model
-from plm_embed.workflow.config_file import read_config
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4

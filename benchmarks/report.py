@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,8 +25,8 @@ import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
-from plm_embed.jobs.attempts import Attempt, write_attempt
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
+from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
@@ -135,19 +136,19 @@ def make(results: Path) -> None:
         for failed in (False, True)[: 1 + (bucket % 10 == 0)]:
             # every tenth bucket had an attempt that failed
             at = began - timedelta(seconds=90) if failed else began
-            attempt = Attempt(
-                submission=f"{bucket:04d}",
-                buckets=(f"{bucket:04d}",),
+            store = model / "store"
+            beat = replace(
+                new_heartbeat(f"{bucket:04d}", model / "embedded", store, 0),
                 host=host,
                 job=job,
-                workers=1,
+                workers=(WorkerBeat(pid=1, state="ended"),),
                 started=at.isoformat(),
                 ended=(at + timedelta(seconds=60 if failed else 510)).isoformat(),
                 joules=1.5e5,
                 outcome="failed" if failed else "complete",
                 reason="its device failed" if failed else "",
             )
-            write_attempt(model / "attempts" / f"{bucket:04d}-{failed}.json", attempt)
+            write_heartbeat(store / FOLDER / f"{bucket:04d}-{failed}.json", beat)
 
 
 def main() -> None:

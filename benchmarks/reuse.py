@@ -56,7 +56,7 @@ def run(folder: Path, inputs: list[str]) -> dict[str, Any]:
         "-m",
         "snakemake",
         "--snakefile",
-        str(ROOT / "Snakefile"),
+        str(ROOT / "workflow" / "Snakefile"),
         "--directory",
         str(folder),
     ]

@@ -3,7 +3,7 @@ step that looks at all of them.
 
     PYTHONPATH=workflow/src python benchmarks/scale.py --output benchmarks/results/scale.json
 
-The sequences are deduplicated, and parts, completion records, notes of submissions and of attempts
+The sequences are deduplicated, and parts, completion records, heartbeats of jobs
 are written, by the package itself; the vectors are made up, two to a part. Every step is a process
 of its own. Where the folder lies (--folder) decides what waiting for a disk costs; processor time
 and memory hardly depend on it.
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing import Pool
 from pathlib import Path
@@ -27,10 +28,8 @@ import numpy as np
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
 from plm_embed.io.parquet import read_table
-from plm_embed.io.sealed_json import write_sealed
-from plm_embed.jobs.attempts import Attempt, write_attempt
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
-from plm_embed.jobs.submission import Submission
+from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names, key_array, keys_sha256
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
@@ -126,18 +125,16 @@ def finish(bucket: str, results: Path, parts: int) -> None:
         busy=0.98,
     )
     write_completion(model / "embedded" / f"{bucket}.json", record)
-    said = Submission(buckets=(bucket,), workers=())
-    write_sealed(model / "submissions" / f"{bucket}.json", said)
-    attempt = Attempt(
+    root = model / "store"
+    beat = replace(
+        new_heartbeat(bucket, model / "embedded", root, 0),
         **at,
-        submission=bucket,
-        buckets=(bucket,),
         host=f"n{number % 40}",
         job=bucket,
-        workers=1,
+        workers=(WorkerBeat(pid=1, state="ended"),),
         outcome="complete",
     )
-    write_attempt(model / "attempts" / f"{bucket}.json", attempt)
+    write_heartbeat(root / FOLDER / f"{bucket}.json", beat)
 
 
 def steps(folder: Path, buckets: int, parts: int) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -30,7 +30,7 @@ from plm_embed.models.registry import find_model
 
 MODEL = "esm2_8M"
 ROOT = Path(__file__).parents[1]
-SNAKEMAKE = ["-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2"]
+SNAKEMAKE = ["-m", "snakemake", "--snakefile", str(ROOT / "workflow" / "Snakefile"), "--cores", "2"]
 DEMO = (["-m", "plm_embed", "plan"], SNAKEMAKE, ["-m", "plm_embed", "summary"])
 FIRST = """
 import sys, plm_embed

@@ -14,13 +14,14 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from plm_embed.io.files import write_json
-from plm_embed.jobs.heartbeats import Beat, write_beat
+from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.reporting.screen.watch_loop import SECONDS_BETWEEN_LOOKS
 from plm_embed.reporting.screen.watch_view import MOST_ROWS, view
@@ -61,25 +62,26 @@ def campaign(results: Path) -> Path:
 def beat(model: Path, number: int) -> None:
     """What a worker says of its bucket every few seconds."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    said = Beat(
-        host="node1",
+    worker = WorkerBeat(
         pid=number,
-        job="17",
+        state="computing",
         device="NVIDIA A100",
-        gpu=number % 4,
-        bucket=f"{number:04d}",
-        tokens=500,
-        tokens_total=1000,
+        gpu=str(number % 4),
         tokens_per_second=50.0,
-        eta_seconds=700.0,
         sequences=12,
+        progressed=now,
         memory_bytes=3_000_000_000,
         utilization=97,
-        started=now,
-        progressed=now,
-        updated=now,
     )
-    write_beat(model / "workers" / f"node1-{number}.json", said)
+    store = model / "store"
+    said = replace(
+        new_heartbeat(f"{number:04d}", model / "embedded", store, 0),
+        residues=500,
+        residues_total=1000,
+        eta_seconds=700.0,
+        workers=(worker,),
+    )
+    write_heartbeat(store / FOLDER / f"node1-{number}.json", said)
 
 
 def main() -> None:

@@ -12,18 +12,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from rich.console import Console
-
-from plm_embed.jobs.heartbeats import FOLDER, Beat, write_beat
-from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
-from plm_embed.reporting.screen.watch import Watch
-from plm_embed.reporting.screen.watch_view import view
 from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
 from plm_embed.workflow.run_note import NOTE, note_start
+from rich.console import Console
+
+from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
+from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.screen.watch_view import view
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -38,7 +38,13 @@ def demo() -> None:
     config["inputs"] = [str(ROOT / path) for path in config["inputs"]]
     config["weights"] = str(ROOT / config["weights"])
     Path("config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    program = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    program = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "workflow" / "Snakefile"),
+    ]
     options = ["--configfile", "config.yaml", "--cores", "2", "--quiet", "all"]
     subprocess.run([*program, *options], check=True)
 
@@ -65,34 +71,31 @@ def watch() -> None:
         (model / file).unlink()
     for step in ("gather", "validate", "report"):
         (RESULTS / "logs" / MODEL / f"{step}.log").unlink()
-    for record in (model / SUBMISSIONS).iterdir():
-        record.unlink()
     note_start(RESULTS, [MODEL])
     note = RESULTS / NOTE
     note.write_text(note.read_text().replace(socket.gethostname(), "login1"))
     for number, bucket in enumerate(("0002", "0003")):
         (model / "embedded" / f"{bucket}.json").unlink()
         now = datetime.now(UTC)
-        write_beat(
-            model / FOLDER / f"node1-{number}.json",
-            Beat(
-                host=f"node{number + 1}",
-                pid=number + 1,
-                job=None,
-                device="CPU",
-                gpu=None,
-                bucket=bucket,
-                tokens=4000 + 2500 * number,
-                tokens_total=12000,
-                tokens_per_second=410.0 - 20 * number,
-                eta_seconds=20.0 - 6 * number,
-                sequences=21 + 9 * number,
-                progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
-                started=(now - timedelta(seconds=16)).isoformat(timespec="seconds"),
-                updated=(now - timedelta(seconds=3 * number)).isoformat(timespec="seconds"),
-                memory_bytes=310_000_000,
-            ),
+        worker = WorkerBeat(
+            pid=number + 1,
+            state="computing",
+            device="CPU",
+            tokens_per_second=410.0 - 20 * number,
+            sequences=21 + 9 * number,
+            progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
+            memory_bytes=310_000_000,
         )
+        beat = new_heartbeat(bucket, model / "embedded", model / "store", 0)
+        beat = replace(
+            beat,
+            host=f"node{number + 1}",
+            residues=4000 + 2500 * number,
+            residues_total=12000,
+            eta_seconds=20.0 - 6 * number,
+            workers=(worker,),
+        )
+        write_heartbeat(model / "store" / FOLDER / f"node1-{number}.json", beat)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=COLUMNS, force_terminal=True, file=nowhere)
         console.print(view(Watch(RESULTS).look(), console))

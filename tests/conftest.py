@@ -29,6 +29,11 @@ if not os.environ.get("PBS_TEST_REAL"):
     for name in ("PBS_DEFAULT", "PBS_SERVER"):
         os.environ.pop(name, None)
 
+# prepared weights are shared by the processes of a run of the tests, and by nobody else
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["PLM_EMBED_WEIGHTS"] = tempfile.mkdtemp(prefix="plm-embed-weights-")
+    atexit.register(shutil.rmtree, os.environ["PLM_EMBED_WEIGHTS"], ignore_errors=True)
+
 # torch's threads wait for work in sleep: tests run beside each other, and would count the other's
 # time away
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -18,7 +18,6 @@ from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 from plm_embed.inference import prepare_weights as preparation
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.encoder.engine import Engine
@@ -28,6 +27,7 @@ from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.checkpoints import mean_of
+from support.embedded import Embedder
 
 pytestmark = pytest.mark.gpu
 
@@ -140,7 +140,6 @@ import os
 import sys
 from pathlib import Path
 import torch
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.errors import DeviceError
 from plm_embed.inference.settings import Settings

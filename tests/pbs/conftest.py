@@ -130,7 +130,7 @@ def lean(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def campaign(undisturbed: Campaign, tmp_path: Path) -> Campaign:
     """A campaign to come, which has its weights already."""
     folder = tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path))
-    found = Campaign(working_folder(Path(folder) / "campaign", weights_of=undisturbed.folder))
+    found = Campaign(working_folder(Path(folder) / "campaign"))
     found.vectors.mkdir(parents=True)
     shutil.copy2(undisturbed.vectors / "weights.json", found.vectors)
     return found

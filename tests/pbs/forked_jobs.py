@@ -10,7 +10,6 @@ import shlex
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -22,7 +21,7 @@ import esm  # noqa: F401 -- loaded once, for all that is forked
 import torch
 
 from plm_embed.cli import main as cli
-from plm_embed.jobs import claims, dispatch, embed_bucket, submission, worker  # noqa: F401 -- the same
+from plm_embed.jobs import embedder, job, worker  # noqa: F401 -- the same
 from plm_embed.jobs import nodes as launch
 from plm_embed.master import gather, validate  # noqa: F401 -- the same
 
@@ -66,12 +65,10 @@ def command(*words: str | Path) -> Callable[[], None]:
 
 
 class Node:
-    """What launch starts for a node, as a process that is forked here."""
+    """What the first node starts for another one, as a process that is forked here."""
 
     def __init__(self, words: list[str]) -> None:
-        remote = words[0] == "pbs_tmrsh"
-        arguments = shlex.split(words[-1]) if remote else words
-        name = words[1] if remote else NODES[0]
+        name, arguments = words[1], shlex.split(words[-1])
         arguments = arguments[arguments.index("plm_embed") + 1 :]
         self.pid = forked(command(*arguments), Path("log"), name)
         Path(f"{name}.pid").write_text(str(self.pid))
@@ -90,11 +87,8 @@ class Node:
 
 
 def prepare_process() -> None:
-    """Have all processes forked, and clocks of claims that fit campaigns of seconds."""
+    """Have all processes forked, and waits that fit campaigns of seconds."""
     torch.set_num_threads(1)
-    # a sibling forked in between would keep the worker's end of the pipe open
-    one_at_a_time = threading.Lock()
-    start = worker.Worker.__init__
 
     def serve(connection: Connection, *arguments: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -113,41 +107,34 @@ def prepare_process() -> None:
     def process(target: object, args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: ARG001 (as multiprocessing has it)
         return FORK.Process(target=serve, args=args, daemon=daemon)
 
-    def start_alone(self: worker.Worker, *arguments: Any) -> None:
-        with one_at_a_time:
-            start(self, *arguments)
-
-    worker.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)  # type: ignore[assignment]
-    worker.Worker.__init__ = start_alone  # type: ignore[method-assign]
+    worker.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)
     launch.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
     launch._pals_mpiexec = lambda: False
-    launch.SECONDS_FOR_STRAGGLERS = 3.0
-    claims.SECONDS_BETWEEN_BEATS, claims.STALE_AFTER_SECONDS = 0.3, 2.0
-    dispatch.SECONDS_BETWEEN_LOOKS, dispatch.SECONDS_BETWEEN_ATTEMPTS = 0.1, 0.3
+    job.SECONDS_TO_CHECK, job.SECONDS_FOR_CACHES = 3.0, 0.0
 
 
 class Job:
-    """One submission: the launcher, and the nodes that it starts."""
+    """One job: its first node, and the other one that it starts."""
 
     def __init__(self, folder: Path, number: int, words: list[str | Path]) -> None:
         for name in NODES:
             (folder / f"{name}.pid").unlink(missing_ok=True)
         os.environ["PBS_JOBID"] = f"{number}.pbs01"
         self.folder = folder
-        self.launcher = forked(command(*words), folder / "log")
+        self.first = forked(command(*words), folder / "log")
         self.code: int | None = None
 
     def running(self) -> bool:
         if self.code is None:
-            ended, status = os.waitpid(self.launcher, os.WNOHANG)
+            ended, status = os.waitpid(self.first, os.WNOHANG)
             if ended:
                 self.code = os.waitstatus_to_exitcode(status)
                 self.signal(signal.SIGKILL)  # as PBS does with what a job leaves behind
         return self.code is None
 
     def nodes(self) -> list[int]:
-        found = []
-        for name in NODES:
+        found = [self.first]
+        for name in NODES[1:]:
             with contextlib.suppress(OSError, ValueError):
                 found.append(int((self.folder / f"{name}.pid").read_text()))
         return found
@@ -168,7 +155,7 @@ class Job:
         return members
 
     def signal(self, number: int) -> None:
-        for group in (*self.nodes(), self.launcher):
+        for group in self.nodes():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)
 
@@ -180,7 +167,7 @@ class Job:
         if kind in {"walltime", "preempted"}:
             self.signal(signal.SIGKILL)
             return True
-        found = {"worker": self.workers(), "node": self.nodes(), "launcher": [self.launcher]}[kind]
+        found = {"worker": self.workers(), "node": self.nodes()}[kind]
         with contextlib.suppress(ProcessLookupError, IndexError):
             os.kill(dice.choice(found), signal.SIGKILL)
             return True

@@ -1,12 +1,11 @@
 """Campaigns under random kills: `python tests/pbs/kills.py FIRST LAST [RESULTS.json]` runs the
 seeds FIRST..LAST.
 
-Each deduplicates some proteins and embeds them by whole-node submissions of two nodes with two
-workers, while workers, nodes and launchers are killed and whole jobs end as at the walltime
-(SIGTERM, then SIGKILL) or as Polaris preempts (SIGKILL at once). A job that failed is submitted
-again until one succeeds; then gather and validate have their say. All of that is the real code.
-Only how processes start is not: they are forked from one that has torch loaded, and each node bears
-a name of its own, so that claims of a dead one go stale by their age.
+Each deduplicates some proteins and embeds them by jobs of two nodes with two workers, one for a
+bucket, while workers and nodes are killed and whole jobs end as at the walltime (SIGTERM, then
+SIGKILL) or as Polaris preempts (SIGKILL at once). A job that failed is submitted again until one
+succeeds; then gather and validate have their say. All of that is the real code. Only how processes
+start is not: they are forked from one that has torch loaded.
 """
 
 import json
@@ -27,7 +26,7 @@ from plm_embed.master.validation_record import read_validation
 
 ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"
-KINDS = ("worker", "node", "launcher", "walltime", "preempted")
+KINDS = ("worker", "node", "walltime", "preempted")
 CALM_AFTER = 5  # attempts, so that every campaign ends
 LONGEST = 900.0
 
@@ -42,57 +41,43 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
         os.chdir(folder)
         proteins = [
             "".join(dice.choices("ACDEFGHIKLMNPQRSTVWY", k=dice.randint(20, 300)))
-            for _ in range(150)
+            for _ in range(600)
         ]
         text = "".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins + proteins[:30]))
         (folder / "in.fasta").write_text(text)
         (folder / "nodes").write_text("\n".join(NODES))
         sequences, records, store = folder / "sequences", folder / "embedded", folder / "store"
         run_to_end(
-            ["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "6"], folder
+            ["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "2"], folder
         )
         buckets = sorted((sequences / "buckets").glob("*.parquet"))
-        places: list[str | Path] = ["--store", store, "--embedded", records]
-        words: list[str | Path] = [
-            "embed",
-            *buckets,
-            "--weights",
-            weights,
-            *places,
-            "--output",
-            folder / "done.json",
-        ]
-        words += [
-            "--device",
-            "cpu",
-            "--scratch",
-            "",
-            "--toks-per-batch",
-            "256",
-            "--flush-minutes",
-            "0.002",
-        ]
-        words += ["--nodes", "2", "--workers", "2", "--minutes", "60"]
         attempts = 0
-        while not (folder / "done.json").exists() and time.monotonic() - begun < LONGEST:
-            attempts += 1
-            job = Job(folder, 1000 * seed + attempts, words)
-            instants = sorted(
-                dice.uniform(0, 2.5)
-                for _ in range(dice.randint(0, 3) if attempts <= CALM_AFTER else 0)
-            )
-            started = time.monotonic()
-            while job.running() and time.monotonic() - begun < LONGEST:
-                if instants and time.monotonic() - started > instants[0]:
-                    instants.pop(0)
-                    kind = dice.choice(KINDS)
-                    kills[kind] += job.kill(kind, dice)
-                time.sleep(0.02)
-            if job.code is None:
-                job.signal(signal.SIGKILL)
-                raise RuntimeError(
-                    f"seed {seed}: not complete\n{(folder / 'log').read_text()[-3000:]}"
+        for bucket in buckets:
+            record = records / f"{bucket.stem}.json"
+            words: list[str | Path] = ["embed", bucket, "--weights", weights, "--store", store]
+            words += ["--record", record, "--device", "cpu", "--scratch", ""]
+            words += ["--toks-per-batch", "256", "--flush-minutes", "0.002"]
+            words += ["--nodes", "2", "--workers", "2", "--minutes", "60"]
+            mine = 0
+            while not record.exists() and time.monotonic() - begun < LONGEST:
+                attempts, mine = attempts + 1, mine + 1
+                job = Job(folder, 1000 * seed + attempts, words)
+                instants = sorted(
+                    dice.uniform(0, 1.5)
+                    for _ in range(dice.randint(0, 3) if mine <= CALM_AFTER else 0)
                 )
+                started = time.monotonic()
+                while job.running() and time.monotonic() - begun < LONGEST:
+                    if instants and time.monotonic() - started > instants[0]:
+                        instants.pop(0)
+                        kind = dice.choice(KINDS)
+                        kills[kind] += job.kill(kind, dice)
+                    time.sleep(0.02)
+                if job.code is None:
+                    job.signal(signal.SIGKILL)
+                    raise RuntimeError(
+                        f"seed {seed}: not complete\n{(folder / 'log').read_text()[-3000:]}"
+                    )
         final: list[str | Path] = [
             "--sequences",
             sequences,

@@ -15,7 +15,7 @@ from processes import command_line, descendants
 from snakemake_run import MODEL, SnakemakeRun
 
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
-GATHERED = f"results/{MODEL}/gathered.json"
+GATHERED = f"results/{MODEL}/records.parquet"
 
 
 class Campaign(SnakemakeRun):
@@ -31,7 +31,7 @@ class Campaign(SnakemakeRun):
             "squeue", "--noheader", "--states=R", "--format=%k|%i|%N"
         ).splitlines()
         for comment, job, node in (line.split("|") for line in lines):
-            if comment == f"rule_embed_wildcards_{submission:04d}":
+            if comment == f"rule_embed_wildcards_{MODEL}_{submission:04d}":
                 return job, node
         return "", ""
 
@@ -43,7 +43,7 @@ class Campaign(SnakemakeRun):
             words = command_line(process)
             if (
                 words[1:4] == ["-m", "plm_embed", "embed"]
-                and f"results/{MODEL}/submissions/{submission:04d}.json" in words
+                and f"results/{MODEL}/embedded/{submission:04d}.json" in words
             ):
                 return [process, *descendants(process)]
         return []

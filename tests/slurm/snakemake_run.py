@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # It ends when the test session does, however that ends.
 SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
 MODEL = "esm2_t3_untrained"
-RULES = ("embed", "deduplicate", "reference", "gather", "validate", "report")
+RULES = ("embed", "deduplicate", "gather_esm2", "validate", "report")
 LENGTHS = (1000, 3000)
 """Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job."""
 
@@ -29,15 +29,16 @@ SITE = {
     "gpu": ("# slurm_partition: gpu", "slurm_partition: gpu"),
 }
 
+GPUS = (
+    "    runtime: 240 # minutes: a retry goes on where the job ended",
+    "    runtime: 240 # minutes",
+)
+"""The line of a profile below which the speed of jobs is set."""
+
 CONFIG = """\
 inputs: [proteins.fasta]
 model: {model}
-weights: {root}/config/demo/{model}.pt
 buckets: {buckets}
-speed:
-  device: cpu
-  toks_per_batch: 4000
-  flush_minutes: {flush_minutes}
 validate:
   spot_checks: 2
 """
@@ -74,8 +75,7 @@ class SnakemakeRun:
     def _make(self, flush_minutes: float) -> None:
         folder, profile = self.folder, self.profile
         (folder / "config").mkdir(parents=True)
-        values = {"root": ROOT, "model": MODEL, "buckets": self.buckets}
-        text = CONFIG.format(flush_minutes=flush_minutes, **values)
+        text = CONFIG.format(model=MODEL, buckets=self.buckets)
         (folder / "config" / "config.yaml").write_text(text)
         random = Random(1)
         with (folder / "proteins.fasta").open("w") as fasta:
@@ -89,7 +89,9 @@ class SnakemakeRun:
         content = subprocess.run(committed, capture_output=True, check=True).stdout
         (folder / profile).mkdir()
         (folder / profile / "profile.yaml").write_bytes(content)
-        self.edit_profile(*SITE.values())
+        speed = f"device: cpu\n    toks_per_batch: 4000\n    flush_minutes: {flush_minutes!r}"
+        line = next(one for one in GPUS if one in content.decode())
+        self.edit_profile(*SITE.values(), (line, f"{line}\n    {speed}".replace("'", "")))
 
     def edit_profile(self, *replacements: tuple[str, str]) -> None:
         """Replace lines of the profile; each must be there."""
@@ -102,7 +104,7 @@ class SnakemakeRun:
 
     def adopt(self, other: "SnakemakeRun") -> None:
         """Take over the weights of another campaign, and split the sequences here: SLURM is left
-        to embed. To gather runs beside Snakemake, for each job of SLURM starts a Snakemake.
+        to embed and to gather.
         """
         self.adopt_weights(other)
         with contextlib.chdir(self.folder):
@@ -114,12 +116,8 @@ class SnakemakeRun:
                 policy=ResiduePolicy(),
                 memory_mb=LEAST_MEMORY_MB,
             )
-        config = self.folder / "config" / "config.yaml"
-        local = "speed:\n  local_rules: [gather]\n"
-        config.write_text(config.read_text().replace("speed:\n", local))
 
     def adopt_weights(self, other: "SnakemakeRun") -> None:
-        shutil.copytree(other.folder / "resources", self.folder / "resources")
         for record in (other.folder / "results").glob("*/weights.json"):
             copy = self.folder / record.relative_to(other.folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +127,7 @@ class SnakemakeRun:
         command = [
             *SNAKEMAKE,
             "--snakefile",
-            str(ROOT / "Snakefile"),
+            str(ROOT / "workflow" / "Snakefile"),
             "--profile",
             self.profile,
             *options,

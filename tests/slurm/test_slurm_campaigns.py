@@ -46,21 +46,18 @@ def tiny_models(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny_models")
 def test_two_models(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """ESM-2 and ProtBERT over the same sequences, which one job reads: the rest is each model's.
-    Gather runs beside Snakemake, as the profile says here.
-    """
+    """ESM-2 and ProtBERT over the same sequences, which one job reads: the rest is each model's."""
     campaign = Campaign(tmp_path / "c", cluster, buckets=1, sequences=20, lengths=(50, 200))
     campaign.adopt_weights(undisturbed)
-    campaign.edit_profile(("# config:", "config:"), ("#   - speed=", "  - speed="))
     path, other = campaign.folder / "config" / "config.yaml", "protbert_tiny"
     config = yaml.safe_load(path.read_text())
-    weights = {MODEL: config["weights"], other: str(source("protbert"))}
-    path.write_text(yaml.safe_dump(config | {"model": [MODEL, other], "weights": weights}))
-    with campaign.running(*(f"results/{model}/checksums.sha256" for model in weights)):
+    models, weights = [MODEL, other], {other: str(source("protbert"))}
+    path.write_text(yaml.safe_dump(config | {"model": models, "weights": weights}))
+    with campaign.running(*(f"results/{model}/checksums.sha256" for model in models)):
         pass
-    each = ("embed", "reference", "validate")
+    each = ("embed", "gather", "validate")
     assert list(campaign.states().values()) == [["COMPLETED"]] * (1 + 2 * len(each))
-    for model in weights:
+    for model in models:
         proof = read_validation(campaign.folder / "results" / model / "validation.json")
         assert proof and proof.status == "passed" and proof.counts.statuses == {"embedded": 20}
 
@@ -81,7 +78,7 @@ def test_dna(cluster: Cluster, tmp_path: Path) -> None:
     weights = str(write_dnabert_s(tmp_path / "published"))
     own = {"model": model, "weights": weights, "residues": {"strand": "canonical"}}
     path.write_text(yaml.safe_dump(config | own))
-    with campaign.running(f"results/{model}/gathered.json"):
+    with campaign.running(f"results/{model}/records.parquet"):
         pass
     assert list(campaign.states().values()) == [["COMPLETED"]] * 3
     with plm_embed.open(campaign.folder / "results" / model) as embeddings:
@@ -125,10 +122,10 @@ def test_scratch_that_cannot_be_used(embedding: Callable[..., Campaign]) -> None
         finally:
             campaign.abandon(process)
         words = campaign.words()
-        assert f"speed.scratch: {bad}/net: {reasons['net']}" in words
+        assert f"scratch: {bad}/net: {reasons['net']}" in words
         assert "name another folder, or `auto`" in words
         assert log in words and log.replace("0000", "0001") in words
-        assert len(list((campaign.folder / "results" / MODEL / "submissions").iterdir())) == 1
+        assert len(list((campaign.folder / "results" / MODEL / "embedded").glob("*.json"))) == 1
 
         campaign.edit_profile((scratch, "scratch: auto"))
         cluster.set_scratch(bad / "mem")

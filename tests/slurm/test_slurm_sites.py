@@ -1,18 +1,16 @@
-"""The literal command `snakemake --profile slurm`, with nothing edited, where there is one of
+"""A profile that `plm-embed profile` writes, where there is one of
 everything or several.
 """
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from cluster import Cluster
 from slurm_campaign import GATHERED, MASTER, Campaign
-from snakemake_run import MODEL, ROOT, SNAKEMAKE
+from snakemake_run import ROOT, SNAKEMAKE
 
 import plm_embed
 
@@ -35,62 +33,6 @@ def one_of_each(cluster: Cluster) -> Iterator[None]:
             cluster.run("scontrol", "update", f"PartitionName={name}", "State=UP")
 
 
-class Unedited(Campaign):
-    """A campaign with the profile as it is shipped, and nothing on the command line."""
-
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
-        # short, because each job has all four threads of the profile
-        super().__init__(folder, cluster, buckets=1, sequences=20, lengths=(50, 100))
-        shutil.copytree(ROOT / "profiles" / "slurm", self.folder / "slurm", dirs_exist_ok=True)
-
-    def command(self, *options: str) -> list[str]:
-        return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "slurm", *options]
-
-
-@pytest.fixture
-def unedited(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Unedited:
-    campaign = Unedited(tmp_path / "c", cluster)
-    campaign.adopt_weights(undisturbed)
-    return campaign
-
-
-def test_one_account_and_one_partition_need_no_editing(
-    cluster: Cluster, unedited: Unedited
-) -> None:
-    with one_of_each(cluster), unedited.running(f"results/{MODEL}/submissions/0000.json"):
-        pass
-    said = unedited.log.read_text()
-    assert (
-        "plm-embed: SLURM (cluster bed): partition gpu, a submission is 1 GPU, 4 cores and 1 bucket"
-        in said
-    )
-    assert "charged to lab" in said
-    jobs = cluster.run(
-        "sacct", "--allocations", "--noheader", "--parsable2", "--format=Partition,Account,WorkDir"
-    )
-    mine = {
-        tuple(line.split("|")[:2])
-        for line in jobs.splitlines()
-        if line.endswith(f"|{unedited.folder}")
-    }
-    assert mine == {("gpu", "lab"), ("cpu", "lab")}
-
-
-def test_several_of_both_are_listed_before_anything_runs(
-    cluster: Cluster, unedited: Unedited
-) -> None:
-    before = set(cluster.jobs("all"))
-    assert unedited.finish(unedited.start()) == 1
-    (line,) = [line for line in unedited.log.read_text().splitlines() if "several" in line]
-    assert (
-        "several partitions have GPUs (gpu, requeued, ended, warned): add --set-resources "
-        "embed:slurm_partition=" in line
-    )
-    assert "you have several accounts (lab, root): export SBATCH_ACCOUNT=NAME" in line
-    assert set(cluster.jobs("all")) <= before  # SLURM forgets jobs that ended 300 s ago
-    assert not Path(unedited.folder, "slurm_logs").exists()
-
-
 def command(campaign: Campaign, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, env=campaign.cluster.env,
@@ -102,7 +44,14 @@ class Written(Campaign):
     """A campaign with a profile that `plm-embed profile` writes."""
 
     def command(self, *options: str) -> list[str]:
-        return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "mine", *options]
+        return [
+            *SNAKEMAKE,
+            "--snakefile",
+            str(ROOT / "workflow" / "Snakefile"),
+            "--profile",
+            "mine",
+            *options,
+        ]
 
 
 def test_a_profile_that_is_written_needs_no_editing(

@@ -18,6 +18,8 @@ def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
     """The command that runs the shipped workflow in `folder`, with single keys of its configuration
     replaced.
     """
+    if "inputs" in config:  # the demo's model is taken for the demo's inputs alone
+        config = {"model": "esm2_t3_untrained", **config}
     keys = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in config.items()
@@ -27,7 +29,7 @@ def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
         "-m",
         "snakemake",
         "--snakefile",
-        str(ROOT / "Snakefile"),
+        str(ROOT / "workflow" / "Snakefile"),
         "--directory",
         str(folder),
     ]
@@ -40,14 +42,11 @@ def snakemake(folder: Path, *options: str, **config: Any) -> subprocess.Complete
     return forked_snakemake.run(arguments)
 
 
-def working_folder(folder: Path, buckets: int = 4, weights_of: Path | None = None) -> Path:
+def working_folder(folder: Path, buckets: int = 4) -> Path:
     """A new folder with the demo's inputs and the shipped configuration, but for the buckets: most
-    tests need no more than two, and each costs a start of torch. So do weights, which may be those
-    of an earlier campaign.
+    tests need no more than two, and each costs a start of torch.
     """
     shutil.copytree(ROOT / "config", folder / "config")
-    if weights_of:
-        shutil.copytree(weights_of / "resources", folder / "resources")
     config = folder / "config/config.yaml"
     shipped = config.read_text(encoding="utf-8")
     assert "\nbuckets: 4\n" in shipped

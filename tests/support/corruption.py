@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.tiny_steps import GATHERED, INDEX, MASTER, RECORDS, REFERENCE, VECTORS, WEIGHTS
+from support.tiny_steps import INDEX, MASTER, RECORDS, VECTORS, WEIGHTS
 
 DAMAGES = {"flip": 6, "truncate": 2, "delete": 1, "swap": 2}
 """How often each is drawn."""
@@ -62,7 +62,6 @@ _STORE = (
         r"completion record.* {stem}|bucket {stem}",
     ),
 )
-_SUBMISSIONS = ("submissions", f"{VECTORS}/submissions/*.json")
 _RESULTS = (
     (
         "master",
@@ -78,31 +77,9 @@ KINDS = [
         for path in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
     ),
     Kind("start", "checkpoint", "model.pt", damages=NO_SWAP),
-    *_before(
-        "split",
-        ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
-        ("scan's records", "results/sequences/scans/*/records.parquet", r"scans/{folder}"),
-        ("scan's ranges", "results/sequences/scans/*/*.arrows", r"scans/{folder}"),
-    ),
-    *_before(
-        "collect",
-        ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
-        ("scan's records", "results/sequences/scans/*/records.parquet", r"scans/{folder}"),
-        ("split's summary", "results/sequences/splits/*/summary.json", r"splits/"),
-        (
-            "split's buckets",
-            "results/sequences/splits/*/buckets/*.parquet",
-            r"splits/|(bucket|" r"members|" r"buckets).{stem}",
-        ),
-        (
-            "split's members",
-            "results/sequences/splits/*/members/*.parquet",
-            r"splits/|(bucket|" r"members|" r"buckets).{stem}",
-        ),
-    ),
     *_before("embed", *_SEQUENCES, *_WEIGHTS),
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
-    *_before("gather", *_SEQUENCES, *_STORE, _SUBMISSIONS),
+    *_before("gather", *_SEQUENCES, *_STORE),
     *_before(
         "compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]
     ),
@@ -112,8 +89,6 @@ KINDS = [
         *_SEQUENCES,
         *_STORE,
         *_WEIGHTS,
-        ("record of gather", GATHERED),
-        ("reference", REFERENCE),
         ("record of weights", f"{VECTORS}/weights.json"),
     ),
     *_before(

@@ -17,25 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.master.gather_record import outdated
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
 from support.said import ACTION, WARNING, WAYS, error_of
 from support.tiny_campaign import run_command, run_step
 from support.tiny_results import results
-from support.tiny_steps import (
-    BY_INPUT,
-    GATHERED,
-    INDEX,
-    MASTER,
-    MODEL,
-    ONE_JOB,
-    OUTPUTS,
-    PROOF,
-    RECORDS,
-    VECTORS,
-    steps_from,
-)
+from support.tiny_steps import INDEX, MASTER, MODEL, OUTPUTS, RECORDS, STEPS, VECTORS, steps_from
 from support.uses import undisturbed_uses, use
 
 REMEDIES = 2
@@ -72,7 +59,6 @@ class Trial:
         """
         self.case = case
         self.folder = folder
-        self.steps = BY_INPUT if case.kind.stage in BY_INPUT[1:4] else ONE_JOB
         self._by_snakemake = by_snakemake
         self._forced = ""
         self._stages = stages
@@ -87,12 +73,8 @@ class Trial:
         if self.case.kind.stage == "read":
             failed, message = use(self.folder)
         else:
-            if wrong := outdated(self.folder / GATHERED, self.folder / PROOF):
-                wrong[0].unlink()  # as the Snakefile does
-            first = next(step for step in self.steps if self._is_missing(step))
-            failed, message = self._go_on(
-                self.steps[:-1] if first == "weights" else steps_from(first, self.steps)
-            )
+            first = next(step for step in STEPS if self._is_missing(step))
+            failed, message = self._go_on(STEPS[:-1] if first == "weights" else steps_from(first))
         outcome = Outcome(self._verdict(failed, message), self.what, message)
         if heal and outcome.verdict == "named":
             healed, story = self._heal(failed, message)
@@ -112,7 +94,7 @@ class Trial:
             done = snakemake(self.folder, "--cores", "1", *forced)
             return ("snakemake" if done.returncode else ""), done.stdout
         for step in steps:
-            status, words = run_step(self.folder, step)
+            status, words = run_step(self.folder, step, missing_only=step == steps[0])
             if status:
                 return step, f"exit status {status}\n{words}" if status != 1 else words
         return "", ""
@@ -204,7 +186,7 @@ class Trial:
             shutil.copy2(
                 self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path
             )
-            return list(self.steps[self.steps.index(failed) if failed in self.steps else 0 : -1])
+            return list(STEPS[STEPS.index(failed) if failed in STEPS else 0 : -1])
         for named in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
             path = named.replace("{model}", MODEL)
             target = self.path if path in ("it", "the", "this", "that") else self.folder / path
@@ -219,10 +201,10 @@ class Trial:
         if not re.search(r"\bagain\b|`snakemake", error):
             return []
         if failed == "snakemake":
-            return list(self.steps)
-        if missing := next(filter(self._is_missing, self.steps[:-1]), ""):  # it was removed
-            return steps_from(missing, self.steps)
-        return ["use"] if self.case.kind.stage == "read" else steps_from(failed, self.steps)
+            return list(STEPS)
+        if missing := next(filter(self._is_missing, STEPS[:-1]), ""):  # it was removed
+            return steps_from(missing)
+        return ["use"] if self.case.kind.stage == "read" else steps_from(failed)
 
     def _go(self, way: re.Match[str] | None) -> list[str]:
         """Go one of `WAYS`: the steps that are left to do."""
@@ -233,29 +215,20 @@ class Trial:
         if way["command"]:
             command = shlex.split(way["command"])
             status, _ = run_command(self.folder, command)
-            return [] if status else steps_from(command[0], self.steps)[1:]
+            return [] if status else steps_from(command[0])[1:]
         if self._by_snakemake:
             run_step(self.folder, way["step"])
-        if way["step"] == "deduplicate" and "deduplicate" not in self.steps:
-            # by hand it does as well
-            return steps_from("deduplicate", ONE_JOB)
         return self._rule(way["step"])
 
     def _rule(self, name: str) -> list[str]:
-        """The steps that Snakemake repeats when a rule, or the rule that makes a file, is forced.
-
-        Scans and splits are gone after collect.
-        """
-        made = (
-            step
-            for step in self.steps
-            if any(Path(name).is_relative_to(path) for path in OUTPUTS[step])
-        )
-        step = name if name in self.steps else next(made, "")
-        if not step:
-            return []
-        gone = not list(self.folder.glob("results/sequences/scans/*"))
-        return steps_from("scan" if step in ("split", "collect") and gone else step, self.steps)
+        """The steps that Snakemake repeats when a rule, or a file, is forced."""
+        for step in STEPS:
+            if name == step or any(Path(name).is_relative_to(path) for path in OUTPUTS[step]):
+                for path in OUTPUTS[step]:  # it runs, whatever is there
+                    if (self.folder / path).is_file():
+                        (self.folder / path).unlink()
+                return steps_from(step)
+        return []
 
 
 def try_out(

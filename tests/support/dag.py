@@ -10,20 +10,17 @@ from snakemake.resources import Resources
 from snakemake.settings.types import (
     ConfigSettings,
     DAGSettings,
-    MaxJobsPerTimespan,
     OutputSettings,
     Quietness,
     ResourceSettings,
-    SchedulingSettings,
 )
 
 ROOT = Path(__file__).parents[2]
 
 
 class Plan:
-    """What Snakemake plans, or does with another executor, for the shipped configuration with a job
-    per bucket, with `changes`, and with what --set-resources sets for `embed`, to make `targets`,
-    or all.
+    """What Snakemake plans, or does with another executor, for the shipped configuration with
+    `changes`, and with what --set-resources sets for `embed`, to make `targets`, or all.
     """
 
     def __init__(
@@ -32,26 +29,20 @@ class Plan:
         executor: str = "dryrun",
         embed: Sequence[str] = (),
         targets: Sequence[str] = (),
-        jobs_per_second: int = 100,
     ) -> None:
-        changes = {**(changes or {})}
-        changes["speed"] = {"buckets_per_submission": 1, **changes.get("speed", {})}
         with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
             workflow = api.workflow(
-                snakefile=ROOT / "Snakefile",
+                snakefile=ROOT / "workflow" / "Snakefile",
                 workdir=Path.cwd(),
-                config_settings=ConfigSettings(config=changes),
+                config_settings=ConfigSettings(config=changes or {}),
                 resource_settings=ResourceSettings(
                     cores=8,
                     overwrite_resources={"embed": Resources.parse(embed, allow_expressions=True)},
                 ),
             )
             asked = DAGSettings(targets=set(targets), forceall=executor == "touch")
-            rate = SchedulingSettings(max_jobs_per_timespan=MaxJobsPerTimespan(jobs_per_second))
-            workflow.dag(asked).execute_workflow(executor=executor, scheduling_settings=rate)
+            workflow.dag(asked).execute_workflow(executor=executor)
             dag = workflow._workflow.dag
-            self.limit = workflow._workflow.scheduler.job_rate_limiter
-            self.local = workflow._workflow._localrules
             self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
             self.total = Counter(job.rule.name for job in dag.jobs)
         self.runs = Counter(job.rule.name for job in self.jobs)

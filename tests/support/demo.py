@@ -8,8 +8,14 @@ from plm_embed.master.validation_record import Validation, read_validation
 
 MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
-GATHERED = f"results/{MODEL}/gathered.json"
-"""What a test runs to that looks at vectors alone."""
+GATHERED = f"results/{MODEL}/records.parquet"
+"""The goal of a test that looks at vectors alone."""
+TABLE = {
+    "path": "config/demo/proteins.csv",
+    "id": "protein_id",
+    "sequence": "sequence",
+    "keep": ["assembly_id", "protein_name"],
+}
 INDEX = f"results/{MODEL}/master_esm2_embeddings.parquet"
 ONE_THREAD = ("--cores", "2", "--set-threads", "embed=1")
 

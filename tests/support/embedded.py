@@ -1,30 +1,78 @@
 """Buckets that are embedded here: their records, and what their parts hold."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.completion_record import Completion
-from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.jobs.finished_bucket import is_finished
+from plm_embed.jobs.bucket import is_done, missing, read_sequences
+from plm_embed.jobs.completion_record import Completion, read_completion
+from plm_embed.jobs.embedder import Embedder as WorkerEmbedder
+from plm_embed.jobs.embedder import worker_info
+from plm_embed.jobs.heartbeat import Results, new_heartbeat
+from plm_embed.jobs.job import Job, Task, copy_reused, write_record
 from plm_embed.keys import key
+from plm_embed.models.manifest import read_manifest
+from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import read_part
+from plm_embed.store.reuse import Reuse
+from plm_embed.store.store import Store
 from support.buckets import write_bucket
+
+
+class Embedder:
+    """Embeds bucket after bucket as jobs do, but in this process, with the model loaded once."""
+
+    def __init__(self, weights: Path, root: Path, settings: Settings) -> None:
+        self._weights, self._root, self._settings = weights, root, settings
+        self.worker = WorkerEmbedder(weights, root, settings)
+        self.store = self.worker.store
+        Reuse(settings.reuse, self.store.fingerprint)  # refuses at once what does not fit
+
+    def embed(self, bucket: Path, path: Path) -> Completion:
+        """Embed what the store lacks of a bucket. Returns its record."""
+        alphabet = read_manifest(self._weights).family.alphabet.name
+        check_kind(bucket, alphabet, self._settings.strand)
+        beat = new_heartbeat(bucket.stem, path.parent, self._root, 0)
+        sequences, store = read_sequences(bucket), Store(self._root, self.store.fingerprint)
+        reused = copy_reused(self._settings, sequences, store)
+        todo = missing(sequences, store)
+        todo = todo[np.argsort(-sequences.lengths[todo], kind="stable")]
+        skipped: dict[int, str] = {}
+        try:
+            if len(todo):
+                texts = [sequences.texts[i] for i in todo]
+                skipped = self.worker.embed(sequences.keys[todo], texts)
+        finally:
+            self.worker.publish(wait=True)
+        results = Results(
+            toks_per_batch=self.worker.budget or None,
+            skipped={sequences.keys[todo[i]].decode(): why for i, why in skipped.items()},
+            self_test=self.worker.self_test if len(todo) else None,
+            workers=(worker_info(self.worker.device),),
+        )
+        while not self.worker.published.empty():
+            results.add(self.worker.published.get())
+        assert not len(missing(sequences, store, results.skipped))
+        job = Job(bucket, self._weights, self._root, path, workers=1)
+        task = Task(sequences, store, todo, path, reused)
+        write_record(job, task, [replace(beat, results=results)])
+        return read_completion(path)
 
 
 def run(
     folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None
 ) -> Completion:
-    bucket = write_bucket(folder, sequences)
-    embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
-    assert not is_finished(bucket, folder / "absent.json", embedder.store)
-    record = embedder.embed(bucket, folder / "0000.json")
+    bucket, path = write_bucket(folder, sequences), folder / "0000.json"
+    root = folder / "store"
+    record = Embedder(prepared, root, settings or Settings(scratch="")).embed(bucket, path)
+    assert not is_done(bucket, folder / "absent.json", root, record.fingerprint)
     # on a device with more memory the sequences that did not fit are tried again
     lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
-    assert is_finished(bucket, folder / "0000.json", embedder.store) is not lacking
+    assert is_done(bucket, path, root, record.fingerprint) is not lacking
     return record
 
 

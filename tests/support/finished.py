@@ -1,16 +1,14 @@
 """A finished campaign for the tests of what is said about one."""
 
-import json
-from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.attempts import noted
-from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.jobs.gpus import Meter
+from plm_embed.jobs.heartbeat import WorkerBeat, heartbeat_path, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.expected_vectors import expect
 from plm_embed.master.gather import gather
@@ -24,6 +22,7 @@ from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from support import checkpoints
+from support.embedded import Embedder
 
 DEMO = Path(__file__).parents[2] / "config" / "demo"
 MODEL = "esm2_t3_untrained"
@@ -48,32 +47,15 @@ def finished_campaign(root: Path) -> Path:
     )
     write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
-    with (
-        suppress(PlmEmbedError),
-        noted(model / "embedded", "0000", ["0000"], model / "store", 1, energy=Counter(0)),
-    ):
-        raise PlmEmbedError("no usable <device>\nask for one")
+    note(model, "0000", outcome="failed", reason="no usable <device>\nask for one", joules=1.8e6)
     for name in bucket_names(3):
-        with noted(
-            model / "embedded",
-            name,
-            [name],
-            model / "store",
-            1,
-            energy=Counter(0) if name == "0000" else None,
-        ):
-            embedder.embed(
-                sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
-            )
-    killed = {
-        "submission": "0001",
-        "buckets": ["0001"],
-        "host": "x1",
-        "job": "17.pbs",
-        "workers": 4,
-    }
-    killed["started"] = collect(folder).runs[1].started
-    (model / "attempts" / "killed.json").write_text(json.dumps(killed))
+        record = embedder.embed(
+            sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
+        )
+        joules = 1.8e6 if name == "0000" else None
+        note(model, name, started=record.started, outcome="complete", joules=joules)
+    killed = {"host": "x1", "job": "17.pbs", "started": collect(folder).runs[1].started}
+    note(model, "0001", ended="", workers=4, **killed)
     master = model / "master_esm2_embeddings.h5"
     outputs = master, master.with_suffix(".parquet"), model / "records.parquet"
     gather(
@@ -127,11 +109,14 @@ def finished_campaign(root: Path) -> Path:
     return folder
 
 
-class Counter(Meter):
-    """A GPU's counter that went on by 1.8 MJ, half a kilowatt-hour."""
-
-    def joules(self) -> float:
-        return 1.8e6
+def note(model: Path, bucket: str, workers: int = 1, **fields: Any) -> None:
+    """Write the heartbeat of a job of that model, which has ended now unless `fields` say else."""
+    store = model / "store"
+    beats = tuple(WorkerBeat(pid=at, state="ended") for at in range(workers))
+    beat = new_heartbeat(bucket, model / "embedded", store, 0)
+    ended = datetime.now(UTC).isoformat(timespec="milliseconds")
+    beat = replace(beat, **{"ended": ended, "workers": beats, **fields})
+    write_heartbeat(heartbeat_path(store, bucket), beat)
 
 
 def devices(model: Path) -> list[str]:

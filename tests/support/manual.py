@@ -35,9 +35,6 @@ PAGES = (
 )
 """In this order their blocks are run. Other pages have none, which a test holds them to."""
 
-POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
-"""What makes this machine a login node of Polaris."""
-
 UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
 
 INSTEAD: dict[str, tuple[str, str]] = {
@@ -58,8 +55,7 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "real weights",
     ),
-    "plm-embed weights --model esmc_300m --source ESMC-300M --output resources/weights/esmc_300m "
-    "--check": ("", "real weights"),
+    "plm-embed weights --model esmc_300m --source ESMC-300M --check": ("", "real weights"),
     "rm -rf .venv && python3.11 -m venv .venv && source .venv/bin/activate": (
         "",
         "the clone has an environment",
@@ -98,9 +94,8 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "needs SLURM: tests/slurm runs whole campaigns on one",
     ),
-    "snakemake --profile pbs --configfile my_config.yaml": (
-        f"{POLARIS} snakemake --profile pbs --configfile my_config.yaml -n 2>&1 | grep 'ALCF "
-        "Polaris.*to my_project'",
+    "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml": (
+        "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml -n",
         "needs PBS: tests/pbs runs whole campaigns on a stand-in",
     ),
     "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to "
@@ -180,7 +175,7 @@ INSTEAD: dict[str, tuple[str, str]] = {
 """Line: what is run in its place, '' for nothing; and why."""
 
 FILES = {
-    "inputs: [protein_final.csv, more.fasta.gz]": "my_config.yaml",
+    "inputs: # a table with its columns, and a FASTA file": "my_config.yaml",
     "results: tutorial": "tutorial.yaml",
     "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
     "base: generic": "profiles/our_cluster/site.yaml",
@@ -192,7 +187,8 @@ SMALLER = {
     "tutorial/": "results/",
     "summary tutorial": "summary results",
     "results: tutorial": "results: results",
-    "[protein_final.csv, more.fasta.gz]": "[docs/protein_final.csv.xz]",
+    "path: protein_final.csv,": "path: docs/protein_final.csv.xz,",
+    "  - more.fasta.gz\n": "",
     "esm2_t33_650M_UR50D": "esm2_t3_untrained",  # 2.5 GB to download, and hours without a GPU
     "esm2_t6_8M_UR50D": "esm2_t3_untrained",
     'load("esm2_650m")': 'load("esm2_t3_untrained", weights="config/demo/esm2_t3_untrained.pt")',

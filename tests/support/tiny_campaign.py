@@ -20,7 +20,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +32,7 @@ from plm_embed.cli import main as cli
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
 from support.checkpoints import random_state, write_fair_esm
+from support.jobs import ForkedWorkers
 from support.tiny_results import digest
 from support.tiny_steps import BUCKETS, INPUTS, MODEL, OUTPUTS, VECTORS, commands
 
@@ -41,14 +41,24 @@ SECONDS = 120
 """After which a command hangs; the longest takes one."""
 
 
-def run_step(folder: Path, step: str) -> tuple[int, str]:
-    """Run a rule's jobs until one fails; exit status and what the last of them printed."""
-    for path in OUTPUTS[step]:
+def run_step(folder: Path, step: str, *, missing_only: bool = False) -> tuple[int, str]:
+    """Run a rule's jobs until one fails; exit status and what the last of them printed.
+
+    missing_only: of embed, the jobs whose output is missing, as where no step before it has run.
+    """
+    jobs = commands(step)
+    if missing_only := missing_only and step == "embed":
+        jobs = [
+            job
+            for job, path in zip(jobs, OUTPUTS[step], strict=True)
+            if not (folder / path).exists()
+        ]
+    for path in () if missing_only else OUTPUTS[step]:
         if (folder / path).is_dir():
             shutil.rmtree(folder / path)
         (folder / path).unlink(missing_ok=True)
     status, words = 0, ""
-    for command in commands(step):
+    for command in jobs:
         status, words = run_command(folder, command)
         if status:
             break
@@ -83,29 +93,10 @@ def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
     return -99 if hangs else int(process.exitcode or 0), words
 
 
-class _ForkedWorkers:
-    """For `multiprocessing`'s context in `jobs.worker`: a worker that is spawned takes seconds to
-    load torch.
-    """
-
-    def Pipe(self) -> tuple[Any, Any]:  # noqa: N802
-        self._ours, theirs = FORK.Pipe()
-        return self._ours, theirs
-
-    def Process(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: N802
-        ours = self._ours
-
-        def serve() -> None:
-            ours.close()  # or it would never see the other end closed
-            target(*args)
-
-        return FORK.Process(target=serve, daemon=daemon)
-
-
 def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
     from plm_embed.jobs import worker
 
-    worker.CONTEXT = _ForkedWorkers()
+    worker.CONTEXT = ForkedWorkers()
     logging.root.handlers.clear()
     sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
     os.dup2(sys.stdout.fileno(), 1)
@@ -122,8 +113,8 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
 def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
     for name in (
-        "jobs.submission",
-        "jobs.embed_bucket",
+        "jobs.job",
+        "jobs.embedder",
         "master.gather",
         "master.validate",
         "inference.reference",
@@ -172,10 +163,7 @@ def write_config(folder: Path) -> None:
         "weights": "model.pt",
         "buckets": len(BUCKETS),
     }
-    config |= {
-        "speed": {"device": "cpu", "buckets_per_submission": 2},
-        "validate": {"spot_checks": 2},
-    }
+    config |= {"validate": {"spot_checks": 2}}
     (folder / "config").mkdir()
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config))
 
@@ -184,9 +172,8 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     """Run a campaign and copy it after each step to `root`/{stage}, where the step that is named
     comes next.
 
-    start: only inputs and checkpoint; scan, split and collect as by_input leaves them; half: embed
-    was killed when one bucket was done and parts of another were written; compacted: gather is
-    next, and parts were merged; read: all done.
+    start: only inputs and checkpoint; half: embed was killed when one bucket was done and parts of
+    another were written; compacted: gather is next, and parts were merged; read: all done.
     """
     _begin(root / "start", seed)
 
@@ -197,8 +184,6 @@ def make_stages(root: Path, seed: int = 1) -> Path:
         return root / stage
 
     go_on("start", "deduplicate", "weights")
-    go_on("deduplicate", "split", "scan")
-    go_on("split", "collect", "split")
     planned = go_on("deduplicate", "embed", "deduplicate")
     _succeed(planned, run_command(planned, ["plan", "--configfile", "config/config.yaml"]))
     go_on("embed", "gather", "embed")
@@ -208,7 +193,7 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     _succeed(
         compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"])
     )
-    go_on("gather", "validate", "gather", "reference")
+    go_on("gather", "validate", "gather")
     finished = go_on("validate", "read", "validate", "report")
     _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
     return root
@@ -236,10 +221,7 @@ def _succeed(folder: Path, outcome: tuple[int, str]) -> None:
 
 
 def _half_embedded(folder: Path) -> None:
-    """As if embed had been killed: one record of three, half of the parts, no summary of a
-    submission.
-    """
-    shutil.rmtree(folder / VECTORS / "submissions")
+    """As if embed had been killed: one record of three, half of the parts."""
     for name in BUCKETS[1:]:
         (folder / VECTORS / "embedded" / f"{name}.json").unlink()
     for part in sorted((folder / VECTORS / "store").glob("*/parts/*.h5"))[::2]:

@@ -2,40 +2,29 @@
 leave.
 """
 
-from collections.abc import Iterable, Sequence
-
 MODEL = "esm2_t3_untrained"
 VECTORS = f"results/{MODEL}"
 WEIGHTS = f"resources/weights/{MODEL}"
 MASTER = f"{VECTORS}/master_esm2_embeddings.h5"
 INDEX = f"{VECTORS}/master_esm2_embeddings.parquet"
 RECORDS = f"{VECTORS}/records.parquet"
-GATHERED = f"{VECTORS}/gathered.json"
 PROOF = f"{VECTORS}/checksums.sha256"
-REFERENCE = f"{VECTORS}/reference.npz"
 BUCKETS = ("0000", "0001", "0002")
-SUBMISSIONS = {"0000": BUCKETS[:2], "0002": BUCKETS[2:]}
 INPUTS = tuple(
     f"inputs/{name}"
     for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
 )
 
-ONE_JOB = ("weights", "deduplicate", "embed", "gather", "reference", "validate", "report")
-BY_INPUT = ("weights", "scan", "split", "collect", *ONE_JOB[2:])
-_SEQUENCES = [
-    f"results/sequences/{name}"
-    for name in ("records.parquet", "summary.json", "buckets", "members")
-]
+STEPS = ("weights", "deduplicate", "embed", "gather", "validate", "report")
 OUTPUTS = {
     "weights": [f"{VECTORS}/weights.json"],
-    "deduplicate": _SEQUENCES,
-    "scan": ["results/sequences/scans"],
-    "split": ["results/sequences/splits"],
-    "collect": _SEQUENCES,
-    "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
-    "gather": [GATHERED],
-    "reference": [REFERENCE],
-    "validate": [PROOF],
+    "deduplicate": [
+        f"results/sequences/{name}"
+        for name in ("records.parquet", "summary.json", "buckets", "members")
+    ],
+    "embed": [f"{VECTORS}/embedded/{name}.json" for name in BUCKETS],
+    "gather": [MASTER, INDEX, RECORDS],
+    "validate": [PROOF, f"{VECTORS}/validation.json"],
     "report": [
         f"{VECTORS}/{name}" for name in ("report.html", "skipped.tsv", "ro-crate-metadata.json")
     ],
@@ -47,46 +36,18 @@ missing.
 
 def commands(step: str) -> list[list[str]]:
     """The command lines of a rule's jobs, relative to the campaign's folder."""
-    sequences, weights, store = "results/sequences", WEIGHTS, f"{VECTORS}/store"
-    scans = [f"{sequences}/scans/{number:05d}" for number in range(len(INPUTS))]
-    splits = [f"{sequences}/splits/{number:02d}" for number in range(len(BUCKETS))]
-    places = [
-        "--sequences",
-        sequences,
-        "--embedded",
-        f"{VECTORS}/embedded",
-        "--store",
-        store,
-        "--master",
-        MASTER,
-    ]
-    places += ["--index", INDEX, "--records", RECORDS]
+    sequences, embedded, store = "results/sequences", f"{VECTORS}/embedded", f"{VECTORS}/store"
+    places = ["--sequences", sequences, "--embedded", embedded, "--store", store]
+    places += ["--master", MASTER, "--index", INDEX, "--records", RECORDS]
     proofs = ["--report", f"{VECTORS}/validation.json", "--checksums", PROOF]
-    compared = ["--output", REFERENCE]
-    adopted = ["--output", weights, "--record", f"{VECTORS}/weights.json"]
+    adopted = ["--output", WEIGHTS, "--record", f"{VECTORS}/weights.json"]
     count = ["--buckets", str(len(BUCKETS))]
     found: dict[str, list[list[str]]] = {
         "weights": [["weights", "--model", MODEL, "--source", "model.pt", *adopted]],
         "deduplicate": [["deduplicate", *INPUTS, "--output", sequences, *count]],
-        "scan": [
-            ["scan", path, "--number", str(number), "--output", scans[number], *count]
-            for number, path in enumerate(INPUTS)
-        ],
-        "split": [
-            ["split", *scans, "--range", str(at), "--output", split]
-            for at, split in enumerate(splits)
-        ],
-        "collect": [
-            ["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]
-        ],
-        "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
-        "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
-        "reference": [
-            ["reference", *places[:2], "--weights", weights, "--spot-checks", "2", *compared]
-        ],
-        "validate": [
-            ["validate", *places, "--weights", weights, "--reference", REFERENCE, *proofs]
-        ],
+        "embed": [embed_command(bucket) for bucket in BUCKETS],
+        "gather": [["gather", *places]],
+        "validate": [["validate", *places, "--weights", WEIGHTS, "--spot-checks", "2", *proofs]],
         "report": [
             ["report", VECTORS, "--output", f"{VECTORS}/report.html"],
             ["summary", "results"],
@@ -95,43 +56,18 @@ def commands(step: str) -> list[list[str]]:
     return found[step]
 
 
-def _each(option: str, values: Iterable[str]) -> list[str]:
-    return [f"--{option}={value}" for value in values]
+def embed_command(bucket: str) -> list[str]:
+    """The command line of the job of one bucket."""
+    places = ["--weights", WEIGHTS, "--store", f"{VECTORS}/store"]
+    places += ["--record", f"{VECTORS}/embedded/{bucket}.json"]
+    speed = ["--device", "cpu", "--scratch", "", "--flush-minutes", "0.00001"]
+    file = f"results/sequences/buckets/{bucket}.parquet"
+    return ["embed", file, *places, *speed, "--toks-per-batch", "256"]
 
 
-def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
-    files = [f"results/sequences/buckets/{bucket}.parquet" for bucket in buckets]
-    places = [
-        "--weights",
-        WEIGHTS,
-        "--store",
-        f"{VECTORS}/store",
-        "--embedded",
-        f"{VECTORS}/embedded",
-    ]
-    places += ["--output", f"{VECTORS}/submissions/{name}.json"]
-    return [
-        "embed",
-        *files,
-        *places,
-        "--device",
-        "cpu",
-        "--scratch",
-        "",
-        "--flush-minutes",
-        "0.00001",
-        "--toks-per-batch",
-        "256",
-    ]
-
-
-def steps_from(step: str, steps: Sequence[str]) -> list[str]:
+def steps_from(step: str) -> list[str]:
     """The rules that Snakemake runs when this one has to be run, but for the report: it and those
     that need it.
     """
-    later = list(steps[steps.index(step) : steps.index("report")])
-    return (
-        ["weights", *steps[steps.index("embed") : steps.index("report")]]
-        if step == "weights"
-        else later
-    )
+    later = list(STEPS[STEPS.index(step) : -1])
+    return ["weights", *STEPS[STEPS.index("embed") : -1]] if step == "weights" else later

@@ -39,17 +39,15 @@ def finish(model: Path, bucket: int) -> None:
 def beat(
     model: Path, number: int, *, updated: float = 1.0, progressed: float = 1.0, **fields: Any
 ) -> Path:
-    note = {"host": "node1", "pid": number, "job": "17", "device": "NVIDIA A100", "gpu": number % 4}
-    note |= {
-        "bucket": f"{number:04d}",
-        "tokens": 500,
-        "tokens_total": 1000,
-        "tokens_per_second": 50.0,
-    }
-    note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilization": 97, "started": ago(100)}
-    note |= {"eta_seconds": 700.0, "updated": ago(updated), "progressed": ago(progressed)} | fields
-    path = model / "workers" / f"node1-{number}.json"
-    path.parent.mkdir(exist_ok=True)
+    """Write the heartbeat of a job with one worker, number `number`."""
+    worker = {"pid": number, "state": "computing", "device": "NVIDIA A100", "gpu": str(number % 4)}
+    worker |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilization": 97}
+    worker |= {"progressed": ago(progressed), "tokens_per_second": fields.pop("rate", 50.0)}
+    note = {"bucket": f"{number:04d}", "records": "../embedded", "node": 0, "host": "node1"}
+    note |= {"job": "17", "started": ago(100), "updated": ago(updated), "eta_seconds": 700.0}
+    note |= {"residues": 500, "residues_total": 1000, "workers": [worker]} | fields
+    path = model / "store" / "jobs" / f"node1-{number}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(note))
     return path
 
@@ -85,5 +83,5 @@ def written(path: Path, text: str = "", at: float = 0.0) -> Path:
 
 def prove(model: Path, at: float = 0.0) -> None:
     """What the steps leave, one second after the other, from `at` seconds on."""
-    for number, name in enumerate(("gathered.json", "checksums.sha256", "report.html")):
+    for number, name in enumerate(("master_esm2_embeddings.h5", "checksums.sha256", "report.html")):
         written(model / name, at=at + number)

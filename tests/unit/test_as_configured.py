@@ -33,8 +33,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
 
 @pytest.mark.parametrize("results", ["results", "a/b c", "it's", "."])
 def test_an_absolute_path_is_named_as_configured(kept: Kept, results: str) -> None:
-    name = shlex.quote(str(Path(results, "esm2", "gathered.json")))
-    file = kept(results) / "gathered.json"
+    name = shlex.quote(str(Path(results, "esm2", "records.parquet")))
+    file = kept(results) / "records.parquet"
     assert make_again(file) == f"run `snakemake --forcerun {name}`"
 
 
@@ -43,15 +43,15 @@ def test_from_elsewhere_the_folder_of_the_run_is_named(
 ) -> None:
     began = kept("results").parents[1]
     monkeypatch.chdir(tmp_path)
-    said = f"run `snakemake --forcerun results/esm2/gathered.json` in {began}"
-    assert make_again("began/results/esm2/gathered.json") == said
+    said = f"run `snakemake --forcerun results/esm2/records.parquet` in {began}"
+    assert make_again("began/results/esm2/records.parquet") == said
 
 
 def test_results_that_the_configuration_names_by_an_absolute_path(
     kept: Kept, tmp_path: Path
 ) -> None:
-    file = kept(str(tmp_path / "far")) / "gathered.json"
-    assert make_again("../far/esm2/gathered.json") == make_again(file)
+    file = kept(str(tmp_path / "far")) / "records.parquet"
+    assert make_again("../far/esm2/records.parquet") == make_again(file)
     assert make_again(file) == f"run `snakemake --forcerun {file}`"
 
 
@@ -71,7 +71,7 @@ def test_a_path_stays_as_it_is_where_no_run_is_known(
         model = shutil.copytree(model.parent, tmp_path / "copy") / "esm2"
     else:
         (model / "config.yaml").write_bytes(b"# Paths are relative to 3\xff")
-    file = model / "gathered.json"
+    file = model / "records.parquet"
     assert make_again(file) == f"run `snakemake --forcerun {file}`"
 
 
@@ -83,5 +83,5 @@ def test_a_reader_names_the_file_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     campaign.master.write_bytes(campaign.master.read_bytes()[:5000])
     with pytest.raises(StoreError) as error:
         plm_embed.open(campaign.master.absolute())
-    named = model.relative_to(tmp_path) / "gathered.json"
+    named = model.relative_to(tmp_path) / "records.parquet"
     assert error.value.remedy == f"run `snakemake --forcerun {named}`"

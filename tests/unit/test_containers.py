@@ -35,7 +35,7 @@ def test_the_image_has_what_the_installation_reads() -> None:
         read |= {str(path.relative_to(ROOT)) for path in project.glob("*/src")}
     clone = ROOT / "workflow" / "src" / "plm_embed" / "clone"
     links = [path for path in (*clone.iterdir(), *clone.glob("workflow/*")) if path.is_symlink()]
-    assert len(links) == 7
+    assert len(links) == 6
     read |= {str(path.resolve().relative_to(ROOT)) for path in links}
     assert all((ROOT / path).exists() for path in read | copied())
     assert {str(Path(path)).split("/")[0] for path in read} == copied()

@@ -25,7 +25,7 @@ from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import read_summary
 from plm_embed.sequences.tables import Table
-from plm_embed.workflow import checked
+from plm_embed.workflow.config import read_config
 from support.campaigns import gathered_campaign, make_campaign
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +73,8 @@ def test_an_input_names_path_record_and_line(tmp_path: Path) -> None:
 
 def test_a_configuration_names_keys_and_problems() -> None:
     with pytest.raises(plm_embed.ConfigError) as found:
-        checked({"inputs": ["absent.fasta"], "buckets": 0, "model": "esm5"})
-    assert len(found.value.problems) == 3
+        read_config(None, ["inputs=[a.fasta]", "buckets=0", "model=esm5", "store=3"])
+    assert len(found.value.problems) == 2
     assert found.value.key == found.value.problems[0].partition(":")[0] == "buckets"
 
 

@@ -13,17 +13,12 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.io.sealed_json import unsealed, write_sealed
-from plm_embed.jobs import claims
-from plm_embed.jobs.attempts import FOLDER, read_attempts, write_attempt
-from plm_embed.jobs.claims import Owner
 from plm_embed.jobs.completion_record import read_completion, write_completion
-from plm_embed.jobs.heartbeats import read_beat
-from plm_embed.jobs.submission import read_submission
-from plm_embed.master.gather_record import read_record as read_gathered
+from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.planning.forecast import read_plan, write_plan
-from plm_embed.sequences.summary import read_scan, read_summary, write_summary
+from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.replaced import read_note
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
@@ -56,14 +51,6 @@ KINDS = [
         lambda path, found: write_summary(path.parent, found),
     ),
     Kind(
-        "scan",
-        "summary.json",
-        "a summary of sequences",
-        "run `snakemake --forcerun .*scan`",
-        lambda path: read_scan(path.parent),
-        lambda path, found: write_summary(path.parent, found),
-    ),
-    Kind(
         "weights",
         "weights.json",
         "a manifest of weights",
@@ -77,7 +64,7 @@ KINDS = [
         "completion",
         "0000.json",
         "a completion record",
-        "remove .*submissions and run `snakemake` again",
+        "remove .*embedded and run `snakemake` again",
         read_completion,
         write_completion,
         optional=(
@@ -85,17 +72,7 @@ KINDS = [
             *("toks_per_batch", "reused", "reused_from", "reused_devices", "spared_tokens"),
         ),
     ),
-    Kind(
-        "submission", "0000.json", "a record of a submission", "remove it, and run", read_submission
-    ),
     Kind("compacted", "a.json", "a note of compact", "remove it, then remove", read_note),
-    Kind(
-        "gathered",
-        "gathered.json",
-        "a record of gather",
-        "run `snakemake --forcerun .*gathered.json`",
-        read_gathered,
-    ),
     Kind(
         "validation",
         "validation.json",
@@ -166,51 +143,20 @@ def test_a_file_that_was_edited_is_refused(kind: Kind, path: Path) -> None:
         kind.read(path)
 
 
-def test_attempts_of_version_0_1_are_read_and_written_again_to_the_byte(tmp_path: Path) -> None:
-    path = tmp_path / FOLDER / "attempt.json"
-    path.parent.mkdir()
-    shutil.copy(DATA / "attempt.json", path)
-    (found,) = read_attempts(tmp_path)
-    assert (found.outcome, found.workers, found.buckets) == ("complete", 1, ("0000", "0001"))
-    write_attempt(path, found)
-    assert path.read_bytes() == (DATA / "attempt.json").read_bytes()
-    path.write_text(path.read_text().replace('"workers": 1', '"workers": "1"'))
-    assert read_attempts(tmp_path) == []
-
-
-OWNER = {"host": "x3001", "pid": "7", "job": "17.pbs", "start": "0", "token": "0123456789abcdef"}
-
-
-def test_a_claim_says_who_holds_it(tmp_path: Path) -> None:
-    path = tmp_path / "0000"
-    path.write_text(json.dumps(OWNER))
-    assert claims._owner(path) == Owner(**OWNER)
-    claim = claims.Claim.take(tmp_path / "0001")
-    assert claim
-    assert list(json.loads((tmp_path / "0001").read_text())) == list(OWNER)
-    claim.release()
-    for damaged in ("", "{", "[]", json.dumps(OWNER | {"pid": 7}), '{"host": "x3001"}'):
-        path.write_text(damaged)
-        assert claims._owner(path) is None
-    assert claims._owner(tmp_path / "absent") is None
-
-
 BEAT = {
-    **{"schema_version": 1, "host": "x3001", "pid": 7, "job": "17", "device": "NVIDIA A100"},
-    **{"gpu": 0, "bucket": "0000", "tokens": 50, "tokens_total": 100, "tokens_per_second": 5.0},
-    **{"eta_seconds": 10.0, "sequences": 3, "progressed": "2026-11-22T16:49:36+00:00"},
-    **{"started": "2026-11-22T16:49:30+00:00", "updated": "2026-11-22T16:49:40+00:00"},
-    **{"memory_bytes": 3_000_000_000, "utilization": 97, "watts": 412.5},
+    **{"schema_version": 1, "bucket": "0000", "records": "../embedded", "node": 0},
+    **{"host": "x3001", "job": "17", "started": "2026-11-22T16:49:30+00:00"},
+    **{"updated": "2026-11-22T16:49:40+00:00", "residues": 50, "residues_total": 100},
 }
 
 
 def test_a_heartbeat_is_read_or_left_out(tmp_path: Path) -> None:
     path = tmp_path / "x3001-7.json"
     path.write_text(json.dumps(BEAT) + "\n")
-    beat = read_beat(path)
-    assert beat and (beat.fraction, beat.utilization, beat.watts) == (0.5, 97, 412.5)
-    changes = ({"tokens": "50"}, {"tokens": None}, {"color": "red"}, {"schema_version": 2})
+    beat = read_heartbeat(path)
+    assert beat and (beat.fraction, beat.outcome) == (0.5, "no end")
+    changes = ({"residues": "50"}, {"residues": None}, {"color": "red"}, {"schema_version": 2})
     for damaged in ("", "{", "[]", *(json.dumps(BEAT | change) for change in changes)):
         path.write_text(damaged)
-        assert read_beat(path) is None
-    assert read_beat(tmp_path / "absent.json") is None
+        assert read_heartbeat(path) is None
+    assert read_heartbeat(tmp_path / "absent.json") is None

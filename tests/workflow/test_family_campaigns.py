@@ -53,7 +53,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
     long = ["--long-sequences", "window", "--max-residues", "200", "--overlap", "20"]
     poolings = ["--pooling=mean", "--pooling=mean_special", "--pooling=per_token"]
     asked = [*poolings, *long]
-    options = {"deduplicate": ["--alphabet", "dna"], "embed": asked, "reference": asked}
+    options = {"deduplicate": ["--alphabet", "dna"], "embed": asked}
     printed = run_campaign(tmp_path, "dnabert", write_dnabert_s(tmp_path / "published"), options)
     check_campaign(tmp_path, model, printed)
     folder = tmp_path / "results" / model.name
@@ -106,7 +106,7 @@ def run_campaign(
         "esm2_embeddings": f"{name}_embeddings",
         "model.pt": str(weights),
     }
-    for step in tiny_steps.ONE_JOB:
+    for step in tiny_steps.STEPS:
         for command in tiny_steps.commands(step):
             for old, new in words.items():
                 command = [word.replace(old, new) for word in command]  # noqa: PLW2901

@@ -10,16 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
-from plm_embed.jobs.claims import Claim
-from plm_embed.jobs.submission import read_submission
-from plm_embed.keys import key
+from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.weights import write
 from plm_embed.reading.exports.export import Format
+from support.buckets import write_bucket
 from support.campaigns import gathered_campaign
 
 
@@ -118,14 +115,6 @@ def test_deduplicate_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert not (small_disk / "sequences" / "summary.json").exists()
 
 
-def test_a_claim_on_a_full_disk_leaves_nothing_to_wait_for(small_disk: Path) -> None:
-    fill(small_disk)
-    with pytest.raises(OSError, match="No space left") as raised:
-        Claim.take(small_disk / "0000")
-    assert raised.value.errno == 28
-    assert files(small_disk) == ["filler"]
-
-
 def test_weights_on_a_full_disk_leave_nothing(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space left") as raised:
         write(small_disk / "model.safetensors", {"a": torch.zeros(1 << 20)})
@@ -142,27 +131,12 @@ def fill(folder: Path) -> None:
 
 
 def embed(
-    results: Path, weights: Path, scratch: Path, buckets: list[Path], flush_minutes: float
+    results: Path, weights: Path, scratch: Path, bucket: Path, flush_minutes: float
 ) -> "subprocess.Popen[str]":
     command = [
-        *(
-            sys.executable,
-            "-m",
-            "plm_embed",
-            "embed",
-            *map(str, buckets),
-            "--weights",
-            str(weights),
-        ),
-        *("--store", str(results / "store"), "--embedded", str(results / "embedded")),
-        *(
-            "--output",
-            str(results / "submissions" / "0000.json"),
-            "--device",
-            "cpu",
-            "--toks-per-batch",
-            "512",
-        ),
+        *(sys.executable, "-m", "plm_embed", "embed", str(bucket), "--weights", str(weights)),
+        *("--store", str(results / "store"), "--record", str(results / "embedded" / "0000.json")),
+        *("--device", "cpu", "--toks-per-batch", "512"),
         *("--flush-minutes", str(flush_minutes), "--scratch", str(scratch)),
     ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -172,28 +146,17 @@ def embed(
 def test_results_that_cannot_be_written_any_more_end_a_job(
     small_disk: Path, tmp_path: Path, short_tmp: Path, prepared: Path
 ) -> None:
-    """With the path, and without waiting for its own claim; when the disk is mended the same
-    command goes on.
-    """
-    buckets = []
-    for number in range(3):
-        rows = sorted(
-            (key(sequence), sequence)
-            for sequence in ("M" * number + "LAGV" * i for i in range(1, 200))
-        )
-        buckets.append(tmp_path / f"{number:04d}.parquet")
-        columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
-        lengths = pa.array([len(row[1]) for row in rows], pa.int32())
-        pq.write_table(pa.table(columns | {"length": lengths}), buckets[-1])
+    """With the path; when the disk is mended the same command goes on."""
+    texts = ["M" * number + "LAGV" * i for number in range(3) for i in range(1, 200)]
+    bucket = write_bucket(tmp_path, texts)
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
 
-    with at_work(small_disk, prepared, short_tmp, buckets) as job:
+    with at_work(small_disk, prepared, short_tmp, bucket) as job:
         fill(small_disk)
         assert "no space left" in last_words(job, small_disk)
-    assert not [name for name in files(small_disk) if "claims" in name]
     (small_disk / "filler").unlink()
 
-    with at_work(small_disk, prepared, short_tmp, buckets) as job:
+    with at_work(small_disk, prepared, short_tmp, bucket) as job:
         # refused as long as a file is open for writing
         read_only = ["mount", "-o", "remount,ro", str(small_disk)]
         while subprocess.run(read_only, capture_output=True, check=False).returncode:
@@ -202,22 +165,20 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
 
     # few parts, however slow the machine is: each takes more room than its vectors
-    with embed(small_disk, prepared, short_tmp, buckets, 5) as again:
+    with embed(small_disk, prepared, short_tmp, bucket, 5) as again:
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert len(read_submission(small_disk / "submissions" / "0000.json").buckets) == 3
+    assert read_completion(small_disk / "embedded" / "0000.json").unique == len(set(texts))
 
 
-def at_work(
-    results: Path, weights: Path, scratch: Path, buckets: list[Path]
-) -> "subprocess.Popen[str]":
+def at_work(results: Path, weights: Path, scratch: Path, bucket: Path) -> "subprocess.Popen[str]":
     """A job that has written a part and will write many more."""
 
     def parts() -> int:
         return len(list(results.glob("store/*/parts/[0-9a-f]*.h5")))
 
     before = parts()
-    job = embed(results, weights, scratch, buckets, 0.001)
+    job = embed(results, weights, scratch, bucket, 0.001)
     end = time.monotonic() + 300
     while parts() == before:
         assert time.monotonic() < end and job.poll() is None, job.communicate()
@@ -230,6 +191,6 @@ def last_words(job: "subprocess.Popen[str]", results: Path) -> str:
     _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "Traceback" not in errors
-    last = errors[errors.index("plm-embed: error: not all buckets are embedded") :]
+    last = errors[errors.index("plm-embed: error: ") :]
     assert f"{results}/" in last
     return last

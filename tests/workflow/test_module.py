@@ -14,7 +14,7 @@ import yaml
 from plm_embed.errors import embed_again, make_again
 from plm_embed.master.validation_record import read_validation
 from support.campaign_runs import ROOT
-from support.deployed import commit, deployed, repository_of_the_rules
+from support.deployed import deployed, repository_of_the_rules
 from support.families import source
 
 pytestmark = pytest.mark.workflow
@@ -40,7 +40,6 @@ def consumer(folder: Path, snakefile: str) -> Path:
             "weights": "config/demo/esm2_t3_untrained.pt",
             "results": "esm/out",
             "buckets": 1,
-            "speed": {"local_rules": ["gather"]},
         },
         "protbert": {
             "inputs": ["chosen.fasta"],
@@ -69,12 +68,11 @@ def snakemake(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_workflow_that_uses_it_twice(tmp_path: Path, prepared: Path) -> None:
+def test_a_workflow_that_uses_it_twice(tmp_path: Path) -> None:
     folder = consumer(tmp_path / "work", str(ROOT / "workflow" / "Snakefile"))
-    shutil.copytree(prepared, folder / "resources" / "weights" / ESM)
     done = snakemake(folder, "--cores", "2", "--printshellcmds", *EMBED)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("--toks-per-batch=4096") == done.stdout.count("plm_embed embed") == 2
+    assert done.stdout.count("--toks-per-batch 4096") == done.stdout.count("plm_embed embed") == 2
     assert "localrules directive" not in done.stdout
     for master in MASTERS:
         proof = read_validation(folder / master.parent / "validation.json")
@@ -83,7 +81,7 @@ def test_a_workflow_that_uses_it_twice(tmp_path: Path, prepared: Path) -> None:
     # nothing but what the other workflow and its configuration named
     names = {path.name for path in folder.iterdir()} - {".snakemake"}
     assert names == {
-        "Snakefile", "config.yaml", "config", "chosen.fasta", "embedded", "bert", "resources",
+        "Snakefile", "config.yaml", "config", "chosen.fasta", "embedded", "bert",
     }  # fmt: skip
     assert {path.name for path in (folder / "embedded" / "esm2").iterdir()} == {"esm"}
     again = snakemake(folder, "-n")
@@ -95,8 +93,7 @@ def remedies_lead_to_their_rules(folder: Path, model: Path) -> None:
     """What messages say to make again: by files, as rules have other names here."""
     rules = {
         "weights.json": "weights",
-        "gathered.json": "gather",
-        "reference.npz": "reference",
+        "records.parquet": "gather_esm2",
         "checksums.sha256": "validate",
         "config.yaml": "report",
         "../sequences/summary.json": "deduplicate",
@@ -117,14 +114,4 @@ def test_rules_fetched_from_a_repository(tmp_path: Path) -> None:
     folder = deployed(tmp_path / "deployed", repository)
     done = snakemake(folder, "-n", "--printshellcmds")
     assert done.returncode == 0, done.stdout
-    assert "--workflow-commit v1 " in done.stdout
     assert "git+file" not in done.stdout.partition("Reasons:")[0]
-
-    version = repository / "workflow" / "src" / "plm_embed" / "_version.py"
-    version.write_text('__version__ = "999.0"\n', encoding="utf-8")
-    commit(repository, "v2")
-    snakefile = folder / "workflow" / "Snakefile"
-    snakefile.write_text(snakefile.read_text(encoding="utf-8").replace("@v1", "@v2"))
-    done = snakemake(folder, "-n")
-    assert done.returncode == 1
-    assert "plm_embed 999.0" in done.stdout and "pip install" in done.stdout, done.stdout

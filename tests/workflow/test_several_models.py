@@ -1,7 +1,6 @@
 """A real campaign of two families: ESM-2 alone, ProtBERT added later, ESM-2 dropped at last."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ WEIGHTS = {ESM: "config/demo/esm2_t3_untrained.pt", BERT: str(source("protbert")
 MASTERS = {ESM: "master_esm2_embeddings.h5", BERT: "master_protbert_embeddings.h5"}
 RESULTS = (
     *("records.parquet", "validation.json", "report.html", "ro-crate-metadata.json"),
-    *("checksums.sha256", "gathered.json", "weights.json", "store"),
+    *("checksums.sha256", "weights.json", "store"),
 )
 
 
@@ -82,9 +81,8 @@ def known() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Runs:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = working_folder(tmp_path_factory.mktemp("several") / "work")
-    shutil.copytree(prepared, folder / "resources" / "weights" / ESM)
     run(folder, ESM)
     before = times(folder / "results")
     return Runs(folder, before, run(folder, ESM, BERT))

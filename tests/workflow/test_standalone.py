@@ -178,15 +178,9 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
         common = ("demo/proteins.csv", "--model", "esm2_t3_untrained", "--cores", "2")
         return run(tmp_path, program, "run", *common, *more)
 
-    wrong = campaign()
-    assert wrong.returncode == 1
-    (cause,) = wrong.stderr.splitlines()
-    assert cause.startswith("plm-embed: error: demo/proteins.csv: no column 'id'")
-
     done = campaign(*columns, "--set", "buckets=1")
     assert done.returncode == 0, done.stderr
     assert "steps (100%) done" in done.stderr
-    first, *_ = done.stderr.splitlines()
     result, report, after = done.stdout.splitlines()
     assert result.startswith("result ") and "validated: results/esm2_t3_untrained/m" in result
     assert report.endswith("results/esm2_t3_untrained/report.html")
@@ -197,11 +191,12 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
     master = (tmp_path / "results").glob("*/master*.h5")
     before = {path: path.stat().st_mtime_ns for path in master}
     again = campaign(*columns, "--set", "buckets=1")
-    assert again.returncode == 0 and again.stdout.startswith("nothing to do"), again.stderr
+    assert again.returncode == 0 and "Nothing to be done" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
     other = campaign(*columns, "--set", "buckets=2")
     assert other.returncode == 1 and "buckets: 1 there, 2 asked for" in other.stderr
 
+    first, _ = (tmp_path / "results/config.yaml").read_text().split("\n", 1)
     repeat = shlex.split(first.partition("extended: ")[2])
     python = tmp_path / "venv" / "bin" / "python"
     repeated = run(tmp_path, python, "-m", *repeat)

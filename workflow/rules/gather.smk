@@ -1,39 +1,71 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
-# OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_{family}_embeddings.h5, its
-#                  index (.parquet) and <vectors>/records.parquet. They are not declared: Snakemake would remove the
-#                  old ones before the new ones are whole
+# A rule for each family, whose name is part of the master's: all outputs of a rule must have the same wildcards.
+for family in FAMILIES.values():
+
+    rule:
+        """Merge the store's parts of all buckets, in key order, into the master and its index."""
+        name:
+            f"gather_{family.name}"
+        input:
+            summary="<results>/sequences/summary.json",
+            records="<results>/sequences/records.parquet",
+            buckets="<results>/sequences/buckets",
+            members="<results>/sequences/members",
+            embedded=expand("<results>/{{model}}/embedded/{bucket}.json", bucket=BUCKETS),
+        output:
+            master=f"<results>/{{model}}/{family.master}.h5",
+            index=f"<results>/{{model}}/{family.master}.parquet",
+            records="<results>/{model}/records.parquet",
+        log:
+            "<logs>/{model}/gather.log",
+        benchmark:
+            "<benchmarks>/{model}/gather.jsonl"
+        wildcard_constraints:
+            model="|".join(name for name in MODELS if MODELS[name].family == family),
+        conda:
+            "../../envs/plm-embed.yaml"
+        threads: 2
+        resources:
+            mem_mb=lambda wildcards, attempt: attempt * 8000,
+            runtime=240,
+        params:
+            sequences=lambda wildcards, input: Path(input.summary).parent,
+            embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+            store=store,
+        shell:
+            "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
+            " --store {params.store:q} --master {output.master:q} --index {output.index:q}"
+            " --records {output.records:q} &> {log:q}"
 
 
-rule gather:
-    """Merge the parts of all buckets, in key order, into the master file and its index."""
+rule validate:
+    """Prove the result: every key once, every record answered, every row right. A problem fails the run."""
     input:
-        summary="<sequences>/summary.json",
-        records="<sequences>/records.parquet",
-        buckets="<sequences>/buckets",
-        members="<sequences>/members",
-        submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
+        summary="<results>/sequences/summary.json",
+        weights="<results>/{model}/weights.json",
+        embedded=expand("<results>/{{model}}/embedded/{bucket}.json", bucket=BUCKETS),
+        records="<results>/{model}/records.parquet",
+        master=lambda wildcards: master(wildcards.model, "h5"),
+        index=lambda wildcards: master(wildcards.model, "parquet"),
     output:
-        "<vectors>/gathered.json",
+        report="<results>/{model}/validation.json",
+        checksums="<results>/{model}/checksums.sha256",
     log:
-        f"<logs>/{MODEL}/gather.log",
+        "<logs>/{model}/validate.log",
     benchmark:
-        f"<benchmarks>/{MODEL}/gather.jsonl"
-    priority: 2  # before what other models have to embed
+        "<benchmarks>/{model}/validate.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
-    threads: lambda wildcards: reading_threads(input_bytes(config))
+    threads: 2
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * 8000,
-        runtime=lambda wildcards, attempt: attempt * gather_minutes(of(wildcards)),
-    # A function of `input` or `output` never causes a rerun: another commit is no reason to gather again.
+        mem_mb=lambda wildcards, attempt: attempt * (8000 + worker_mb(MODELS[wildcards.model])),
+        runtime=240,
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=f"{VECTORS}/embedded",
-        store=lambda wildcards: of(wildcards)["store"],
-        files=lambda wildcards: master_files(of(wildcards)),
-        commit=lambda wildcards, input: COMMIT or workflow_commit(ROOT),
+        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+        store=lambda wildcards, input: store(wildcards, [input.embedded[0]]),
+        checks=config["validate"]["spot_checks"],
     shell:
-        "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
-        " --store {params.store:q} --master {params.files[master]:q} --index {params.files[index]:q}"
-        " --records {params.files[records]:q} --output {output:q}"
-        " --workflow-commit {params.commit:q} &> {log:q}"
+        "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
+        " --store {params.store:q} --weights {input.weights:q} --master {input.master:q}"
+        " --index {input.index:q} --records {input.records:q} --spot-checks {params.checks}"
+        " --report {output.report:q} --checksums {output.checksums:q} &> {log:q}"

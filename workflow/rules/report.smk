@@ -1,44 +1,38 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/weights.json, the master and its proof (and with them <vectors>/submissions)
-# OUTPUTS          <vectors>/report.html and skipped.tsv, also shown by `snakemake --report`; config.yaml, the
-#                  configuration of the run; <vectors>/ro-crate-metadata.json
-
-
 rule report:
-    """Everything about the campaign: for people in one HTML file that needs no network, for machines in an RO-Crate."""
+    """Everything about the campaign: in one HTML file that needs no network, and in an RO-Crate."""
     input:
-        summary="<sequences>/summary.json",
-        gathered="<vectors>/gathered.json",
-        proof="<vectors>/checksums.sha256",
-        weights="<vectors>/weights.json",
+        summary="<results>/sequences/summary.json",
+        records="<results>/{model}/records.parquet",
+        master=lambda wildcards: master(wildcards.model, "h5"),
+        validation="<results>/{model}/validation.json",
+        checksums="<results>/{model}/checksums.sha256",
     output:
         report=report(
-            "<vectors>/report.html",
+            "<results>/{model}/report.html",
             caption="../report/report.rst",
             category="Report",
-            labels={"model": MODEL, "file": "report"},
+            labels={"model": "{model}", "file": "report"},
         ),
         skipped=report(
-            "<vectors>/skipped.tsv",
+            "<results>/{model}/skipped.tsv",
             caption="../report/skipped.rst",
             category="Report",
-            labels={"model": MODEL, "file": "skipped records"},
+            labels={"model": "{model}", "file": "skipped records"},
         ),
-        config="<vectors>/config.yaml",
-        crate="<vectors>/ro-crate-metadata.json",
+        config="<results>/{model}/config.yaml",
+        crate="<results>/{model}/ro-crate-metadata.json",
     log:
-        f"<logs>/{MODEL}/report.log",
+        "<logs>/{model}/report.log",
     benchmark:
-        f"<benchmarks>/{MODEL}/report.jsonl"
-    priority: 2
+        "<benchmarks>/{model}/report.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: attempt * 4000,
-        runtime=lambda wildcards, attempt: attempt * 60,
-    # A function of `output` never causes a rerun: a change of speed is no reason to report again.
+        runtime=60,
     params:
-        config=lambda wildcards, output: FROZEN,
-        results=lambda wildcards, output: Path(output.report).parent,
+        folder=lambda wildcards, output: Path(output.report).parent,
+        settings=lambda wildcards, output: json.dumps(config),
     shell:
-        "python -m plm_embed report {params.results:q} --configfile {params.config:q} &> {log:q}"
+        "python -m plm_embed report {params.folder:q} --settings {params.settings:q} &> {log:q}"

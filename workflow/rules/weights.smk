@@ -1,36 +1,24 @@
-# REQUIRED INPUTS  `weights` in the config: a fair-esm .pt file or a Hugging Face folder; empty: downloaded.
-#                  `adapter`: a folder with a LoRA adapter, or empty
-# OUTPUTS          <vectors>/weights.json: the campaign's copy of the manifest in the weights folder, which has
-#                  model.safetensors, manifest.json and self_test.npz. Campaigns share that folder, so it is not
-#                  declared: Snakemake deletes the outputs of a job before it runs, and gives them a new time after it.
-
-
 rule weights:
-    """Adopt or download the model's weights, verify and convert them once, on the submitting machine."""
+    """Adopt or download the weights of a model, on the submitting machine: nodes may have no network."""
     input:
-        source=lambda wildcards: list(filter(None, [of(wildcards)["weights"]])),
-        # its files, for a folder keeps its time when they are overwritten
-        adapter=lambda wildcards: adapter_files(of(wildcards)),
+        lambda wildcards: [option.partition("=")[2] for option in weights_of(wildcards)],
     output:
-        "<vectors>/weights.json",
+        "<results>/{model}/weights.json",
     log:
-        f"<logs>/{MODEL}/weights.log",
+        "<logs>/{model}/weights.log",
     benchmark:
-        f"<benchmarks>/{MODEL}/weights.jsonl"
-    priority: 100  # a missing network is seen before the sequences are read, which may take hours
+        "<benchmarks>/{model}/weights.jsonl"
+    priority: 100  # a missing network is seen before the sequences are read
     localrule: True
     conda:
         "../../envs/plm-embed.yaml"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards: host_memory_mb(of(wildcards)["model"]),
-        runtime=240,
     params:
-        model=MODEL,
-        source=lambda wildcards: options("source", filter(None, [of(wildcards)["weights"]])),
-        adapter=lambda wildcards: options("adapter", filter(None, [of(wildcards)["adapter"]])),
-        folder=lambda wildcards: weights_folder(of(wildcards)),
-        dtype=lambda wildcards: of(wildcards)["embedding"]["compute_dtype"],
+        source=weights_of,
+        # functions of `output` never cause a rerun
+        cache=lambda wildcards, output: [
+            f"--cache={folder}" for folder in [config["weights_folder"]] if folder
+        ],
+        dtype=lambda wildcards, output: config["embedding"]["compute_dtype"],
     shell:
-        "python -m plm_embed weights --model {params.model} {params.source:q} {params.adapter:q}"
-        " --output {params.folder:q} --record {output:q} --compute-dtype {params.dtype} &> {log:q}"
+        "python -m plm_embed weights --model {wildcards.model} {params.source:q} {params.cache:q} --record {output:q}"
+        " --compute-dtype {params.dtype} &> {log:q}"

@@ -145,7 +145,7 @@ def test_a_path_for_embed_that_is_no_use(short_tmp: Path, monkeypatch: pytest.Mo
     for wrong in (wrong for name, wrong in arguments() if name == "embed"):
         for odd in (pipe(Path(f"pipe_{wrong}")), with_nul(Path("x")), no_text(Path("x"))):
             monkeypatch.setattr(sys, "argv", call("embed", wrong, odd))
-            if odd.is_fifo() and wrong in ("store", "embedded", "output"):
+            if odd.is_fifo() and wrong in ("store", "record", "share"):
                 continue
             with pytest.raises(SystemExit, match=r"is no text in UTF-8|is a pipe or a device"):
                 main()

@@ -13,7 +13,6 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 from plm_embed.workflow.config import schema
-from plm_embed.workflow.schema import completed
 from support.commands import COMMANDS
 from support.manual import FILES, INSTEAD, PAGES, ROOT, Block, blocks
 
@@ -56,7 +55,7 @@ def test_the_command_has_these_options(words: list[str]) -> None:
     for option in command.params:
         given = values.get(option.name or "")
         if isinstance(option.type, click.Choice):
-            for value in given if isinstance(given, list) else [given] if given else []:
+            for value in given if isinstance(given, list) else [given] * isinstance(given, str):
                 option.type.convert(value, option, context)
 
 
@@ -83,8 +82,7 @@ def test_its_keys_exist(block: Block) -> None:
     blocks = [one for one in content.values() if isinstance(one, dict) and "inputs" in one]
     for one in (content, *blocks):  # a module's configuration is a block of another's
         if {"inputs", "model", "container"} & set(one):
-            whole = completed({"inputs": "one", "model": "one"} | one, schema())
-            jsonschema.validate(whole, schema())
+            jsonschema.validate({"inputs": "one", "model": "one"} | one, schema())
 
 
 def test_links_lead_somewhere() -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.campaign_runs import ROOT
-
 pytestmark = pytest.mark.workflow  # whole dry runs
 
 CONFIG = "ClusterName             = bed\n"
@@ -48,7 +46,8 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     found = yaml.safe_load(done.stdout)
     assert found["executor"] == "slurm-steady"
     assert found["default-resources"] == {"nodes": 1, "gpu": 0, "slurm_account": "'lab'"}
-    assert found["set-resources"]["embed"] == {"gpu": 1, "slurm_partition": "'gpu'"}
+    embed = {"gpu": 1, "runtime": 240, "slurm_partition": "'gpu'"}
+    assert found["set-resources"]["embed"] == embed
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
     done = profile("slurm", "--output", "mine", "--constraint", "a100")
     asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1)"
@@ -65,10 +64,11 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
 
     terminal, end = os.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "plm_embed", "profile", "--output", "mine"],
+        [sys.executable, "-m", "plm_embed", "profile", "--output", "mine",
+         "--scratch", "/local"],
         stdin=end, stderr=end, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
-        os.write(terminal, b"big\nother\nh100\n/local\n")
+        os.write(terminal, b"big\nother\nh100\n")
         assert process.wait() == 0
     os.close(terminal)
     os.close(end)
@@ -77,14 +77,10 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
         **{"nodes": 1, "gpu": 0, "slurm_account": "'other'", "slurm_partition": "'cpu'"},
     }
     assert found["set-resources"]["embed"] == {
-        **{"gpu": 1, "scratch": "'/local'", "slurm_partition": "'big'", "gpu_model": "'h100'"},
+        **{"gpu": 1, "runtime": 240, "scratch": "'/local'"},
+        **{"slurm_partition": "'big'", "gpu_model": "'h100'"},
     }
 
-    edited = Path("mine", "profile.yaml")
-    edited.write_text(edited.read_text(encoding="utf-8") + "# my line\n", encoding="utf-8")
-    done = profile("--output", "mine", "--queue", "big", "--account", "lab")
-    assert done.returncode == 0 and "(the one before is profile.yaml.before)" in done.stderr
-    assert "# my line" in Path("mine", "profile.yaml.before").read_text(encoding="utf-8")
     done = profile("--output", "mine", "--queue", "big", "--account", "nope")
     assert done.returncode == 1 and "--account nope: yours are lab, other" in done.stderr
 
@@ -93,47 +89,17 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
     assert done.returncode == 1 and "is a profile of your own" in done.stderr
 
 
-def test_a_slurm_site_by_name_says_what_its_jobs_are(slurm: Path) -> None:
-    calls = slurm / "calls"
-    (slurm / "sbatch").write_text(
-        f"""#!/bin/sh
-echo "$@" >> {calls}
-case "$*" in *--constraint=*) ;; *) echo sbatch: error: no node type >&2; exit 1 ;; esac
-"""
+def test_pbs_gets_the_profile_of_one_gpu_per_job(slurm: Path) -> None:
+    (slurm / "qstat").write_text(
+        "#!/bin/sh\nprintf 'Queue: gpu\\n    queue_type = Execution\\n    enabled = True\\n"
+        "    started = True\\n'"
     )
-    done = profile("perlmutter", "--account", "lab", "--queue", "regular", "--output", "mine")
-    assert done.returncode == 0, done.stderr
-    embed, other = calls.read_text(encoding="utf-8").splitlines()
-    assert "--account=lab --qos=regular --constraint=gpu --gpus=4" in embed
-    assert "--account=lab --qos=regular --constraint=cpu" in other and "--gpus" not in other
-    found = yaml.safe_load(Path("mine", "profile.yaml").read_text(encoding="utf-8"))
-    assert found["set-resources"]["embed"] == {"qos": "'regular'"}
-    assert "set-threads" not in found and "config" not in found
-    assert found["default-resources"]["site"] == "'perlmutter'"
-
-    model = ROOT / "config" / "demo" / "esm2_t3_untrained"
-    settings = [f"inputs={model.parent / 'proteins.fasta'}", f"weights={model}.pt"]
-    words = ["--configfile", "empty.yaml", "--config", f"model={model.name}", *settings]
-    Path("empty.yaml").write_text("{}\n", encoding="utf-8")
-    snakefile = str(ROOT / "Snakefile")
-    dry = subprocess.run(
-        [sys.executable, "-m", "snakemake", "-s", snakefile, "--profile", "mine", "-n", *words],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert dry.returncode == 0, dry.stderr
-    said = "NERSC Perlmutter (as you say): QOS regular, a submission is 1 node x 4 GPUs, 64 cores"
-    assert said in dry.stderr
-
-
-def test_a_site_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
-    done = profile("polaris")
-    assert done.returncode == 1 and "charges an account: add --account NAME" in done.stderr
-    done = profile("polaris", "--account", "lab", "--queue", "debug")
+    (slurm / "qstat").chmod(0o755)
+    done = profile("pbs", "--account", "lab", "--queue", "gpu")
     assert done.returncode == 0, done.stderr
     found = yaml.safe_load(done.stdout)
-    named = {key: found[key] for key in ("executor", "pbs-site", "pbs-account", "pbs-queue")}
-    assert named == {
-        **{"executor": "pbs", "pbs-site": "polaris", "pbs-account": "lab", "pbs-queue": "debug"},
-    }
+    named = {key: found[key] for key in ("executor", "pbs-account", "pbs-queue")}
+    assert named == {"executor": "pbs", "pbs-account": "lab", "pbs-queue": "gpu"}
+    assert found["set-resources"]["embed"]["gpu"] == 1
+    done = profile("pbs", "--queue", "nope")
+    assert done.returncode == 1 and "--queue nope: PBS has gpu" in done.stderr

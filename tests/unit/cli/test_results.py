@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from plm_embed.cli.main import group
-from plm_embed.workflow.failures import error_at_the_end
+from plm_embed.reporting.failures import error_at_the_end
 
 pytestmark = pytest.mark.workflow
 
@@ -54,7 +54,7 @@ def test_validate_finds_its_files_in_a_results_folder(
     }
 
 
-def test_validate_compares_with_what_the_reference_computes_now_or_computed_before(
+def test_validate_compares_with_what_the_reference_computes_now(
     campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights, sequences = tmp_path / "ran" / "w" / "m", campaign.parent / "sequences"
@@ -65,16 +65,12 @@ def test_validate_compares_with_what_the_reference_computes_now_or_computed_befo
     monkeypatch.setattr(
         "plm_embed.master.expected_vectors.expect", lambda *given: asked.append(given) or []
     )
-    monkeypatch.setattr(
-        "plm_embed.master.expected_vectors.read_expected", lambda path: asked.append(path) or []
-    )
-    for options in ([], ["--spot-checks", "2"], ["--reference", "reference.npz"]):
+    for options in ([], ["--spot-checks", "2"]):
         done = CliRunner().invoke(group, ["validate", str(campaign), *options])
         assert done.exit_code == 0, done.output
     assert asked == [
         (sequences, weights, "fingerprint", 100),
         (sequences, weights, "fingerprint", 2),
-        Path("reference.npz"),
     ]
 
 
@@ -108,7 +104,7 @@ def test_what_embed_made_and_somebody_removed_is_computed_again(
         return done.stderr
 
     where = tmp_path if absent == "embedded" else "results/{model}"
-    said = f"there is no such folder; remove {where}/submissions and run `snakemake` again (only"
+    said = f"there is no such folder; remove {where}/embedded and run `snakemake` again (only"
     # an `error:`, which the workflow does not try again
     assert f"plm-embed: error: {tmp_path / absent}: {said}" in said_of()
     (tmp_path / absent).touch()  # there, but no folder: another mistake
@@ -138,6 +134,6 @@ def test_what_is_not_valid_is_said_with_what_to_do(
     log = campaign / "validate.log"
     log.write_text(f"plm-embed: error: {done.exception}\n")
     shown = error_at_the_end(log)
-    said = said.replace("{gathered}", str(campaign / "gathered.json"))
+    said = said.replace("{gathered}", str(campaign / "records.parquet"))
     assert "is not valid" in shown and said in shown and len(shown.splitlines()) == 2
     assert all(problem in str(done.exception) for problem in problems)

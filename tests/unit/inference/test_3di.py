@@ -10,7 +10,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.registry import MODELS, find_model
 from plm_embed.sequences.normalize import Skipped, normalize
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.workflow.config import checked
+from plm_embed.workflow.checks import mistakes
 from support.families import add_model, golden, relative, source
 from support.tiny_models import TINY
 
@@ -40,16 +40,11 @@ def test_no_state_stands_for_an_unknown_one() -> None:
     assert found == Skipped("unknown_residues", "X at 4")
     with pytest.raises(ConfigError, match="no 3Di state stands for an unknown one"):
         ResiduePolicy(unknown="substitute", alphabet="3di")
-    with pytest.raises(ConfigError, match="substitute: no 3Di state stands for an unknown one"):
-        checked(
-            {
-                "inputs": [__file__],
-                "model": ["ProstT5-3Di"],
-                "residues": {"unknown": "substitute"},
-            }
-        )
-    with pytest.raises(ConfigError, match="ProstT5 reads protein, ProstT5-3Di reads 3di"):
-        checked({"inputs": [__file__], "model": ["ProstT5", "ProstT5-3Di"]})
+    asked = {"inputs": [__file__], "model": "ProstT5-3Di", "residues": {"unknown": "substitute"}}
+    (line,) = mistakes(asked, {})
+    assert "substitute: no 3Di state stands for an unknown one" in line
+    (line,) = mistakes({"inputs": [__file__], "model": ["ProstT5", "ProstT5-3Di"]}, {})
+    assert "ProstT5 reads protein, ProstT5-3Di reads 3di" in line
 
 
 def test_the_weights_are_those_of_prostt5() -> None:

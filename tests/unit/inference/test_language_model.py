@@ -22,12 +22,12 @@ from plm_embed.inference.embed_like import embed_like
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Step, VectorStream
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.buckets import write_bucket
+from support.embedded import Embedder
 
 MODEL = "esm2_t3_untrained"
 LETTERS = "LAGVSERTIDPKQNFYMHWCX"

@@ -21,7 +21,6 @@ import torch
 
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.keys import key
@@ -29,6 +28,7 @@ from plm_embed.models.model import Model
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
+from support.embedded import Embedder
 
 RECORDED = Path(__file__).parents[2] / "data" / "recorded_vectors.npz"
 DEMO = MODELS["esm2_t3_untrained"]

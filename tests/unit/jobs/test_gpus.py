@@ -2,11 +2,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from plm_embed.jobs import gpus
-from plm_embed.jobs.gpus import gpu_names, near_cores, visible_gpus
+from plm_embed.jobs.gpus import Meter, gpu_names, near_cores, visible_gpus
 
 TOOL = """#!/bin/sh
 case "$*" in
@@ -118,3 +119,41 @@ def test_cores_next_to_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert near_cores("0") == {*range(24, 32), *range(56, 64)}
     assert near_cores("1") == set()
     assert near_cores("GPU-unknown") == set()
+
+
+class Driver(ModuleType):
+    """Stands for nvidia-ml-py: GPU 0 and GPU-b count in millijoules, GPU 1 does not count."""
+
+    now = 5_000_000
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802
+        return name
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int | str) -> int:  # noqa: N802
+        if handle == 1:
+            raise OSError("not supported")
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "joules"), [("0", 1, 2.5), ("0,GPU-b", 2, 5.0), ("0,1", 2, None)]
+)
+def test_energy_is_what_the_counters_went_on(
+    visible: str, count: int, joules: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver("pynvml")
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    meter = Meter(count)
+    driver.now += 2500
+    assert meter.joules() == joules
+
+
+def test_without_a_gpu_energy_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert Meter(1).joules() is None

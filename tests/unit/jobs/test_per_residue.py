@@ -8,7 +8,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.compute_vectors import Buffer
+from plm_embed.jobs.embedder import Buffer
 from plm_embed.planning.sizes import announce, per_residue_bytes
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5

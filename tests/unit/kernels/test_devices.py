@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
-from plm_embed.jobs.embed_bucket import worker_info
+from plm_embed.jobs.embedder import worker_info
 from plm_embed.kernels import devices, node_gpus
 
 CPU = torch.device("cpu")

@@ -1,34 +1,26 @@
 """What the reference is asked for, the file of its answers, and what validate makes of them."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.keys import key
 from plm_embed.master import expected_vectors
 from plm_embed.master.expected_vectors import (
-    Expected,
     draw,
     expect,
-    read_expected,
-    write_expected,
 )
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
-from support.expected import computed
 
 
 @pytest.fixture(scope="module")
@@ -140,128 +132,6 @@ def test_each_sequence_may_be_drawn(campaign: Campaign) -> None:
     for seed in range(200):
         found |= set(draw(campaign.sequences, 3, replace(MEAN, engine=str(seed))))
     assert found == every
-
-
-def test_a_file_holds_what_was_computed(campaign: Campaign, tmp_path: Path) -> None:
-    path = tmp_path / "reference.npz"
-    expected = computed(campaign)
-    too_long = replace(expected, vectors=expected.vectors | {key("MK"): {}})
-    write_expected(path, too_long)
-    found = read_expected(path)
-    assert found.fingerprint == campaign.fingerprint.of_reference
-    assert list(found.vectors) == list(too_long.vectors)
-    for name, vectors in too_long.vectors.items():
-        assert set(found.vectors[name]) == set(vectors)
-        assert all(np.array_equal(found.vectors[name][one], vectors[one]) for one in vectors)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.fixture(scope="module")
-def written(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("written") / "reference.npz"
-    write_expected(path, computed(campaign, 2))
-    return path
-
-
-@given(st.data())
-@settings(deadline=None, max_examples=60)
-def test_a_damaged_file_is_never_taken_for_another(written: Path, data: st.DataObject) -> None:
-    content = written.read_bytes()
-    at = data.draw(st.integers(0, len(content) - 1))
-    if data.draw(st.booleans()):
-        damaged = content[:at]
-    else:
-        flipped = content[at] ^ data.draw(st.integers(1, 255))
-        damaged = content[:at] + bytes([flipped]) + content[at + 1 :]
-    path = written.with_name("damaged.npz")
-    path.write_bytes(damaged)
-    before = read_expected(written)
-    try:
-        found = read_expected(path)
-    except StoreError as error:
-        assert str(error).startswith(f"{path}: damaged")
-        assert f"run `snakemake --forcerun {path}`" in str(error)
-        return
-    assert found.fingerprint == before.fingerprint
-    assert same(found, before)
-
-
-def same(one: Expected, other: Expected) -> bool:
-    return list(one.vectors) == list(other.vectors) and all(
-        list(vectors) == list(other.vectors[name])
-        and all(np.array_equal(vector, other.vectors[name][at]) for at, vector in vectors.items())
-        for name, vectors in one.vectors.items()
-    )
-
-
-def rewritten(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
-    """A file that zipfile and NumPy find nothing wrong with."""
-    with np.load(path) as stored:
-        arrays = dict(stored)
-    change(arrays)
-    with path.open("wb") as handle:
-        np.savez(handle, **arrays)
-
-
-CHANGES: dict[str, Callable[[dict[str, np.ndarray]], None]] = {
-    "a number": lambda arrays: arrays[vector_of(arrays)].__setitem__(0, 1),
-    "a type": lambda arrays: arrays.update(
-        {vector_of(arrays): arrays[vector_of(arrays)].view(np.int32)}
-    ),
-    "a shape": lambda arrays: arrays.update(
-        {vector_of(arrays): arrays[vector_of(arrays)].reshape(2, -1)}
-    ),
-    "a name": lambda arrays: arrays.update({"x/mean_l3": arrays.pop(vector_of(arrays))}),
-    "one vector less": lambda arrays: arrays.update({"": arrays.pop(vector_of(arrays))}),
-    "no seal": lambda arrays: arrays.update({"": arrays.pop("sha256")}),
-    "no fingerprint": lambda arrays: arrays.update({"": arrays.pop("fingerprint")}),
-}
-
-
-def vector_of(arrays: dict[str, np.ndarray]) -> str:
-    return next(name for name in arrays if name.endswith("/mean_l3"))
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_zip_does_not_see_is_found(written: Path, tmp_path: Path, change: str) -> None:
-    path = tmp_path / "reference.npz"
-    shutil.copy(written, path)
-    rewritten(path, lambda _: None)
-    assert same(read_expected(path), read_expected(written))
-    rewritten(path, CHANGES[change])
-    with pytest.raises(StoreError, match=r"reference\.npz: damaged, or no file of vectors; run"):
-        read_expected(path)
-
-
-def test_another_kind_of_file_is_named(tmp_path: Path) -> None:
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    (tmp_path / "empty.npz").touch()
-    (tmp_path / "text.npz").write_text("vectors\n")
-    for path in tmp_path.iterdir():
-        with pytest.raises(StoreError, match=f"{path.name}: damaged, or no file of vectors"):
-            read_expected(path)
-
-
-def test_a_file_is_whole_or_not_there(
-    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_expected(tmp_path / "reference.npz", computed(campaign))
-    before = (tmp_path / "reference.npz").read_bytes()
-
-    def full(handle: IO[bytes], **_: object) -> None:
-        handle.write(b"PK")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(OSError, match="No space"):
-        write_expected(tmp_path / "reference.npz", computed(campaign, 2))
-    assert (tmp_path / "reference.npz").read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"reference\.npz: there is no such file; run `snake"):
-        read_expected(tmp_path / "reference.npz")
 
 
 def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) -> None:

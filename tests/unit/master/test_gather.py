@@ -272,20 +272,3 @@ def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
     seal_sequences(campaign.sequences, inputs=(*inputs, inputs[0]))
     with pytest.raises(PlmEmbedError, match="named twice"):
         campaign.gather()
-
-
-def test_what_was_said_of_an_earlier_master_goes_with_it(tmp_path: Path) -> None:
-    """Or its validation would pass for that of the new one, which nobody has looked at yet."""
-    campaign = make_campaign(tmp_path)
-    said = [campaign.master.with_name(name) for name in ("checksums.sha256", "validation.json")]
-    for path in said:
-        path.touch()
-    broken = campaign.embedded / "0001.json"
-    record = broken.read_bytes()
-    broken.write_bytes(b"{}")
-    with pytest.raises(PlmEmbedError):
-        campaign.gather()
-    assert all(path.exists() for path in said)  # the earlier one is still there
-    broken.write_bytes(record)
-    campaign.gather()
-    assert not any(path.exists() for path in said)

@@ -139,15 +139,15 @@ def remove_summary(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_part, "missing, but .* names it; remove .*submissions and run `snakemake` again"),
+        (remove_part, "missing, but .* names it; remove .*embedded and run `snakemake` again"),
         (shorten_part, "bytes, .* says"),
         (
             change_a_part,
-            "its bytes are not those that were written; remove .*submissions and run `snakemake`",
+            "its bytes are not those that were written; remove .*embedded and run `snakemake`",
         ),
         (
             remove_record,
-            r"0001\.json: there is no such file; remove .*submissions and run `snakemake` again",
+            r"0001\.json: there is no such file; remove .*embedded and run `snakemake` again",
         ),
         (spoil_record, r"0001\.json: not a completion record"),
         (change_a_record, r"0001\.json: changed since it was written"),

@@ -18,12 +18,12 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.models.family import Family
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
 from support.buckets import write_bucket
+from support.embedded import Embedder
 from support.foreign_masters import IDS, SEQUENCES, SETTINGS, adopted, foreign_master
 
 

@@ -13,8 +13,14 @@ from support.plans import DEMO
 def configfile(tmp_path: Path) -> Path:
     config: dict[str, Any] = {
         "results": str(tmp_path / "results"),
-        "inputs": [str(DEMO / "proteins.fasta"), str(DEMO / "proteins.csv")],
-        "table": {"id": "protein_id", "keep": ["assembly_id", "protein_name"]},
+        "inputs": [
+            str(DEMO / "proteins.fasta"),
+            {
+                "path": str(DEMO / "proteins.csv"),
+                "id": "protein_id",
+                "keep": ["assembly_id", "protein_name"],
+            },
+        ],
         "model": "esm2_t3_untrained",
         "weights": str(DEMO / "esm2_t3_untrained.pt"),
         "weights_folder": str(tmp_path / "weights"),

@@ -9,14 +9,13 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.attempts import noted, read_attempts
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan
 from plm_embed.planning.campaign_input import given_input
-from plm_embed.workflow.config_file import read_config
+from plm_embed.workflow.config import read_config
 from support import checkpoints
+from support.embedded import Embedder
 from support.plans import planned, text
 
 
@@ -54,19 +53,17 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
     embedder = Embedder(
         tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch="")
     )
-    with noted(model / "embedded", "0000", ["0000"], model / "store", 1):
-        record = embedder.embed(
-            sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json"
-        )
+    record = embedder.embed(
+        sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json"
+    )
     outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
     gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": ""})
     after = planned(plan.Question(configfile))
     assert (after.stored, after.todo.sequences, after.todo.tokens) == (129, 0, 0)
     speed = after.forecasts[0].speed
     assert speed.basis == "measured here" and speed.why.startswith("1 completion records")
-    (attempt,) = read_attempts(model)
     assert speed.startup == pytest.approx(
-        attempt.seconds - record.tokens / (record.tokens_per_second or 1)
+        record.seconds - record.tokens / (record.tokens_per_second or 1)
     )
     assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
     elsewhere = planned(plan.Question(configfile, elsewhere=(model / "embedded",)))

@@ -24,8 +24,7 @@ from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
-from plm_embed.workflow.config import input_reading
-from plm_embed.workflow.config_file import read_config
+from plm_embed.workflow.config import input_paths, read_config, reading_of
 from support import checkpoints
 from support.made_up_sequences import counted
 from support.nasty_inputs import write
@@ -77,7 +76,7 @@ def test_settings_are_laid_over_the_file_as_snakemake_does(configfile: Path) -> 
     config = read_config(configfile, ["buckets=3", "embedding={layers: [1]}"])
     assert (config["buckets"], config["embedding"]["layers"]) == (3, [1])
     assert config["embedding"]["pooling"] == ["mean"]
-    with pytest.raises(PlmEmbedError, match="write KEY=VALUE, as for snakemake"):
+    with pytest.raises(PlmEmbedError, match="write KEY=VALUE"):
         read_config(configfile, [str(configfile)])
     alone = CliRunner().invoke(group, ["plan", "buckets=3"], standalone_mode=False)
     assert "unexpected extra argument" in str(alone.exception)
@@ -122,11 +121,11 @@ def test_sequences_that_were_read_by_other_rules_are_counted_anew(configfile: Pa
     config = read_config(configfile)
     folder = Path(config["results"]) / "sequences"
     deduplicate(
-        [Path(path) for path in config["inputs"]],
+        [Path(path) for path in input_paths(config)],
         folder,
         buckets=1,
         table=Table("protein_id", "sequence", ("assembly_id", "protein_name")),
-        policy=input_reading(config).policy,
+        policy=reading_of(config).policy,
         memory_mb=500,
     )
     with given_input(config, None, False) as given:
@@ -204,20 +203,6 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
     ):
         with pytest.raises(PlmEmbedError, match=message):
             planned(question)
-
-
-def test_a_file_of_the_users_own_stands_alone(tmp_path: Path) -> None:
-    path = tmp_path / "my.yaml"
-    path.write_text(
-        f"inputs: [{DEMO / 'proteins.fasta'}]\nmodel: 8M\nspeed: {{flush_minutes: 1}}\n"
-    )
-    config = read_config(path)
-    assert config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
-    assert config["weights"] == "" and config["table"] == {
-        "id": "id",
-        "sequence": "sequence",
-        "keep": [],
-    }
 
 
 def test_on_the_command_line(configfile: Path) -> None:

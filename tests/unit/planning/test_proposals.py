@@ -10,7 +10,7 @@ from plm_embed.keys import MAX_BUCKETS
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan, proposals
 from plm_embed.sites.data import read_site
-from plm_embed.workflow.config_file import read_config
+from support.campaign_runs import ROOT
 from support.plans import planned, text
 
 M650 = MODELS["esm2_t33_650M_UR50D"]
@@ -44,7 +44,7 @@ def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
             * (one.hours_each - proposals.STARTUP_HOURS)
             >= gpu_hours - 1e-6
         )
-        assert one.submissions * one.buckets_per_submission >= one.buckets <= MAX_BUCKETS
+        assert min(one.submissions, MAX_BUCKETS) == one.buckets
         assert one.charged_hours >= gpu_hours and 0 <= one.wasted <= 1
 
 
@@ -60,23 +60,23 @@ def test_whole_nodes_are_paid_whole() -> None:
     )
 
 
-def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
+def test_the_command_is_the_literal_one_with_what_its_profile_lacks(
+    configfile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+
     def words(**asked: str) -> list[str]:
         return list(planned(plan.Question(configfile, **asked)).command)  # type: ignore[arg-type]
 
-    mine = ["--configfile", str(configfile), "--config"]
-    for asked, expected in (
-        ({"site": "polaris"}, ["pbs", "--pbs-site", "polaris", *mine, "buckets=16"]),
-        (
-            {"site": "polaris", "queue": "capacity", "device": "V100"},
-            ["pbs", "--pbs-site", "polaris", "--pbs-queue", "capacity", *mine, "buckets=64"],
-        ),
-        ({"site": "gadi"}, ["pbs", "--pbs-site", "gadi", *mine[:2]]),
-        ({"site": "perlmutter"}, ["slurm", *mine, "site=perlmutter"]),
-    ):
-        assert words(**asked) == ["snakemake", "--profile", *expected], asked
+    mine = ["--configfile", str(configfile)]
+    assert words(site="polaris") == ["snakemake", "--profile", "pbs", *mine]
+    capacity = words(site="polaris", queue="capacity")
+    assert capacity[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "capacity"]
+    assert "embed:nodes=4" in capacity and "embed:mem_mb=480000" in capacity
+    assert words(site="generic")[:3] == ["snakemake", "--profile", "profiles/generic-pbs"]
     debug = words(site="perlmutter", queue="debug")
-    assert debug[-4:] == ["buckets=16", "--set-resources", "embed:gpu=4", "embed:qos=debug"]
+    assert debug[:3] == ["snakemake", "--profile", "slurm"]
+    assert {"embed:gpu=4", "embed:qos=debug", "embed:runtime=30"} <= set(debug)
 
 
 def test_a_command_keeps_what_the_profile_sets(
@@ -84,28 +84,10 @@ def test_a_command_keeps_what_the_profile_sets(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()
-    profile = {
-        "config": ["speed={scratch: /scratch}", "buckets=7"],
-        "set-resources": {"embed": {"gpu": 1}, "gather": {"mem_mb": 9000}},
-    }
+    profile = {"set-resources": {"embed": {"gpu": 1}, "gather": {"mem_mb": 9000}}}
     (tmp_path / "slurm" / "profile.yaml").write_text(yaml.safe_dump(profile))
     found = planned(plan.Question(configfile, site="perlmutter", queue="debug"))
-    words = found.command[found.command.index("--config") :]
-    assert words[:4] == (
-        "--config",
-        "speed={scratch: /scratch}",
-        f"buckets={found.proposals[0].buckets}",
-        "site=perlmutter",
-    )
-    assert {"gather:mem_mb=9000", "embed:qos=debug"} <= set(words)
-
-
-def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
-    polaris = read_site("polaris")
-    large = [one for one in proposals.proposals(polaris, 1.0) if one.queue == "prod"][-1]
-    words = list(proposals.command(large, "", polaris, None, read_config(configfile)))
-    assert words[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "prod"]
-    assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
+    assert {"gather:mem_mb=9000", "embed:qos=debug"} <= set(found.command)
 
 
 def test_on_a_recognized_machine_nothing_but_the_profile_is_named(
@@ -116,18 +98,17 @@ def test_on_a_recognized_machine_nothing_but_the_profile_is_named(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov")
     monkeypatch.delenv("PBS_ACCOUNT", raising=False)
-    configfile.write_text(configfile.read_text().replace("buckets: 1\n", "buckets: 16\n"))
     for site in ("", "polaris"):
         found = planned(plan.Question(configfile, site=site))
-        assert found.command == ("snakemake", "--profile", "pbs", "--configfile", str(configfile))
+        assert found.command[:5] == (
+            *("snakemake", "--profile", "pbs", "--configfile", str(configfile)),
+        )
         assert (found.site, found.device) == ("polaris", "A100")
     shown = text(found)
     assert "submissions at polaris (by the PBS server polaris-pbs-01." in shown
     assert "run it, with an account: --pbs-account NAME" in shown
     monkeypatch.setenv("PBS_ACCOUNT", "mine")
     assert planned(plan.Question(configfile)).missing == ""
-    other = planned(plan.Question(configfile, site="sophia"))
-    assert other.command[3:5] == ("--pbs-site", "sophia")
 
 
 def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) -> None:

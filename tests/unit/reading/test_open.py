@@ -78,7 +78,7 @@ def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match=r"not an HDF5 file.* called master_\*_embeddings.h5$"):
         plm_embed.open(tmp_path / "text.h5")
     (tmp_path / "text.h5").rename(tmp_path / "damaged" / "master_esm2_embeddings.h5")
-    with pytest.raises(PlmEmbedError, match=r"not a whole HDF5 .*; run `snake.*gathered.json`$"):
+    with pytest.raises(PlmEmbedError, match=r"not a whole HDF5 .*; run `snake.*records.parquet`$"):
         plm_embed.open(tmp_path / "damaged")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1
@@ -251,7 +251,7 @@ def test_a_master_whose_data_sets_do_not_fit_together_is_refused(
     with pytest.raises(
         PlmEmbedError,
         match=r"master_.*: (damaged: .*; run `snakemake "
-        r"--forcerun .*gathered.json|not a file of vectors)",
+        r"--forcerun .*records.parquet|not a file of vectors)",
     ):
         plm_embed.open(copy)
 

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.attempts import Attempt
+from plm_embed.jobs.heartbeat import Heartbeat, WorkerBeat
 from plm_embed.reporting.repeat import command, keep_config, kept_settings, lacks, ran_in
 
-ATTEMPT = Attempt(
-    submission="0000", buckets=("0000",), host="x", job="", workers=4, started="2026-11-25T10:00:00"
+ATTEMPT = Heartbeat(
+    bucket="0000",
+    records="../embedded",
+    node=0,
+    host="x",
+    job="",
+    started="2026-11-25T10:00:00",
+    updated="",
+    workers=tuple(WorkerBeat(pid=at, state="ended") for at in range(4)),
 )
 
 

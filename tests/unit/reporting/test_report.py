@@ -19,7 +19,6 @@ from plm_embed.reporting.facts import collect
 from plm_embed.reporting.plots.sample_figures import maps
 from plm_embed.reporting.report import write_report
 from plm_embed.sequences.summary import read_summary
-from support import checkpoints
 from support.campaigns import seal_sequences
 from support.finished import DEMO, MODEL
 
@@ -52,7 +51,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "upper cased",
         "sequences to compute 129 129 1.00",
         "hours on",
-        "3 submissions, started 5 times; 1 failed; 1 without an end",
+        "3 jobs, started 5 times; 1 failed; 1 without an end",
         "1 kWh, by the counters of the GPUs in 2 of 5 attempts",
         "nothing: every vector was computed",
         "51 records (about",
@@ -103,25 +102,14 @@ def test_an_unfinished_campaign_has_what_there_is(
 def test_what_repeats_a_run_is_kept_beside_its_report(results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
-    config = tmp_path / "mine.json"
-    settings = {
-        "inputs": [str(DEMO / "proteins.fasta")],
-        "model": MODEL,
-        "weights": str(checkpoints.DEMO),
-    }
-    config.write_text(json.dumps(settings))
-    command = ["report", str(copy), "--configfile", str(config)]
+    settings = {"inputs": [str(DEMO / "proteins.fasta")], "model": MODEL, "buckets": 4}
+    command = ["report", str(copy), "--settings", json.dumps(settings)]
     CliRunner().invoke(group, command, catch_exceptions=False)
     kept = copy / MODEL / "config.yaml"
-    found = yaml.safe_load(kept.read_text(encoding="utf-8"))
-    assert found["inputs"] == settings["inputs"] and found["model"] == [MODEL]
-    assert found["residues"]["unknown"] == "skip", "defaults are named"
+    assert yaml.safe_load(kept.read_text(encoding="utf-8")) == settings
     text = words(copy / MODEL / "report.html")
     assert f"snakemake --configfile {kept} --cores all" in text
     assert "skipped.tsv has them all" in text
-    config.write_text("{")
-    with pytest.raises(PlmEmbedError, match=r"mine\.json"):
-        CliRunner().invoke(group, command, catch_exceptions=False)
 
 
 def test_only_what_the_maps_show_is_read_of_the_master(

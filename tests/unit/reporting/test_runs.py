@@ -1,7 +1,7 @@
 """Who computed what: jobs on CPUs that overlap are several workers, those in turn are one."""
 
-from plm_embed.jobs.attempts import Attempt
 from plm_embed.jobs.completion_record import Completion, WorkerInfo
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.reporting.runs import runs_of, workers_of
 from support.campaigns import MEAN
 
@@ -47,8 +47,8 @@ def test_an_attempt_is_of_the_worker_that_finished_its_bucket() -> None:
     runs = runs_of([completion("0000", 0, 5), completion("0001", 0, 9)])
 
     def owner(bucket: str, host: str = "vm") -> str:
-        attempt = Attempt(
-            submission="0", buckets=(bucket,), host=host, job="", workers=1, started=minute(0)
+        attempt = Heartbeat(
+            bucket=bucket, records="", node=0, host=host, job="", started=minute(0), updated=""
         )
         return workers_of([attempt], runs)[0]
 

@@ -2,9 +2,7 @@
 costs.
 """
 
-import json
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -13,11 +11,8 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.sealed_json import write_sealed
-from plm_embed.jobs.submission import Submission
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.wording import duration
-from plm_embed.workflow.run_note import NOTE, note_end, note_start
 from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
 
 
@@ -25,7 +20,7 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     model = campaign(tmp_path, 8)
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, tokens=250)
+    beat(model, 2, residues=250)
     state = look(tmp_path)
     assert (state.done, len(state.workers), state.queued) == (1, 2, 5)
     assert state.fraction == pytest.approx((1000 + 500 + 250) / 8000)
@@ -89,7 +84,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     beat(model, 7)
     finish(model, 7)  # and published just now
     state = look(tmp_path)
-    assert [(worker.beat.pid, worker.trouble) for worker in state.workers] == [
+    assert [(worker.worker.pid, worker.trouble) for worker in state.workers] == [
         *((2, "silent"), (3, "stuck"), (1, ""), (6, "")),
     ]
     assert state.tokens_per_second == 100
@@ -109,8 +104,6 @@ def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
             (time.time() + 60, time.time() + 60),
         )
     assert look(tmp_path).done == 0
-    write_sealed(model / "submissions" / "0000.json", Submission(buckets=("0000",), workers=()))
-    assert look(tmp_path).done == 1
 
 
 def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
@@ -137,8 +130,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     text = shown(tmp_path)
     assert "2 failed" in text and f"FAILED {logs}/0000.log" in text.replace("\n", "")
     (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")
-    (model / "submissions").mkdir()
-    (model / "submissions" / "0001.json").write_text("{}")
+    finish(model, 1)
     (state,) = watch.look().models
     assert not state.failures
 
@@ -146,7 +138,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
 def test_a_heartbeat_that_is_being_replaced_is_left_out(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     beat(model, 1).write_text('{"host": "no')
-    (model / "workers" / ".tmp-node1-2.json").write_text("{}")
+    (model / "store" / "jobs" / ".tmp-node1-2.json").write_text("{}")
     beat(model, 3)
     assert len(look(tmp_path).workers) == 1
 
@@ -168,7 +160,7 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     written(model / "weights.json")
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, updated=300, tokens_total=None)
+    beat(model, 2, updated=300, rate=None)
     written(tmp_path / "logs" / MODEL / "embed" / "0003.log", "plm-embed: error: no space\n")
     lines = screen(tmp_path, width)
     assert all(len(line) <= width for line in lines) and len(lines) < 24
@@ -192,43 +184,15 @@ def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
     assert "12 failed" in text
 
 
-@pytest.mark.parametrize("log", ["deduplicate.log", "scan/00001.log", f"{MODEL}/weights.log"])
+@pytest.mark.parametrize("log", ["deduplicate.log", f"{MODEL}/weights.log"])
 def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
-    note_start(tmp_path, [MODEL])
+    (tmp_path / MODEL / "embedded").mkdir(parents=True)
     written(tmp_path / "logs" / log, "# plm-embed\nplm-embed: error: no column 'nope'\n", at=1)
     look = Watch(tmp_path).look()
-    assert look.failed and not look.over  # this very process is the run
-    assert "failed" in shown(tmp_path) and "no column 'nope'" in shown(tmp_path)
-    note_end(tmp_path, "failed")
-    assert Watch(tmp_path).look().over
-
-
-def test_what_an_earlier_run_said_is_over(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 1)
-    finish(model, 0)
-    log = written(tmp_path / "logs" / MODEL / "gather.log", "plm-embed: error: full\n", at=-60)
-    assert Watch(tmp_path).look().failed
-    note_start(tmp_path, [MODEL])
+    assert look.failed and look.over
     text = shown(tmp_path)
-    assert "FAILED" not in text and "a run is at work" in text
-    assert "next: " not in text
-    os.utime(log)
-    note_end(tmp_path, "failed")  # the note keeps the time of the start
-    text = shown(tmp_path)
-    assert "FAILED" in text and "no run is at work; the last one ended" in text
-    assert "next: when it is mended, run the same command again" in text
-
-
-def test_a_run_that_was_killed_is_not_at_work(tmp_path: Path) -> None:
-    campaign(tmp_path, 1)
-    note_start(tmp_path, [MODEL])
-    note = tmp_path / NOTE
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"pid": ended.pid}))
-    assert "the last one was killed" in shown(tmp_path)
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"host": "elsewhere"}))
-    assert "a run is at work on elsewhere" in shown(tmp_path)
+    assert "failed" in text and "no column 'nope'" in text
+    assert "next: Fix the problem and give the same command again" in text
 
 
 def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
@@ -238,7 +202,7 @@ def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
     assert code("--once") == 3
     model = campaign(tmp_path / "out", 1)
     finish(model, 0)
-    written(model / "gathered.json")
+    written(model / "master_esm2_embeddings.h5")
     log = written(tmp_path / "out" / "logs" / MODEL / "validate.log", "plm-embed: error: no\n", 1)
     assert code() == 1
     log.unlink()

@@ -1,4 +1,4 @@
-"""What watch says of the steps after embed, and of the reference beside it."""
+"""What watch says of the steps around embed."""
 
 import os
 import time
@@ -11,19 +11,19 @@ def begun(folder: Path, buckets: int) -> Path:
     """A model's campaign of which the first bucket was finished a while ago."""
     model = campaign(folder, buckets)
     written(model / "weights.json", at=-100)
-    finish(model, 0)
-    (model / "submissions").mkdir()
-    os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
+    for path in (folder / "sequences").rglob("*"):
+        os.utime(path, (time.time() - 100, time.time() - 100))
+    written(model / "embedded" / "0000.json", "{}", at=-90)
     return model
 
 
 def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
     model = begun(tmp_path, 2)
     assert "embed 50.0 % waits" in shown(tmp_path)
-    finish(model, 1)
+    record = written(model / "embedded" / "0001.json", "{}", at=-80)
     logs = tmp_path / "logs" / MODEL
     for name, file, said in (
-        ("gather", "gathered.json", "12:00:00 gathered 2 vectors"),
+        ("gather", "master_esm2_embeddings.h5", "12:00:00 gathered 2 vectors"),
         ("validate", "checksums.sha256", ""),
         ("report", "report.html", ""),
     ):
@@ -34,43 +34,28 @@ def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
         assert "finished:" not in text and not look(tmp_path).finished
         written(model / file, at=-30)
     assert look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
-    os.utime(model / "submissions", (time.time() - 20, time.time() - 20))  # more is embedded since
+    os.utime(record, (time.time() - 20, time.time() - 20))  # more is embedded since
     assert "gather has not begun" in shown(tmp_path)
-
-
-def test_a_reference_that_failed_shows_before_its_turn_comes(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 8)
-    finish(model, 0)
-    log = tmp_path / "logs" / MODEL / "reference.log"
-    written(log, "# plm-embed reference\n")
-    assert "gather waits, validate waits" in shown(tmp_path)
-    written(log, "plm-embed: error: no memory\n")
-    text = shown(tmp_path)
-    assert "gather waits, validate failed" in text and "no memory" in text
-    finish(model, 1)  # as jobs do that go on
-    (model / "submissions").mkdir()
-    written(model / "submissions" / "0000.json")
-    assert "gather waits, validate failed" in shown(tmp_path)
-
-
-def test_a_reference_that_is_waited_for_is_shown(tmp_path: Path) -> None:
-    model = begun(tmp_path, 1)
-    written(model / "gathered.json", at=-30)
-    written(tmp_path / "logs" / MODEL / "reference.log", "# plm-embed reference\n", at=-20)
-    assert "validate at work" in shown(tmp_path)
-    written(model / "reference.npz")
-    assert "validate waits" in shown(tmp_path)
 
 
 def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_path: Path) -> None:
     """Snakemake has removed the record of the earlier ones; their vectors are all there."""
     model = begun(tmp_path, 1)
-    for file in ("gathered.json", "checksums.sha256", "report.html"):
+    for file in ("master_esm2_embeddings.h5", "checksums.sha256", "report.html"):
         written(model / file, at=-30)
     assert look(tmp_path).finished
     (model / "weights.json").unlink()
-    assert look(tmp_path).finished  # nothing says that others were asked for
     log = tmp_path / "logs" / MODEL / "weights.log"
-    written(log, "# plm-embed weights\nplm-embed: error: holds other weights\n", at=-10)
+    written(log, "# plm-embed weights\nplm-embed: error: cannot be fetched\n", at=-10)
     assert not look(tmp_path).finished
     assert "weights failed" in shown(tmp_path)
+
+
+def test_a_bucket_that_was_cut_anew_since_is_not_finished(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 2)
+    finish(model, 0)
+    finish(model, 1)
+    assert look(tmp_path).done == 2
+    written(tmp_path / "sequences" / "buckets" / "0001.parquet", "x", at=60)
+    os.utime(tmp_path / "sequences" / "summary.json", (time.time() + 60, time.time() + 60))
+    assert look(tmp_path).done == 1

@@ -12,12 +12,9 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.finished_bucket import load_bucket
-from plm_embed.sequences.collect import collect
+from plm_embed.jobs.bucket import load_bucket
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.split import split
 from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
 from plm_embed.sequences.tables import Table
 from support.campaigns import Campaign, make_campaign, seal_sequences
@@ -129,49 +126,3 @@ def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(
     seal_sequences(campaign.sequences)
     with pytest.raises(PlmEmbedError, match="made for other sequences"):
         load_bucket(campaign.sequences, campaign.embedded, "0001")
-
-
-@pytest.mark.parametrize(
-    ("damaged", "command"),
-    [
-        ("scans/0/0001.arrows", "scan"),
-        ("scans/1/summary.json", "scan"),
-        ("scans/0/records.parquet", "scan"),
-        ("splits/1/buckets/0001.parquet", "split"),
-        ("splits/0/members/0000.parquet", "split"),
-        ("splits/0/summary.json", "split"),
-    ],
-)
-def test_what_many_jobs_hand_on_is_named_when_it_changed(
-    tmp_path: Path, damaged: str, command: str
-) -> None:
-    inputs = [
-        write(tmp_path / "a.fasta", PLAIN),
-        write(tmp_path / "b.fasta", f">x\n{M2}{NEP}\n>y\n{NEP[3:]}\n"),
-    ]
-    scans, splits = (
-        [tmp_path / name / str(number) for number in range(2)] for name in ("scans", "splits")
-    )
-    step = flip
-    for number, path in enumerate(inputs):
-        scan(path, number, scans[number], buckets=2, table=TABLE, policy=ResiduePolicy())
-    if damaged.startswith("scans") and "records" not in damaged:
-        step(tmp_path / damaged, random.Random(3))
-    folder = tmp_path / "/".join(damaged.split("/")[:2])
-    with pytest.raises(
-        PlmEmbedError,
-        match=rf"{damaged}: .*; run `snakemake --forcerun {folder}`, or .*`plm-embed {command}`",
-    ):
-        for number in (0, 1):
-            split(scans, number, splits[number], memory_mb=500)
-        step(tmp_path / damaged, random.Random(3))
-        collect(scans, splits, tmp_path / "sequences")
-
-
-def test_scans_in_another_order_are_refused(tmp_path: Path) -> None:
-    scans = [tmp_path / name for name in ("first", "second")]
-    for number, folder in enumerate(scans):
-        path = write(tmp_path / f"{number}.fasta", PLAIN)
-        scan(path, number, folder, buckets=2, table=TABLE, policy=ResiduePolicy())
-    with pytest.raises(PlmEmbedError, match="second: is the scan of input 1, not of 0"):
-        split(scans[::-1], 0, tmp_path / "split", memory_mb=500)

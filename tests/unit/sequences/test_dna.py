@@ -7,13 +7,10 @@ import pytest
 
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, InputError, StoreError
-from plm_embed.keys import bucket_names, key
+from plm_embed.keys import key
 from plm_embed.sequences.alphabet import DNA
-from plm_embed.sequences.collect import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.split import split
 from plm_embed.sequences.summary import Summary, check_kind, read_summary
 from plm_embed.sequences.tables import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, write
@@ -98,23 +95,6 @@ def test_the_two_strands_of_a_gene_are_one_sequence(tmp_path: Path, inputs: list
     counted = sum("reverse_complemented" in (row["events"] or "") for row in found.values())
     assert summary.events["reverse_complemented"] == counted > 0
     assert "substituted=1" in found["stop"]["events"]
-
-
-@pytest.mark.parametrize("policy", [GIVEN, CANONICAL])
-def test_many_jobs_write_what_one_job_writes(
-    tmp_path: Path, inputs: list[Path], policy: ResiduePolicy
-) -> None:
-    run(inputs, tmp_path / "one", policy)
-    scans = [tmp_path / f"scan{number}" for number in range(len(inputs))]
-    for number, path in enumerate(inputs):
-        scan(path, number, scans[number], buckets=2, table=Table(), policy=policy)
-    splits = [tmp_path / f"split{number}" for number in range(2)]
-    for number, output in enumerate(splits):
-        split(scans, number, output, memory_mb=500)
-    collect(scans, splits, tmp_path / "many")
-    names = ["summary.json", "records.parquet", *(f"buckets/{n}.parquet" for n in bucket_names(2))]
-    for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
 
 
 def test_the_command_takes_the_alphabet_and_the_strand(tmp_path: Path, inputs: list[Path]) -> None:

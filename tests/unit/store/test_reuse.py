@@ -18,16 +18,14 @@ from plm_embed.jobs.completion_record import (
     savings,
     write_completion,
 )
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
-from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.reuse import Reuse, check_sources
 from plm_embed.store.store import Store
-from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, bucket_of, write_bucket
 from support.campaigns import EVERYTHING, MEAN, completion, gathered_campaign, part_rows
+from support.embedded import Embedder
 from support.made_up_sequences import make_records
 
 Counts = tuple[int, int, int]
@@ -166,50 +164,11 @@ def test_another_fingerprint_is_refused_before_anything_is_computed(
             reuse=(tmp_path / "first/store",),
             pooling=("max",),
         )
-    assert not (tmp_path / "second" / "store").exists()
+    assert not list((tmp_path / "second").rglob("*.h5"))
     # no setting computes what an earlier version did
     known = {"engine": "packed-0"}
     with pytest.raises(PlmEmbedError, match=r"(?s)device or version: engine is .*`reuse`$"):
         check_sources([tmp_path / "first/store"], known)
-
-
-def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) -> None:
-    earlier = gathered_campaign(tmp_path)
-    embedding = {
-        "layers": [3], "pooling": ["mean"], "storage_dtype": "float16", "compute_dtype": "auto",
-        "long_sequences": {"policy": "whole", "max_residues": 0, "overlap": 0},
-    }  # fmt: skip
-    config: dict[str, Any] = {
-        "model": MEAN.model,
-        "embedding": embedding,
-        "residues": {"strand": "as_given"},
-        "weights_folder": str(tmp_path / "none"),
-    }
-    check_reuse(config | {"reuse": []})
-    for path in (earlier.master, earlier.store):
-        check_reuse(config | {"reuse": [str(path)]})
-        other = config | {
-            "reuse": [str(path)],
-            "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]},
-        }
-        with pytest.raises(
-            PlmEmbedError,
-            match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf",
-        ):
-            check_reuse(other)
-        with pytest.raises(PlmEmbedError, match="strand is as_given there, canonical here"):
-            check_reuse(config | {"reuse": [str(path)], "residues": {"strand": "canonical"}})
-        canonical = replace(MEAN, strand="canonical")
-        with pytest.raises(PlmEmbedError, match="strand is as_given there, canonical here"):
-            Reuse([path], canonical)
-    manifest = Manifest(
-        MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", "")
-    )
-    write_manifest(tmp_path / "resources" / MEAN.model / MANIFEST, manifest)
-    with pytest.raises(PlmEmbedError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
-        check_reuse(
-            config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")}
-        )
 
 
 def cut(path: Path) -> None:

@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 
 from plm_embed.io.sealed_json import read_sealed
-from plm_embed.keys import bucket_bounds, bucket_names
-from plm_embed.sequences.summary import write_summary
+from plm_embed.keys import bucket_bounds
 from plm_embed.store.replaced import PartInfo, PartList, Replacement, current_parts, write_note
-from plm_embed.workflow.resources import job_memory_mb, job_minutes
-from support.made_up_sequences import counted
 
 BUCKETS, PARTS = 300, 2000
 
@@ -81,23 +78,3 @@ def test_a_note_of_compact_is_read_once_for_all_buckets(parts: Path) -> None:
             assert current_parts([PartInfo(name, 3, 0, "1" * 64)], parts.parent) == (by,)
     assert read.call_count == 1
     assert PartList(parts).all() == [parts / names[0]]
-
-
-def test_a_plan_looks_at_each_bucket_once(tmp_path: Path) -> None:
-    config = {
-        "results": str(tmp_path),
-        "model": "esm2_t33_650M_UR50D",
-        "buckets": BUCKETS,
-        "speed": {"device": "auto"},
-    }
-    folder = tmp_path / "sequences" / "buckets"
-    folder.mkdir(parents=True)
-    names = bucket_names(BUCKETS)
-    for name in names:
-        (folder / f"{name}.parquet").write_bytes(bytes(1000))
-    write_summary(tmp_path / "sequences", counted(residues=4_000_000_000))
-    with calls(tmp_path, "stat") as made:
-        asked = {(job_minutes(config, [name]), job_memory_mb(config, [name])) for name in names}
-    assert len(asked) == 1
-    # each file once; and of the summary, whether it has changed, three times for each job
-    assert BUCKETS <= made["stat"] <= 4 * BUCKETS + 10

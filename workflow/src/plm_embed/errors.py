@@ -94,8 +94,18 @@ class PassingError(PlmEmbedError):
     """A failure that another attempt, later or elsewhere, may well not meet."""
 
 
-class DeviceError(PassingError):
+class NodeError(PassingError):
+    """A fault of this node, such as a full or missing scratch folder: another node may do the same
+    work. The command line exits with `NODE_FAULT`.
+    """
+
+
+class DeviceError(NodeError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
+
+
+NODE_FAULT = 75
+"""Exit status of a job that failed for its node (EX_TEMPFAIL): an executor may try another node."""
 
 
 EXTRAS = {
@@ -176,13 +186,12 @@ def make_again(file: "str | PathLike[str]") -> str:
 
 
 def embed_again(model_folder: "str | PathLike[str]" = "results/{model}") -> str:
-    """What to do when a store lacks what completion records name. It names files, as `make_again`
-    does, and all submissions: which one it was is not known here, and often there are several.
+    """Return what to do when a store lacks what completion records name. It names all records:
+    which one it was is not known here, and often there are several.
     """
     named = str(model_folder) if "{" in str(model_folder) else shlex.quote(str(model_folder))
     return (
-        f"remove {named}/submissions and run `snakemake` again (only what the store lacks is "
-        "computed)"
+        f"remove {named}/embedded and run `snakemake` again (only what the store lacks is computed)"
     )
 
 

@@ -33,14 +33,11 @@ too: on two cores with one of them taken, 25 proteins took the 8M model over a m
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Python's own 700 are for programs that make few objects."""
 
-COMPUTING = ("weights", "reference")
+COMPUTING = ("weights",)
 """Steps that load torch and end when they have written their file."""
 
 STEPS = {
-    **dict.fromkeys(
-        ("deduplicate", "scan", "split"), KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD
-    ),
-    "collect": ONE_BLAS_THREAD,
+    "deduplicate": KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD,
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
     **dict.fromkeys((*COMPUTING, "validate"), WAIT_IN_SLEEP),

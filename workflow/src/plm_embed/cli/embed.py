@@ -31,15 +31,20 @@ from plm_embed.inference.settings import Settings
     "--adapter", type=PATH, help="A LoRA adapter in PEFT's layout, merged into the weights."
 )
 @click.option(
-    "--output",
-    required=True,
+    "--cache",
     type=PATH,
-    help="Folder for model.safetensors, manifest.json and self_test.npz.",
+    show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
+    help="Folder of prepared weights, with a folder in it for each content.",
+)
+@click.option(
+    "--output",
+    type=PATH,
+    help="Prepare them in this very folder: model.safetensors, manifest.json, self_test.npz.",
 )
 @click.option(
     "--record",
     type=PATH,
-    help="Also write the manifest to this file: a campaign's note of what it uses.",
+    help="Also write this file: a campaign's note of what it uses, and where that lies.",
 )
 @click.option(
     "--compute-dtype",
@@ -58,7 +63,8 @@ def weights(
     model: str,
     source: Path | None,
     adapter: Path | None,
-    output: Path,
+    cache: Path | None,
+    output: Path | None,
     record: Path | None,
     compute_dtype: Literal["auto"] | ComputeDtype,
     check: bool,
@@ -69,22 +75,28 @@ def weights(
 
     \b
     Example:
-      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt \\
-        --output resources/weights/esm2_t33_650M_UR50D --check
+      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.inference.prepare_weights import prepare
+    from plm_embed.inference.weights_cache import prepare_cached
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 
-    manifest = prepare(find_model(model), source, output, adapter)
+    if output:
+        manifest = prepare(find_model(model), source, output, adapter)
+        manifest = replace(manifest, folder=str(output.absolute()))
+    else:
+        manifest = prepare_cached(find_model(model), source, adapter, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:
         write_manifest(record, manifest)
+    else:
+        print(manifest.folder)
     if check:
         from plm_embed.inference import check_weights
 
-        for line in check_weights.check(output):
+        for line in check_weights.check(Path(manifest.folder or "")):
             print(line)
 
 
@@ -105,20 +117,16 @@ WORKERS = click.option(
 
 
 @click.command(cls=Step)
-@click.argument("buckets", nargs=-1, required=True, type=PATH)
+@click.argument("bucket", type=PATH)
 @WEIGHTS(required=True)
 @click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
 @click.option(
-    "--embedded", required=True, type=PATH, help="Folder for the buckets' completion records."
-)
-@click.option(
-    "--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON)."
+    "--record", required=True, type=PATH, help="Completion record (JSON), written at the end."
 )
 @settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
 @click.option(
     "--gpu-required",
     is_flag=True,
-    envvar="PLM_EMBED_GPU_REQUIRED",
     help="Fail without a GPU unless --device is cpu; the workflow sets this in jobs that a "
     "scheduler starts.",
 )
@@ -128,59 +136,63 @@ WORKERS = click.option(
     type=click.FloatRange(0),
     help="Walltime of the SLURM or PBS job; 0: none.",
 )
+@click.option("--share", type=PATH, hidden=True, help="Of the first node, for the others.")
+@click.option("--node", type=int, hidden=True, help="The number of this node.")
 def embed(
     *,
-    buckets: tuple[Path, ...],
+    bucket: Path,
     weights_folder: Path,
     store: Path,
-    embedded: Path,
-    output: Path,
+    record: Path,
     settings: Settings,
     nodes: int,
     workers: int,
     gpu_required: bool,
     minutes: float,
+    share: Path | None,
+    node: int | None,
 ) -> None:
-    """Embed what the store lacks of some buckets.
+    """Embed what the store lacks of a bucket.
+
+    The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
+    when the fault is this node's. A repetition does only the rest.
 
     \b
     Example:
-      plm-embed embed results/sequences/buckets/*.parquet \\
-        --weights resources/weights/esm2_t33_650M_UR50D \\
-        --store results/esm2_t33_650M_UR50D/store --embedded results/esm2_t33_650M_UR50D/embedded \\
-        --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
+      plm-embed embed results/sequences/buckets/0000.parquet \\
+        --weights results/esm2_t33_650M_UR50D/weights.json \\
+        --store results/esm2_t33_650M_UR50D/store \\
+        --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
 """
-    from plm_embed.jobs.attempts import noted
-    from plm_embed.jobs.dispatch import Plan
-    from plm_embed.jobs.gpus import Meter, taken, visible_gpus
-    from plm_embed.jobs.nodes import on_all_nodes
-    from plm_embed.jobs.submission import embed_buckets
-    from plm_embed.models.manifest import check_record
+    from plm_embed.jobs.gpus import taken, visible_gpus
+    from plm_embed.jobs.job import Job, embed_bucket
+    from plm_embed.jobs.nodes import node_number
     from plm_embed.sequences.summary import check_present
     from plm_embed.sites.scheduler import job_id
 
-    if nodes > 1:
-        # of a repeated option the last counts
-        required = ["--gpu-required"] if gpu_required else []
-        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1", *required], output)
-        return
-    for bucket in buckets:
-        check_present(bucket)
-    check_record(weights_folder, embedded.parent)
+    check_present(bucket)
     if MATRICES.intersection(settings.pooling):
         from plm_embed.planning.sizes import announce
 
-        announce(buckets[0], weights_folder, settings)
+        announce(bucket, weights_folder, settings)
     on_cpu = settings.device == "cpu"
     if gpu_required and not on_cpu:
         settings = replace(settings, device="cuda")
     workers = workers or (1 if on_cpu else max(1, len(visible_gpus())))
-    plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
-    names = [bucket.stem for bucket in buckets]
+    job = Job(
+        bucket=bucket,
+        weights=weights_folder,
+        store=store,
+        record=record,
+        workers=workers,
+        minutes=minutes if job_id() else 0,
+        nodes=nodes,
+        arguments=(*sys.argv[1:], *["--gpu-required"] * gpu_required),
+        node=node_number(node) if share else 0,
+        share=share,
+    )
     with nullcontext() if on_cpu else taken(workers):
-        energy = None if on_cpu else Meter(workers)
-        with noted(embedded, output.stem, names, store, workers, energy=energy):
-            embed_buckets(plan, settings, output)
+        embed_bucket(job, settings)
 
 
 COMMANDS = (weights, embed)

@@ -10,7 +10,14 @@ import click
 from plm_embed import startup
 from plm_embed._version import __version__
 from plm_embed.cli import interrupted
-from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
+from plm_embed.errors import (
+    NODE_FAULT,
+    NodeError,
+    PassingError,
+    PlmEmbedError,
+    missing_extra,
+    no_space,
+)
 from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
 
@@ -19,7 +26,8 @@ def main() -> None:
     """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep
     their traceback.
 
-    A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
+    A log that says `unfinished:` is of a step that another attempt may well end.
+    NODE_FAULT is the exit code where another node may do the same work.
     """
     startup.spare_collector()
     log_to_stderr()
@@ -28,7 +36,8 @@ def main() -> None:
         if sys.argv[1:2] and sys.argv[1] in startup.COMPUTING:
             startup.end_at_once(0)
     except PassingError as error:
-        sys.exit(printable(f"plm-embed: unfinished: {error}"))
+        print(printable(f"plm-embed: unfinished: {error}"), file=sys.stderr)
+        sys.exit(NODE_FAULT if isinstance(error, NodeError) else 1)
     except PlmEmbedError as error:
         sys.exit(printable(f"plm-embed: error: {error}"))
     except click.UsageError as error:
@@ -56,9 +65,9 @@ SECTIONS = {
     "Store": {"import": "store", "compact": "store"},
     "Single steps, which the workflow calls": {
         "weights": "embed",
-        **dict.fromkeys(("deduplicate", "scan", "split", "collect"), "sequences"),
+        "deduplicate": "sequences",
         "embed": "embed",
-        **dict.fromkeys(("reference", "gather", "validate"), "results"),
+        **dict.fromkeys(("gather", "validate"), "results"),
     },
 }
 """The commands by what people do with them, each with its module, which only it loads."""

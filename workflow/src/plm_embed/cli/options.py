@@ -56,10 +56,20 @@ class _Made(_Path):
             raise StoreError(what, remedy=self._again(path), path=path) from None
 
 
-def _weights_again(folder: Path) -> str:
-    from plm_embed.models.manifest import weights_again  # 0.1 s, for nothing in most commands
+class _Weights(_Path):
+    """The folder of prepared weights, by itself or by a campaign's record: then it is made anew
+    where it is gone.
+    """
 
-    return weights_again(folder)
+    def __init__(self) -> None:
+        super().__init__(exists=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        from plm_embed.inference.weights_cache import prepared_folder
+
+        return prepared_folder(super().convert(value, param, context))
 
 
 PATH = _Path()
@@ -70,8 +80,8 @@ WEIGHTS = partial(
     click.option,
     "--weights",
     "weights_folder",
-    type=_Made(_weights_again),
-    help="Folder made by `plm-embed weights`.",
+    type=_Weights(),
+    help="Campaign's record (weights.json), or folder, made by `plm-embed weights`.",
 )
 """An option of several commands, of some of them required."""
 

@@ -17,19 +17,13 @@ from plm_embed.cli.options import (
 from plm_embed.cli.setting_options import settings_of
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.settings import MEANING, Proof, Settings
+from plm_embed.inference.settings import Proof
 from plm_embed.io.terminal import say
 from plm_embed.setting import from_config
 
 
 @click.command(cls=ColumnarStep)
 @campaign_options
-@click.option(
-    "--output", type=PATH, help="gathered.json: a record that the three files were written."
-)
-@click.option(
-    "--workflow-commit", default="", help="Commit of the workflow, for the master's provenance."
-)
 def gather(
     *,
     sequences: Path,
@@ -38,8 +32,6 @@ def gather(
     master: Path,
     index: Path,
     records: Path,
-    output: Path | None,
-    workflow_commit: str,
 ) -> None:
     """Merge the parts of the store into the master file, in key order, and write its index.
 
@@ -49,47 +41,11 @@ def gather(
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
         --records M/records.parquet
 """
+    from plm_embed.master.attributes import workflow_commit
     from plm_embed.master.gather import gather as run
-    from plm_embed.master.gather_record import write_record
 
-    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
-    if output is not None:
-        write_record(output, (master, index, records))
-
-
-@click.command(cls=ColumnarStep)
-@click.option(
-    "--sequences",
-    required=True,
-    type=EXISTING,
-    help="Folder made by `plm-embed deduplicate`.",
-)
-@WEIGHTS(required=True)
-@settings_of("settings", Settings, only=MEANING)
-@settings_of("proof", Proof)
-@click.option("--output", required=True, type=PATH, help="reference.npz: their vectors.")
-def reference(
-    *, sequences: Path, weights_folder: Path, settings: Settings, proof: Proof, output: Path
-) -> None:
-    """Embed a few random sequences by the reference path, for validate to compare.
-
-    That is the program of the model's authors, or a plain one that was compared with it, one
-    sequence at a time in float32.
-
-    \b
-    Example:
-      plm-embed reference --sequences results/sequences \\
-        --weights resources/weights/esm2_t33_650M_UR50D \\
-        --output results/esm2_t33_650M_UR50D/reference.npz
-"""
-    import torch
-
-    from plm_embed.inference.resolve import fingerprint_of
-    from plm_embed.master.expected_vectors import expect, write_expected
-    from plm_embed.models.manifest import read_manifest
-
-    asked = fingerprint_of(read_manifest(weights_folder), settings, torch.device("cpu"))
-    write_expected(output, expect(sequences, weights_folder, asked, proof.spot_checks))
+    commit = {"workflow_commit": workflow_commit()}
+    run(sequences, embedded, store, master, index, records, commit)
 
 
 @click.command(cls=ColumnarStep)
@@ -97,21 +53,13 @@ def reference(
 @partial(campaign_options, required=False)
 @WEIGHTS()
 @settings_of("proof", Proof)
-@click.option(
-    "--reference",
-    type=PATH,
-    help="File of `plm-embed reference`: vectors that were computed before, in place of "
-    "--spot-checks.",
-)
 @click.option("--report", type=PATH, help="validation.json: every check and its result.")
 @click.option(
     "--checksums",
     type=PATH,
     help="SHA-256 list of the results, written only when all is well.",
 )
-def validate(
-    *, results: Path | None, proof: Proof, reference: Path | None, **given: Path | None
-) -> None:
+def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
     RESULTS is a results folder with one model, or the folder of a model in it. It stands for all
@@ -122,7 +70,8 @@ def validate(
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.master.expected_vectors import Expected, expect, read_expected
+    from plm_embed.inference.weights_cache import prepared_folder
+    from plm_embed.master.expected_vectors import Expected, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
     from plm_embed.reading.find import find_master, gather_again
@@ -144,11 +93,9 @@ def validate(
         proof = from_config(Proof, settings)
     places = {name: path for name, path in given.items() if path}
     master, report = places["master"], places["report"]
-    sequences, weights = places["sequences"], places["weights_folder"]
+    sequences, weights = places["sequences"], prepared_folder(places["weights_folder"])
 
     def expected(fingerprint: Fingerprint) -> Expected:
-        if reference:
-            return read_expected(reference)
         return expect(sequences, weights, fingerprint, proof.spot_checks)
 
     problems = run(
@@ -181,11 +128,11 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
     its run are relative to the folder in which it ran.
     """
     from plm_embed.master.validation_record import PROOF, VALIDATION
+    from plm_embed.models.manifest import RECORD
     from plm_embed.reporting.repeat import ran_in
 
     folder = master.parent
     began, store = ran_in(folder), folder / "store"
-    weights = Path(settings.get("weights_folder") or "resources/weights", folder.name)
     return {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",
@@ -193,10 +140,10 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
         "master": master,
         "index": master.with_suffix(".parquet"),
         "records": folder / "records.parquet",
-        "weights_folder": began / weights,
+        "weights_folder": folder / RECORD,
         "report": folder / VALIDATION,
         "checksums": folder / PROOF,
     }
 
 
-COMMANDS = (gather, reference, validate)
+COMMANDS = (gather, validate)

@@ -1,12 +1,12 @@
 """The command that runs a whole campaign: sequences in, proven vectors out."""
 
-import shlex
 from pathlib import Path
 
 import click
 
 from plm_embed.cli.options import PATH
 from plm_embed.io.terminal import say
+from plm_embed.workflow.config import listed
 
 
 @click.command()
@@ -41,6 +41,12 @@ from plm_embed.io.terminal import say
 @click.option("--sequence", "sequence_column", help="Column with the residues (tables only).")
 @click.option("--keep", multiple=True, help="Column to carry into the index; repeatable.")
 @click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu"]),
+    default="auto",
+    help="Where to compute without a profile; auto: on the GPUs, if there are any.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -58,6 +64,7 @@ def run(
     id_column: str | None,
     sequence_column: str | None,
     keep: tuple[str, ...],
+    device: str,
     settings: tuple[str, ...],
 ) -> None:
     """Embed the sequences of some files, from the input to the validated result.
@@ -73,29 +80,27 @@ def run(
       plm-embed run table.csv --model esm2_650m --id accession --sequence residues \\
         --keep organism --results flu --profile slurm --set buckets=64
     """
-    from plm_embed.cli import campaign_run as campaign
-    from plm_embed.cli.campaign_call import execute
-    from plm_embed.models.registry import find_model
-    from plm_embed.workflow.ending import said_of_success
-    from plm_embed.workflow.run_note import refuse_beside_another
+    from plm_embed.cli.campaign_run import command, configuration, execute, write_configuration
+    from plm_embed.reporting.closing import closing
 
-    table = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
-    given = {
-        "inputs": [str(path) for path in inputs],
-        "model": list(models),
-        "results": str(results),
-        "weights": weights,
-        "table": {name: value for name, value in table.items() if value},
-    }
-    config = campaign.configuration({key: item for key, item in given.items() if item}, settings)
-    command = campaign.Command.of(config, profile, cores)
-    refuse_beside_another(results)
-    configfile = campaign.write_configuration(config, command)
-    again, folder = shlex.join(command.shown), configfile.parent
-    click.echo(f"{configfile} says what is done; to run it again, or extended: {again}", err=True)
-    if not execute(command, folder):
-        say("nothing to do: everything is there and up to date")
-    say("\n".join(said_of_success(folder, [find_model(name).name for name in config["model"]])))
+    columns = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
+    columns = {name: value for name, value in columns.items() if value}
+    config = configuration(
+        {
+            "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],
+            "model": list(models),
+            "results": str(results),
+            "weights": weights,
+        },
+        settings,
+    )
+    words = command(config, profile, cores, device)
+    configfile = write_configuration(config, words)
+    click.echo(
+        f"{configfile}: the configuration; to follow the run: plm-embed watch {results}", err=True
+    )
+    execute(words)
+    say("\n".join(closing(Path(config["results"]), list(listed(config["model"])))))
 
 
 COMMANDS = (run,)

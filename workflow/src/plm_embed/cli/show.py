@@ -1,5 +1,6 @@
 """Commands that show a campaign: before it is paid for, while it runs, and when it is done."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -128,8 +129,6 @@ def plan(
     Example:
       plm-embed plan --configfile my_config.yaml --site polaris
     """
-    import json
-
     from plm_embed.io.console import Terminal
     from plm_embed.planning import plan as planning
     from plm_embed.planning.forecast import PLAN, write_plan
@@ -172,11 +171,12 @@ def plan(
     help="Write this HTML file alone; without it, report.html in the folder of the model.",
 )
 @click.option(
-    "--configfile",
-    type=EXISTING,
-    help="Configuration of the run that ends with this report, kept beside it as config.yaml.",
+    "--settings",
+    default="",
+    help="Configuration of the run that ends with this report, as JSON, kept beside it as "
+    "config.yaml.",
 )
-def report(results: Path, output: Path | None, configfile: Path | None) -> None:
+def report(results: Path, output: Path | None, settings: str) -> None:
     """Write the report of a campaign, finished or not.
 
     It is one HTML file for each model, which needs neither network nor server. RESULTS is the
@@ -189,22 +189,19 @@ def report(results: Path, output: Path | None, configfile: Path | None) -> None:
       plm-embed report results --output so_far.html
     """
     from plm_embed.reporting.facts import collect, model_folders
+    from plm_embed.reporting.outputs import REPORT
     from plm_embed.reporting.repeat import keep_config
     from plm_embed.reporting.report import write_report
     from plm_embed.reporting.ro_crate import write_crate
     from plm_embed.reporting.skipped import NAME, write_skipped
-    from plm_embed.workflow.config_file import read_config
-    from plm_embed.workflow.ending import REPORT
 
-    # the inputs need not be there any more
-    settings = read_config(configfile, awaited=True) if configfile else None
     for folder in [results] if output else model_folders(results) or [results]:
         facts = collect(folder)
         records = facts.folder / "records.parquet"
         if records.is_file() and not output:
             write_skipped(records, facts.folder / NAME)
         if settings:
-            keep_config(settings, facts.folder)
+            keep_config(json.loads(settings), facts.folder)
         page = output or facts.folder / REPORT
         write_report(facts, page)
         if not output:

@@ -10,10 +10,9 @@ from plm_embed.errors import WeightsError
 from plm_embed.fingerprint import Fingerprint, Pooling, has_matrix, pooling_and_layer
 from plm_embed.inference.inputs import Given, named_sequences
 from plm_embed.inference.language_model import Array, LanguageModel
-from plm_embed.inference.prepare_weights import CAMPAIGNS
 from plm_embed.inference.settings import known
-from plm_embed.inference.weights_cache import prepared_weights
-from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.inference.weights_cache import prepared_weights, with_sha256
+from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import decode, encode
@@ -29,13 +28,12 @@ def embed_like(
     """Names (q) and vectors (q, D) of sequences as a master or store of this fingerprint holds them
     as `name`, rounded as there. A name is an id, or else the sequence's number, from 1.
 
-    `weights` as in `prepared_weights`; None looks in the campaign's folder of weights too.
+    `weights` as in `prepared_weights`; None: these very weights in the cache, else a download.
     `on_error` as in `plm_embed.embed`; what is skipped has no row and no name.
     WeightsError unless they are the very weights of the fingerprint.
     """
     known("on_error", on_error, get_args(OnError))
-    if weights is None and (CAMPAIGNS / fingerprint.model / MANIFEST).is_file():
-        weights = CAMPAIGNS
+    weights = weights or with_sha256(fingerprint.model, fingerprint.weights_sha256)
     folder = prepared_weights(find_model(fingerprint.model), weights)
     if (found := read_manifest(folder).weights_sha256) != fingerprint.weights_sha256:
         raise WeightsError(

@@ -8,8 +8,9 @@ imported where weights are made.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
@@ -21,7 +22,6 @@ from plm_embed.io.files import (
     remove_abandoned,
     sha256_file,
     temporary_prefix,
-    touched,
 )
 from plm_embed.models import published
 from plm_embed.models.family import Layout
@@ -41,8 +41,6 @@ from plm_embed.models.sources import source_files
 from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_config
 
 log = logging.getLogger(__name__)
-CAMPAIGNS = Path("resources", "weights")
-"""A campaign's `weights_folder`, unless its configuration names another one."""
 PROOFS: tuple[Published, ...] = get_args(Published)
 
 
@@ -91,36 +89,6 @@ def prepare(
             raise
         discard(path)  # all of it that is used is in model.safetensors now
         return made
-
-
-def is_made_from(made: Manifest, model: Model, source: str, adapter: str, since: int) -> bool:
-    """Whether weights that were made at `since` (in nanoseconds) are those of a source, '' for a
-    download, with an adapter, '' for none.
-
-    Files are not read where they were named then, unless one was touched later. WeightsError when
-    they are not what they are called.
-    """
-    if made.model != model.name or bool(made.adapter) != bool(adapter):
-        return False
-    if made.adapter:
-        folder = Path(adapter).absolute()
-        same = str(folder) == made.adapter.path and _older(folder.glob("adapter_*"), since)
-        if not same and _digest(_adapter(folder, model)) != made.adapter.sha256:
-            return False
-    if not source:
-        return made.source.url is not None or made.published == "sha256"
-    path = Path(source).absolute()
-    layout = source_files.layout_of(path, model)
-    files = source_files.files_of(path, layout, model)
-    if str(path) == made.source.path and _older(files, since):
-        return True
-    digests = {file: sha256_file(file) for file in files}
-    return (made.source.layout, made.source.sha256) == (layout, _combined(digests))
-
-
-def _older(files: Iterable[Path], since: int) -> bool:
-    # at the same instant, as coarse clocks have it, is no proof
-    return all(touched(file) < since for file in files)
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
@@ -214,11 +182,11 @@ def _adopt(  # noqa: PLR0917
         asked = (model.name, sha256, checkpoint.said.token_dropout)
         if made and (made.model, made.weights_sha256, made.token_dropout) != asked:
             raise WeightsError(
-                f"weights_folder: {output} holds other weights ({made.model}, SHA-256 "
+                f"{output} holds other weights ({made.model}, SHA-256 "
                 f"{made.weights_sha256[:12]}) than "
                 f"{_named(path, url, adapter)} ({model.name}, {sha256[:12]}). "
                 "Campaigns may share them, so they are not replaced.\n"
-                f"Choose another weights_folder, or delete {output} if nothing needs it.",
+                f"Choose another folder, or delete {output} if nothing needs it.",
                 path=output,
             )
         if _sha256(tensors) != sha256:
@@ -263,7 +231,18 @@ def _adopt(  # noqa: PLR0917
 def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:
     """The layout of a source, and the SHA-256 of every file that decides what it holds."""
     layout = source_files.layout_of(path, model)
-    return layout, {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
+    return layout, {file: _sha256_once(file) for file in source_files.files_of(path, layout, model)}
+
+
+def _sha256_once(path: Path) -> str:
+    """Hash a file once, though it is asked for its name in the cache and for what it holds."""
+    found = path.stat()
+    return _sha256_since(path, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(64)
+def _sha256_since(path: Path, *_: int) -> str:
+    return sha256_file(path)
 
 
 def _named(path: Path, url: str | None, adapter: Adapter | None) -> str:
@@ -301,9 +280,10 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
     return "known answers" if error <= bound else "no"
 
 
-def content_of(model: Model, source: Path | None, adapter: Path) -> str:
-    """A SHA-256 of what lies in an adapter and in the file or folder that it is merged into: what
-    was trained further is another model, and what was moved the same one.
+def content_of(model: Model, source: Path | str | None, adapter: Path | str | None) -> str:
+    """Return a SHA-256 of the files of a source and of an adapter: files that were moved are the
+    same weights, files that were changed are others.
     """
-    base = _combined(_digests(source, model)[1]) if source else ""
+    path = Path(source).absolute() if source else None
+    base = _combined(_digests(path, model)[1]) if path else ""
     return hashlib.sha256(f"{base}\n{_digest(_adapter(adapter, model))}".encode()).hexdigest()

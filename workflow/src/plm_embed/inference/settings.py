@@ -55,7 +55,7 @@ class Settings:
     strand: StrandSetting = "as_given"
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Setting("What to compute on; auto: GPUs where there are any.", key="speed.device"),
+        Setting("What to compute on; auto: GPUs where there are any."),
     ] = "auto"
     threads: Annotated[
         int,
@@ -63,18 +63,14 @@ class Settings:
     ] = 1
     toks_per_batch: Annotated[
         int,
-        Setting("Tokens per batch; 0: the device's default.", key="speed.toks_per_batch", least=0),
+        Setting("Tokens per batch; 0: the device's default.", least=0),
     ] = 0
     scratch: Annotated[
         str,
-        Setting(
-            "Node-local folder; auto: find one; '': write beside the store.", key="speed.scratch"
-        ),
+        Setting("Node-local folder; auto: find one; '': write beside the store."),
     ] = "auto"
     """For unfinished parts."""
-    flush_minutes: Annotated[
-        float, Setting("A kill loses at most this much work.", key="speed.flush_minutes", above=0)
-    ] = 5.0
+    flush_minutes: Annotated[float, Setting("A kill loses at most this much work.", above=0)] = 5.0
     """A part is written at least this often."""
     per_residue_limit_gb: Annotated[
         float,

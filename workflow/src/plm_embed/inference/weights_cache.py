@@ -1,75 +1,120 @@
-"""Weights for Python, which names no folder: where prepared ones are kept between calls."""
+"""The cache of prepared weights, which campaigns, `plm-embed run` and Python share: a folder for
+each content, so that nothing in it ever becomes other weights.
+"""
 
 import errno
-import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.errors import WeightsError, some_path
 from plm_embed.inference.prepare_weights import content_of, prepare
 from plm_embed.io.paths import cache_folder
-from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.models.manifest import (
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    read_record_file,
+    weights_again,
+)
 from plm_embed.models.model import Model
-from plm_embed.models.sources.fetch_weights import in_python
+from plm_embed.models.registry import find_model
+from plm_embed.models.sources.fetch_weights import Naming, in_config, in_python
 
 
 def weights_cache() -> Path:
-    """Where models lie that were downloaded or converted without a campaign: PLM_EMBED_WEIGHTS, or
-    ~/.cache/plm-embed/weights (below XDG_CACHE_HOME).
-    """
+    """Return the cache: PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights (below XDG_CACHE_HOME)."""
     if named := os.environ.get("PLM_EMBED_WEIGHTS"):
         return Path(named).expanduser()
     return cache_folder() / "weights"
 
 
-def prepared_weights(
-    model: Model, weights: str | Path | None, adapter: str | Path | None = None
-) -> Path:
-    """The weights folder of a model, made when there is none yet.
+def prepare_cached(
+    model: Model,
+    source: Path | str | None = None,
+    adapter: Path | str | None = None,
+    *,
+    cache: Path | None = None,
+    naming: Naming = in_config,
+) -> Manifest:
+    """Prepare weights in the cache, unless they are there, and return their record.
 
-    `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
-    `weights:` of the configuration may be; None stands for the cache, and a download. An `adapter`
-    is merged into a published file or folder. WeightsError when it holds another model, or cannot
-    be had.
+    `source` and `adapter` as in `prepare`. A download is called by its model; what comes from
+    files, by their content.
     """
-    if adapter is not None:
-        return _adapted(model, weights, some_path("adapter", adapter).absolute())
-    if weights is None:
-        folder = weights_cache() / model.name
-        # only downloads lie there under this name; what was damaged since is found when it is read
-        return folder if (folder / MANIFEST).is_file() else _prepared(model, None, folder)
-    given = some_path("weights", weights).absolute()
-    for folder in (given, given / model.name):
-        if (folder / MANIFEST).is_file():
-            if (there := read_manifest(folder).model) != model.name:
-                raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
-            return folder
-    # fine-tuned weights of one model lie side by side
-    folder = weights_cache() / f"{model.name}-{hashlib.sha256(bytes(given)).hexdigest()[:8]}"
-    return _prepared(model, given, folder)
-
-
-def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
-    given = None if weights is None else some_path("weights", weights).absolute()
-    if given and any((folder / MANIFEST).is_file() for folder in (given, given / model.name)):
-        raise WeightsError(
-            f"weights: {given} is a folder of converted weights: an adapter is merged into the "
-            "published file or folder. Name that, or no weights for a download.",
-            path=given,
-        )
-    named = content_of(model, given, adapter)[:8]
-    return _prepared(model, given, weights_cache() / f"{model.name}-{named}", adapter)
-
-
-def _prepared(model: Model, source: Path | None, folder: Path, adapter: Path | None = None) -> Path:
+    source = source or model.shipped
+    cache = (cache or weights_cache()).absolute()
+    named = f"-{content_of(model, source, adapter)[:12]}" if source or adapter else ""
+    folder = cache / f"{model.name}{named}"
     try:
-        prepare(model, source, folder, adapter, naming=in_python)
+        manifest = prepare(model, source, folder, adapter, naming=naming)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise WeightsError(
             f"{folder}: {error.strerror or error}",
             path=folder,
-            remedy="set PLM_EMBED_WEIGHTS to a folder that can be written",
+            remedy="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder that can be written",
         ) from error
+    return replace(manifest, folder=str(folder))
+
+
+def prepared_folder(weights: Path) -> Path:
+    """Return the folder of prepared weights that is named by itself or by a campaign's record, made
+    anew if it is gone. WeightsError when it does not hold the weights of the record.
+    """
+    if weights.is_dir():
+        return weights
+    record = read_record_file(weights)
+    folder = Path(record.folder or "")
+    held: Manifest | None = read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    if held is None:
+        adapter = record.adapter.path if record.adapter else None
+        cache = folder.parent if record.folder else None
+        held = prepare_cached(find_model(record.model), record.source.path, adapter, cache=cache)
+        folder = Path(held.folder or "")
+    if held.weights_sha256 != record.weights_sha256:
+        raise WeightsError(
+            f"{folder / MANIFEST}: not the weights that {weights} names",
+            path=folder,
+            remedy=weights_again(folder),
+        )
     return folder
+
+
+def prepared_weights(
+    model: Model, weights: str | Path | None, adapter: str | Path | None = None
+) -> Path:
+    """Return the folder of prepared weights of a model, made when there is none yet.
+
+    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
+    configuration may be; None stands for a download. An `adapter` is merged into a published file
+    or folder. WeightsError when it holds another model, or cannot be had.
+    """
+    given = None if weights is None else some_path("weights", weights).absolute()
+    changed = None if adapter is None else some_path("adapter", adapter).absolute()
+    ready = given and ((given / MANIFEST).is_file() or given.suffix == ".json")
+    if ready and changed:
+        raise WeightsError(
+            f"weights: {given} is a folder of converted weights: an adapter is merged into the "
+            "published file or folder. Name that, or no weights for a download.",
+            path=given,
+        )
+    if given and ready:
+        folder = prepared_folder(given)
+    elif not (given or changed) and (weights_cache() / model.name / MANIFEST).is_file():
+        folder = weights_cache() / model.name  # what was damaged since is found when it is read
+    else:
+        folder = Path(prepare_cached(model, given, changed, naming=in_python).folder or "")
+    if (there := read_manifest(folder).model) != model.name:
+        raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
+    return folder
+
+
+def with_sha256(model: str, sha256: str) -> Path | None:
+    """Return the folder in the cache that holds these very weights of a model, if there is one."""
+    for manifest in weights_cache().glob(f"{model}*/{MANIFEST}"):
+        held = read_manifest(manifest.parent)
+        if (held.model, held.weights_sha256) == (model, sha256):
+            return manifest.parent
+    return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plm_embed.errors import ConfigError
+from plm_embed.errors import ConfigError, NodeError
 
 log = logging.getLogger(__name__)
 CANDIDATES = (
@@ -44,6 +44,9 @@ MEMORY = {"tmpfs", "ramfs"}
 LONGEST_PATH = 60
 """Longer paths break Unix sockets below them (limit 107 bytes)."""
 
+OF_THE_NODE = ("no such folder", "not writable", "too small", "a network filesystem")
+"""How the reasons begin that another node may not have."""
+
 PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
 """It tells hosts apart, by a hash of their whole name: on a shared filesystem the locks of another
 host cannot be seen.
@@ -56,15 +59,18 @@ SECONDS_TO_LOCK = 60
 def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
     """Yield an empty private folder with room for `needed` bytes; remove it at the end.
 
-    `wanted`: `auto` tries CANDIDATES; a path must be fit, or ConfigError says why it is not; ""
-    takes `fallback`, a folder beside the store, as `auto` does when nothing else is fit. Folders
-    that killed jobs left behind are removed.
+    `wanted`: `auto` tries CANDIDATES; a path must be fit, or an error says why it is not: NodeError
+    where another node may have it, else ConfigError; "" takes `fallback`, a folder beside the
+    store, as `auto` does when nothing else is fit. Folders that killed jobs left behind are
+    removed.
     """
     if wanted == "auto":
         base = next((path for path in _expanded(CANDIDATES) if not unfit(path, needed)), None)
     elif wanted:
         path = os.path.expandvars(wanted)
         reason = unfit(path, needed, memory_allowed=True)
+        if reason.startswith(OF_THE_NODE):
+            raise NodeError(f"{socket.gethostname()}: speed.scratch: {path}: {reason}")
         if reason:
             raise ConfigError(
                 f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to "

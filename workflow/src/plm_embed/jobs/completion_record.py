@@ -18,6 +18,9 @@ from plm_embed.store.replaced import PartInfo
 from plm_embed.typed_json import IF_KNOWN
 from plm_embed.wording import duration
 
+FOLDER = "embedded"
+"""Of the completion records, in the folder of a model."""
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -32,7 +35,7 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerInfo:
-    """The process that embedded a bucket, and its device."""
+    """A process that embedded a bucket, and its device."""
 
     host: str
     pid: int
@@ -61,7 +64,7 @@ class Work:
     tokens: int = 0
     """Those that went through the model, special ones included."""
     tokens_per_second: float | None = None
-    """From the first batch to the last part."""
+    """Of one worker, while it had something to compute."""
     busy: float | None = None
     """Share of that time, 0 to 1, that the model was at work."""
     busy_seconds: float = 0.0
@@ -95,16 +98,24 @@ class Completion(Work):
     reused: int = 0
     reused_from: dict[str, int] = field(default_factory=dict)
     reused_devices: tuple[str, ...] = ()
+    """Of vectors that this job has not computed, as their parts say."""
     spared_tokens: int = 0
     """Tokens of the sequences found and reused."""
     self_test: SelfTest | None
     """None where no model had to be loaded."""
     worker: WorkerInfo
+    other_workers: tuple[WorkerInfo, ...] = field(default=(), metadata=IF_KNOWN)
+    """Of a job with several."""
+    joules: float | None = field(default=None, metadata=IF_KNOWN)
+    """Taken by the GPUs of the job."""
+    store: str = field(default="", metadata=IF_KNOWN)
+    """Of the vectors: below the folder of the model, or an absolute path."""
     versions: dict[str, str]
     """By library."""
     loading_seconds: float
-    """To load and test the model, with the first bucket of a worker; else 0."""
+    """To load and test the model, of all workers together."""
     seconds: float
+    """From the start of the job to its end."""
     started: str
     ended: str
 
@@ -114,15 +125,14 @@ class Completion(Work):
         return {skip.key.encode(): skip.reason for skip in self.skipped}
 
     @property
-    def share(self) -> float:
-        """Of the bucket's tokens, 0 to 1, what was computed for this record."""
-        tokens = self.tokens + self.spared_tokens
-        return self.tokens / tokens if tokens else 0.0
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """All workers of the job."""
+        return (self.worker, *self.other_workers)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of all devices that computed vectors of the bucket, as far as they are known."""
-        return (self.worker.device, *self.reused_devices)
+        return (*(worker.device for worker in self.workers), *self.reused_devices)
 
     @property
     def batch_dependent(self) -> bool:

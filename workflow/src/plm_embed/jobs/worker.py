@@ -1,7 +1,8 @@
-"""One process per GPU: it embeds the buckets that its parent sends, with the model loaded once.
+"""A worker: one process per GPU, which embeds and publishes the chunks of a bucket that its parent
+sends.
 
-The parent never touches CUDA. A worker that fails in any way ends its process, and with it whatever
-state the device was left in; the parent decides what happens to the bucket.
+The parent never touches CUDA. A worker that fails ends its process, and with it whatever state the
+device was left in; the parent decides what happens to its sequences.
 """
 
 import ctypes
@@ -9,15 +10,18 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_embed import startup
+from plm_embed.accuracy import SelfTest
 from plm_embed.errors import (
-    DeviceError,
+    NodeError,
     PassingError,
     PlmEmbedError,
     device_lost,
@@ -25,191 +29,191 @@ from plm_embed.errors import (
     no_space,
     out_of_memory,
 )
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
+from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import near_cores
+from plm_embed.keys import Keys
 
-Blames = Literal["", "device", "user", "disk"]
-Answer = tuple[str, Blames] | float
-CONTEXT = multiprocessing.get_context("spawn")
-SECONDS_TO_START = 900.0
-"""A worker that has not checked its device by then hangs; libraries on a busy network filesystem
-load in minutes.
-"""
-SECONDS_TO_END = 10.0
-"""The kernel may never let go of a process that waits for a broken device."""
+if TYPE_CHECKING:
+    from plm_embed.jobs.embedder import Embedder
+
+CONTEXT: Any = multiprocessing.get_context("spawn")
+SECONDS_BETWEEN_MESSAGES = 5.0
+SECONDS_BETWEEN_LOOKS = 0.2
+"""While a worker waits for a chunk: whether a signal came."""
 
 
-class WorkerError(Exception):
-    """A worker ended without finishing its bucket; says why.
+class Chunk(NamedTuple):
+    """Sequences to embed. publish: have them, and all before, in the store before the answer."""
 
-    blames: "device" when another device may do the same bucket, "user" when trying again is of no
-    use, "disk" when that is so of every bucket, because a disk is full or read-only, or a folder is
-    not to be written to; else "".
+    keys: Keys
+    sequences: list[str]
+    publish: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The first message of a worker: its device works."""
+
+    fingerprint: Fingerprint
+    info: WorkerInfo
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the present sequences are. share: of their tokens, 0 to 1; beat: fields of a
+    `WorkerBeat`.
     """
 
-    def __init__(self, reason: str, blames: Blames = "") -> None:
-        super().__init__(reason)
-        self.blames = blames
-
-    @classmethod
-    def of(cls, error: Exception) -> Self:
-        """Of whatever the parent met."""
-        if isinstance(error, cls):
-            return error
-        if disk := no_space(error) or unusable_path(error):
-            return cls(disk, "disk")
-        return cls(f"{type(error).__name__}: {error}")
+    share: float
+    beat: dict[str, Any]
 
 
-class Worker:
-    """The parent's handle on one worker process."""
+@dataclass(frozen=True)
+class Computed:
+    """The answer to a chunk. seconds: that it took; skipped: reasons by key."""
 
-    def __init__(
-        self, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
-    ) -> None:
-        """Start the process. `gpu` becomes its CUDA_VISIBLE_DEVICES; None leaves that as it is."""
-        self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(
-            target=serve, args=(theirs, weights_folder, store, settings, gpu), daemon=True
-        )
-        self._process.start()
-        theirs.close()
+    seconds: float
+    skipped: dict[str, str]
+    toks_per_batch: int
+    loading_seconds: float
+    self_test: SelfTest | None
 
-    def wait_until_ready(self) -> None:
-        """Wait until the worker has checked its device; raises WorkerError when that failed."""
-        if not self._connection.poll(SECONDS_TO_START):
-            self._process.kill()
-            self._process.join(SECONDS_TO_END)
-            raise WorkerError(
-                f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", "device"
-            )
-        self._answer()
 
-    def embed(self, bucket: Path, output: Path) -> float:
-        """Have one bucket embedded and its completion record written; raises WorkerError when the
-        worker ended.
+@dataclass(frozen=True)
+class Failed:
+    """The last message of a worker that fails. fatal: no other worker could do better; node: the
+    device or another part of this node is to blame.
+    """
 
-        Returns how much of it had to be computed, 0 to 1.
-        """
-        with suppress(OSError):  # of a worker that has ended; the answer says how
-            self._connection.send((bucket, output))
-        return self._answer()
+    reason: str
+    fatal: bool = False
+    node: bool = False
 
-    def _answer(self) -> float:
-        try:
-            answer: Answer = self._connection.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            code = self._process.exitcode or 0
-            memory = "; out of memory?" if -code == signal.SIGKILL else ""
-            raise WorkerError(
-                f"a worker was killed (signal {-code}{memory})"
-                if code < 0
-                else f"a worker ended with {code}"
-            ) from None
-        if isinstance(answer, tuple):
-            self._process.join(SECONDS_TO_END)
-            raise WorkerError(*answer)
-        return answer
 
-    def terminate(self) -> None:
-        """Ask the worker to publish what it has and to end."""
-        with suppress(ProcessLookupError):
-            self._process.terminate()
-
-    def close(self) -> None:
-        """Let an idle worker end."""
-        self._connection.close()
-        self._process.join()
+def start(*arguments: Any) -> tuple[Any, Connection]:
+    """Start a process of `serve`. Returns it and the parent's end of its pipe."""
+    # a file beside the user's input must not stand in for a module of a library
+    os.environ["PYTHONSAFEPATH"] = "1"
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 def serve(
-    connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
+    pipe: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
 ) -> None:
-    """The worker's process: check the device, embed each bucket received; after a failure say what
-    went wrong and end.
+    """Embed chunks until the parent closes the pipe. `gpu` becomes CUDA_VISIBLE_DEVICES; None
+    leaves that as it is.
 
-    The answers: 0 for the device, then for each bucket how much of it was computed, 0 to 1; or what
-    went wrong and who is to blame.
+    Messages to the parent: `Ready`; `Progress` and `Published` now and then; `Computed` for each
+    chunk; `Failed`. After a SIGTERM what is finished is published, and the process ends.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":  # elsewhere the closed pipe must do
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
     startup.spare_collector()
     log_to_stderr()
-    # Ctrl-C reaches the parent too, which ends the workers in order
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _end_with_parent()
     if gpu is not None:
-        _take(gpu, settings.threads)
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        if hasattr(os, "sched_setaffinity"):
+            cores = near_cores(gpu) & os.sched_getaffinity(0)
+            if len(cores) > settings.threads:  # enough for those and the one that prepares
+                os.sched_setaffinity(0, cores)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     embedder = None
     try:
-        from plm_embed.jobs.embed_bucket import Embedder
-        from plm_embed.jobs.finished_bucket import is_finished
-        from plm_embed.kernels import devices
+        from plm_embed.jobs.embedder import Embedder, worker_info
 
-        device = devices.choose_device(settings.device)
-        devices.set_up(device, settings.threads, settings.compute_dtype)
-        devices.check(device)
-        _tell(connection, 0.0)
-        while True:
-            bucket, output = connection.recv()
-            embedder = embedder or Embedder(weights_folder, store, settings)
-            finished = is_finished(bucket, output, embedder.store)
-            _tell(connection, 0.0 if finished else embedder.embed(bucket, output).share)
-    except EOFError:
-        startup.end_at_once(0)
-    except DeviceError as error:
-        _tell(connection, (str(error), "device"))
-        startup.end_at_once(1)
-    except PassingError as error:
-        _tell(connection, (str(error), ""))
-    except PlmEmbedError as error:
-        _tell(connection, (str(error), "disk" if no_space(error) else "user"))
+        with Embedder(weights_folder, store, settings) as embedder:
+            pipe.send(Ready(embedder.store.fingerprint, worker_info(embedder.device)))
+            embed_chunks(pipe, embedder)
+        if embedder.stopping:
+            raise PassingError("stopped by a signal")
+        send_published(pipe, embedder)
     except BaseException as error:
-        disk = no_space(error, f"{store} or the scratch folder") or unusable_path(error)
-        mendable = disk or missing_extra(error)
-        if not mendable:
-            traceback.print_exc()
-        # another device may do the same bucket
-        blames: Blames = "device" if device_lost(error) or out_of_memory(error) else ""
-        if mendable:
-            blames = "disk" if disk else "user"
-        _tell(connection, (mendable or f"{type(error).__name__}: {error}", blames))
-        if blames == "device":
-            startup.end_at_once(1)
-    sys.exit(1)
+        if embedder is not None:
+            send_published(pipe, embedder)
+        failure = failure_of(error, f"{store} or the scratch folder")
+        try:
+            pipe.send(failure)
+        except OSError:  # nobody else says so in the log of the job, which may be tried again
+            words = f"plm-embed: unfinished: the job was killed: {failure.reason}"
+            print(printable(words), file=sys.stderr, flush=True)
+        startup.end_at_once(1)
+    startup.end_at_once(0)
 
 
-def _tell(connection: Connection, answer: Answer) -> None:
-    """Answer the parent. If it was killed, nobody else says so in the log of the job, which the
-    workflow tries again.
-    """
-    try:
-        connection.send(answer)
-    except BrokenPipeError:
-        reason = answer[0] if isinstance(answer, tuple) else "its worker has ended in order"
-        said = f"plm-embed: unfinished: the job was killed: {reason}"
-        print(printable(said), file=sys.stderr, flush=True)
+def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
+    """Answer chunk after chunk, until the pipe closes or a signal comes."""
+    told = time.monotonic()
+
+    def tell(share: float, rate: float) -> None:
+        nonlocal told
+        if time.monotonic() - told > SECONDS_BETWEEN_MESSAGES:
+            told = time.monotonic()
+            send_published(pipe, embedder)
+            pipe.send(Progress(share, {"tokens_per_second": rate, **embedder.use()}))
+
+    def stop(*_: object) -> None:
+        embedder.stopping = True
+
+    while not embedder.stopping:
+        if not pipe.poll(SECONDS_BETWEEN_LOOKS):
+            continue
+        try:
+            chunk = pipe.recv()
+        except EOFError:
+            return
+        if chunk.sequences:
+            embedder.load()
+        # only now: until there is something to publish, a signal ends the process at once
+        signal.signal(signal.SIGTERM, stop)
+        began = time.monotonic()
+        skipped = {}
+        if chunk.sequences:
+            skipped = embedder.embed(chunk.keys, chunk.sequences, tell)
+        seconds = time.monotonic() - began
+        if chunk.publish:
+            embedder.publish(wait=True)
+        send_published(pipe, embedder)
+        if not embedder.stopping:
+            pipe.send(
+                Computed(
+                    seconds,
+                    {chunk.keys[i].decode(): reason for i, reason in skipped.items()},
+                    embedder.budget,
+                    embedder.loading_seconds,
+                    embedder.self_test,
+                )
+            )
 
 
-def _take(gpu: str, threads: int) -> None:
-    """See this GPU only (CUDA is not loaded yet), and stay on the CPU cores next to it, if they are
-    enough for the threads that compute and the one that prepares.
-    """
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    if hasattr(os, "sched_setaffinity"):
-        cores = near_cores(gpu) & os.sched_getaffinity(0)
-        if len(cores) > threads:
-            os.sched_setaffinity(0, cores)
+def send_published(pipe: Connection, embedder: "Embedder") -> None:
+    """Tell the parent of the parts that are in the store."""
+    while not embedder.published.empty():
+        part = embedder.published.get()
+        with suppress(BrokenPipeError):
+            pipe.send(part)
 
 
-def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent dies, however it dies. Without Linux, the closed
-    pipe must do.
-    """
-    if sys.platform == "linux":
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+def failure_of(error: BaseException, written: str) -> Failed:
+    """Judge what ended a worker. written: the folders that it writes to."""
+    if isinstance(error, PassingError):
+        return Failed(str(error), node=isinstance(error, NodeError))
+    if isinstance(error, PlmEmbedError):
+        return Failed(str(error), fatal=True)
+    if reason := no_space(error, written) or unusable_path(error) or missing_extra(error):
+        return Failed(reason, fatal=True)
+    traceback.print_exc()
+    lost = device_lost(error) or out_of_memory(error)
+    return Failed(f"{type(error).__name__}: {error}", node=lost)

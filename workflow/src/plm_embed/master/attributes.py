@@ -1,6 +1,7 @@
 """Attributes of the master: what a vector depends on, what computed it, and from which inputs."""
 
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,26 @@ def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
     }
     # masters that know of one strand alone have no such attribute
     return found if fingerprint.strand == "as_given" else found | {"strand": fingerprint.strand}
+
+
+def workflow_commit() -> str:
+    """Return the commit of the clone that this package lies in, ending in -dirty when files were
+    changed; 'unknown' outside of a clone.
+    """
+    root = Path(__file__).parents[4]
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
+    if not (root / ".git").exists():
+        return "unknown"
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import SPANS, has_matrix
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket
+from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.keys import SPACE, bucket_bounds
 from plm_embed.master.check_spans import wrong_spans
 from plm_embed.master.findings import Findings, Problem, text

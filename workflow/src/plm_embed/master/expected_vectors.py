@@ -1,27 +1,21 @@
-"""What the reference path says of some sequences of a campaign: drawn, computed, and kept in a file
-(reference.npz) until `validate` compares them with the master.
+"""What the reference path says of some sequences of a campaign: drawn and computed, for `validate`
+to compare with the master.
 """
 
-import hashlib
 import logging
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError, make_again
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import read_table, record_batches
 from plm_embed.keys import SPACE
 from plm_embed.models.registry import MODELS
@@ -48,12 +42,6 @@ SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
 _ROWS = 1 << 10
 """Of a bucket in memory at a time."""
-_ABOUT, _SEAL = "fingerprint", "sha256"
-_NOT_READABLE = (
-    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
-    *(MemoryError, BadZipFile, zlib.error),
-)
-"""What NumPy and zipfile raise of files that are not what they were."""
 
 
 @dataclass(frozen=True)
@@ -162,48 +150,3 @@ def _short(length: int, fingerprint: Fingerprint) -> bool:
     pieces = spans(length, long)
     longest = max((stop - start for start, stop in pieces), default=most + 1)
     return longest <= most and length <= SPOT_PIECES * most
-
-
-def write_expected(path: Path, expected: Expected) -> None:
-    """Write the file: an array for each vector, {key}/{representation}; {key}/ for none; the
-    fingerprint; and the SHA-256 of all that.
-    """
-    arrays: dict[str, Any] = {
-        f"{key}/{name}": vector
-        for key, vectors in expected.vectors.items()
-        for name, vector in (vectors or {"": np.empty(0, np.float32)}).items()
-    }
-    arrays[_ABOUT] = np.frombuffer(expected.fingerprint.to_json().encode(), np.uint8)
-    arrays[_SEAL] = _sealed(arrays)
-    with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        np.savez(handle, **arrays)
-
-
-def read_expected(path: Path) -> Expected:
-    """Read the file; StoreError when it is missing or in any way not what was written."""
-    again = make_again(path)
-    if not path.is_file():
-        raise StoreError(f"{path}: there is no such file", remedy=again, path=path)
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
-        whole = np.array_equal(arrays.pop(_SEAL), _sealed(arrays))
-        fingerprint = Fingerprint.from_json(arrays.pop(_ABOUT).tobytes().decode())
-    except _NOT_READABLE:
-        whole = False
-    if not whole:
-        raise StoreError(f"{path}: damaged, or no file of vectors", remedy=again, path=path)
-    vectors: dict[str, Vectors] = {}
-    for place, array in arrays.items():
-        key, _, name = place.partition("/")
-        vectors.setdefault(key, {}).update({name: array} if name else {})
-    return Expected(fingerprint, vectors, again)
-
-
-def _sealed(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """The SHA-256 of arrays with their names: what np.load reads is checked in part only."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return np.frombuffer(digest.digest(), np.uint8)

@@ -19,13 +19,12 @@ from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, remove_abandoned, whole_files
 from plm_embed.io.parquet import read_groups, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket
+from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.planned import Plan, make_plan
 from plm_embed.master.record_outcomes import Fates
 from plm_embed.master.record_places import RecordNumbers
-from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import read_again, verified
 from plm_embed.store import checksums
@@ -59,10 +58,9 @@ def gather(  # noqa: PLR0917
     all.
 
     `provenance` becomes attributes of the master. The bytes depend on the input records, the
-    vectors and the provenance, not on the number of buckets or parts. What validate said of the
-    master before is removed. Anything missing or unfitting raises PlmEmbedError before the first
-    byte is written, and so does a disk with too little room. A part whose bytes have changed raises
-    it too.
+    vectors and the provenance, not on the number of buckets or parts. Anything missing or
+    unfitting raises PlmEmbedError before the first byte is written, and so does a disk with too
+    little room. A part whose bytes have changed raises it too.
     """
     plan, again = make_plan(sequences, embedded, store), embed_again(embedded.parent)
     with ExitStack() as stack:
@@ -128,8 +126,6 @@ def gather(  # noqa: PLR0917
         checksums.seal_attributes(file)
         writer.wait()
         tables.wait()
-        for said in (PROOF, VALIDATION):  # of the master before: nothing vouches for this one yet
-            master.with_name(said).unlink(missing_ok=True)
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
+from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums

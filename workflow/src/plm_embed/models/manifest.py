@@ -79,6 +79,8 @@ class Manifest:
     """Of the published file that decides the tokens; its bytes are among the tensors."""
     tokens_sha256: str | None = field(default=None, metadata=IF_KNOWN)
     """Of what decides the tokens in that file."""
+    folder: str | None = field(default=None, metadata=IF_KNOWN)
+    """Of a campaign's record: where the prepared weights lie."""
     adapter: Adapter | None = field(default=None, metadata=IF_KNOWN)
     """What changed the weights of `source`; what is said of the tensors is said of the sum."""
 
@@ -105,36 +107,20 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def weights_again(folder: Path) -> str:
-    """How to make a weights folder anew, which the workflow names after the model."""
-    again = make_again(f"results/{folder.name}/{RECORD}")
-    return f"{again}, or by hand `plm-embed weights`, as at first"
+    """Return how to make a folder of prepared weights anew: it is made again when it is needed."""
+    return f"remove {folder} and run again, or make it by `plm-embed weights`"
 
 
 def read_record(folder: Path) -> Manifest | None:
-    """The campaign's copy of the manifest in its model's folder; None when there is none.
+    """Return the campaign's copy of the manifest in its model's folder; None when there is none.
     WeightsError when damaged.
     """
-    path = folder / RECORD
-    return _read(path, make_again(path)) if path.exists() else None
+    return read_record_file(folder / RECORD) if (folder / RECORD).exists() else None
 
 
-def check_record(weights: Path, folder: Path) -> None:
-    """WeightsError unless a weights folder holds what the campaign's record, in its model's folder,
-    names.
-
-    A manifest that was swapped for another campaign's would have its own checkpoint named for a
-    remedy.
-    """
-    record = read_record(folder)
-    if record is None:
-        return
-    held = read_manifest(weights)
-    if (held.weights_sha256, held.model) != (record.weights_sha256, record.model):
-        raise WeightsError(
-            f"{weights / MANIFEST}: not the weights that {folder / RECORD} names\n"
-            f"delete {weights} unless another campaign needs it, else set another weights_folder; "
-            f"then {make_again(folder / RECORD)}"
-        )
+def read_record_file(path: Path) -> Manifest:
+    """Return what a campaign's record says. WeightsError when it is missing or damaged."""
+    return _read(path, make_again(path))
 
 
 def _read(path: Path, remedy: str) -> Manifest:

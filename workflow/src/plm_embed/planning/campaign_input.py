@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.errors import ConfigError, InputError
+from plm_embed.io.paths import missing
+from plm_embed.sequences.settings import Memory
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
-from plm_embed.workflow.config import Config, input_reading
+from plm_embed.workflow.config import Config, input_paths, input_tables, reading_of
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,12 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
         return
     from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
 
-    folder = Path(config["results"]) / "sequences"
-    wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
-    reading = input_reading(config)
+    folder, paths = Path(config["results"]) / "sequences", input_paths(config)
+    for path in paths:
+        if words := missing(Path(path)):
+            raise InputError(f"inputs: {path}: {words}", path=path)
+    wanted = sorted((path, Path(path).stat().st_size) for path in paths)
+    reading = reading_of(config)
     policy = reading.policy
     if (folder / SUMMARY).is_file():
         summary = read_summary(folder)
@@ -68,10 +73,11 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
         prefix="plm-embed-plan-", dir=existing(Path(config["results"]))
     ) as temporary:
         deduplicate(
-            [Path(path) for path in config["inputs"]],
+            [Path(path) for path in paths],
             Path(temporary),
             **vars(reading),
-            memory_mb=config["memory_mb"],
+            memory_mb=Memory.memory_mb,
+            tables=input_tables(config),
         )
         how = "counted just now; the workflow will do it again and keep the result"
         yield _input(how, read_summary(Path(temporary)), Path(temporary))

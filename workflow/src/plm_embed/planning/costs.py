@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.io.files import read_shipped
-from plm_embed.jobs.attempts import Attempt, read_attempts
 from plm_embed.jobs.completion_record import Completion, completion_records
 from plm_embed.models.model import Model
 from plm_embed.planning import gpu_time
@@ -124,8 +123,8 @@ def measured(
     """Speeds by device from a folder's completion records of `model`, and of `dtype` unless that is
     auto.
 
-    Devices go by their short names. startup: the median over the attempts, noted beside that
-    folder, of what was not spent on tokens.
+    Devices go by their short names. startup: the median over the jobs of what was not spent on
+    tokens.
     """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
@@ -138,35 +137,26 @@ def measured(
             tokens[device] = tokens.get(device, 0) + record.tokens
             seconds[device] = seconds.get(device, 0.0) + record.tokens / record.tokens_per_second
             records.setdefault(device, []).append(record)
-    attempts = [one for one in read_attempts(folder.parent) if one.outcome == "complete"]
     return [
         Speed(
             device=device,
             tokens_per_second=tokens[device] / seconds[device],
             basis=basis,
             why=f"{len(found):,} completion records in {folder}",
-            startup=_startup(found, attempts),
+            startup=_startup(found),
         )
         for device, found in records.items()
     ]
 
 
-def _startup(records: Iterable[Completion], attempts: Iterable[Attempt]) -> float:
-    """Seconds that an attempt with one worker took besides its tokens; 0 where no attempt was
-    noted.
-    """
-    spent = {record.bucket: record for record in records}
-    found = []
-    for attempt in attempts:
-        mine = [spent[bucket] for bucket in attempt.buckets if bucket in spent]
-        if (
-            attempt.workers == 1
-            and mine
-            and all(attempt.started <= one.started <= attempt.ended for one in mine)
-        ):
-            spent_on_tokens = sum(one.tokens / (one.tokens_per_second or 1) for one in mine)
-            found.append(attempt.seconds - spent_on_tokens)
-    return max(0.0, median(found)) if found else 0.0
+def _startup(records: Iterable[Completion]) -> float:
+    """Return the seconds that a job with one worker took besides its tokens; 0 if none is known."""
+    spared = [
+        record.seconds - record.tokens / record.tokens_per_second
+        for record in records
+        if record.tokens_per_second and len(record.workers) == 1
+    ]
+    return max(0.0, median(spared)) if spared else 0.0
 
 
 def device_label(device: str, threads: int | None = None) -> str:

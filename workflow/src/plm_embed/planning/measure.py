@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +23,28 @@ import pyarrow.parquet as pq
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
-from plm_embed.jobs.completion_record import Completion
+from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import MANIFEST
 from plm_embed.models.registry import find_model
 from plm_embed.planning.costs import Speed, device_label
+from plm_embed.planning.model_settings import weights_folder
+from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import bucket_names, verified
 from plm_embed.setting import from_config
-from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
 SLICES, SLICE_SECONDS = 3, 8.0
 """What is timed: so many slices of the sample, each of about so many seconds."""
 ROWS = 50_000
 """Sequences to choose the slices from."""
+
+
+class _Slice(NamedTuple):
+    """Tokens that were computed, and how many per second."""
+
+    tokens: int
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,8 @@ class _Trial:
     """
 
     startup: float
-    records: list[Completion]
+    slices: list[_Slice]
+    worker: WorkerInfo
 
 
 def measure(config: Config, sequences: Path, threads: int, workers: int) -> Speed:
@@ -66,7 +76,7 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
         raise StoreError(
             f"--measure: {sequences}: no sequence to try\nplan without --measure", path=sequences
         )
-    settings = _settings(config, threads)
+    settings = replace(from_config(Settings, config), reuse=(), threads=threads)
     with (
         tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as folder,
         ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
@@ -89,14 +99,14 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
             raise PlmEmbedError(
                 "--measure: a worker was killed, perhaps for want of memory\ntry --workers 1"
             ) from None
-    records = [record for trial in trials for record in trial.records]
-    rates = [_rate(record) for record in records]
-    tokens = sum(record.tokens for record in records)
-    worker = records[0].worker
+    slices = [one for trial in trials for one in trial.slices]
+    rates = [one.rate for one in slices]
+    tokens = sum(one.tokens for one in slices)
+    worker = trials[0].worker
     at_once = f", {workers} workers at a time" if workers > 1 else ""
     return Speed(
         device=device_label(worker.device, worker.threads),
-        tokens_per_second=tokens / sum(record.tokens / _rate(record) for record in records),
+        tokens_per_second=tokens / sum(one.tokens / one.rate for one in slices),
         basis="measured here",
         why=f"{tokens:,} tokens of the sequences, just now on "
         f"{worker.host}{at_once}; "
@@ -118,44 +128,35 @@ def _some(sequences: Path) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _settings(config: Config, threads: int) -> Settings:
-    """Those of the campaign, without vectors from elsewhere and without scratch."""
-    asked = from_config(Settings, config)
-    return replace(asked, reuse=(), scratch="", threads=threads)
-
-
 def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked: float) -> _Trial:
     """A worker's process: warm up, find out how much a slice is, then time the slices."""
-    from plm_embed.jobs.embed_bucket import Embedder
-    from plm_embed.store.store import Store
+    from plm_embed.inference.vector_stream import VectorStream
+    from plm_embed.jobs.embedder import Embedder, worker_info
 
-    folder.mkdir()
     table = read_table(sequences)
-    embedder = Embedder(weights, folder / "store", settings)
+    embedder = Embedder(weights, folder, settings)
+    model, room = embedder.load()
     fingerprint = embedder.store.fingerprint
     family = find_model(fingerprint.model).family
 
-    def run(tokens: float, name: str, phase: float = 0.5) -> Completion:
-        """Embed about so many tokens, of lengths as in the whole, into a store of their own."""
-        pq.write_table(sample(table, tokens, phase, family), folder / f"{name}.parquet")
-        embedder.store = Store(folder / name, fingerprint)
-        return embedder.embed(folder / f"{name}.parquet", folder / f"{name}.json")
+    def run(tokens: float, phase: float = 0.5) -> _Slice:
+        """Embed about so many tokens, of lengths as in the whole, longest first."""
+        texts = sample(table, tokens, phase, family)["sequence"].to_pylist()
+        texts.sort(key=len, reverse=True)
+        stream = VectorStream(model, room, fingerprint, texts)
+        todo = [i for i, text in enumerate(texts) if spans(len(text), fingerprint.long_sequences)]
+        began = time.monotonic()
+        done = sum(step.tokens for step in stream.run(todo))
+        return _Slice(done, done / (time.monotonic() - began))
 
-    warm = run(2000, "warm")
-    startup = time.time() - asked - warm.tokens / _rate(warm)
-    rate = _rate(run(8000, "first"))
-    records: list[Completion] = []
+    warm = run(2000)
+    startup = time.time() - asked - warm.tokens / warm.rate
+    rate = run(8000).rate
+    slices: list[_Slice] = []
     for number in range(SLICES):
-        records.append(run(rate * SLICE_SECONDS, f"slice{number}", (number + 0.5) / SLICES))
-        rate = _rate(records[-1])
-    return _Trial(startup, records)
-
-
-def _rate(record: Completion) -> float:
-    """Tokens per second of a bucket that was computed."""
-    if record.tokens_per_second is None:
-        raise RuntimeError(f"nothing was computed for {record.bucket}, whose store was empty")
-    return record.tokens_per_second
+        slices.append(run(rate * SLICE_SECONDS, (number + 0.5) / SLICES))
+        rate = slices[-1].rate
+    return _Trial(startup, slices, worker_info(embedder.device))
 
 
 def sample(table: pa.Table, tokens: float, phase: float, family: Family) -> pa.Table:

@@ -12,12 +12,14 @@ from typing import Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input
 from plm_embed.planning.costs import Work
 from plm_embed.planning.forecast import Forecast, Plan
+from plm_embed.planning.model_settings import by_model
 from plm_embed.planning.proposals import (
     Proposal,
     command,
@@ -32,20 +34,15 @@ from plm_embed.planning.speeds import (
     Trial,
     best_speeds,
     device_hours,
-    gpus_here,
-    jobs_of,
     local_hours,
     workers_here,
 )
 from plm_embed.planning.weights import weights_bytes, weights_in_words
 from plm_embed.sites import slurm
-from plm_embed.sites.data import read_site
+from plm_embed.sites.data import account_of, account_words, read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.wording import now
-from plm_embed.workflow.by_model import by_model
-from plm_embed.workflow.config import Config
-from plm_embed.workflow.config_file import read_config
-from plm_embed.workflow.site import account_of, account_words
+from plm_embed.workflow.config import Config, read_config
 
 SBATCH_ACCOUNT = "SBATCH_ACCOUNT"
 """The variable by which sbatch takes an account."""
@@ -74,8 +71,8 @@ class Question:
 
     @cached_property
     def config(self) -> Config:
-        """As the workflow sees it. With a table of lengths the input need not be here."""
-        return read_config(self.configfile, self.settings, awaited=self.lengths is not None)
+        """As the workflow sees it."""
+        return read_config(self.configfile, self.settings)
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ class _Draft:
 
     @property
     def jobs(self) -> int:
-        return jobs_of(self.config)
+        return int(self.config["buckets"])
 
     @property
     def on_cpu(self) -> bool:
@@ -106,7 +103,7 @@ def plan(question: Question) -> list[Plan]:
     Submissions of all models are cut alike, for the one that takes longest.
     """
     file, told, config = question.configfile, question.settings, question.config
-    here, site = _where(question.site or config["site"])
+    here, site = _where(question.site)
     with given_input(config, question.lengths, question.measure) as given:
         drafts = [
             _draft(question, settings, given, here, site) for settings in by_model(config).values()
@@ -120,11 +117,10 @@ def plan(question: Question) -> list[Plan]:
         )
     on_cpu = all(draft.on_cpu for draft in drafts)
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
-    name = "" if here.why else here.site
     words = tuple(
-        command(ways[0], name, site, file, config, given=told)
+        command(ways[0], here.site, site, file, config, given=told)
         if submits
-        else local_command(gpus_here(config), file, told)
+        else local_command(len(visible_gpus()), file, told)
     )
     missing = _missing(site, here) if submits else ""
     if missing.startswith(SBATCH_ACCOUNT):
@@ -171,7 +167,7 @@ def _draft(
         sizes = estimated_table_bytes(given.records, given.unique, given.residues) | sizes
     sizes |= weights_bytes(config, model)
     forecasts = tuple(
-        Forecast(speed, device_hours(todo, speed, jobs_of(config))) for speed in speeds
+        Forecast(speed, device_hours(todo, speed, config["buckets"])) for speed in speeds
     )
     chosen = _chosen(question, here, site, forecasts)
     if chosen.hours is None and todo.tokens and (question.device or here.site):

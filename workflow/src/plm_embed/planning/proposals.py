@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from plm_embed.io.threads import cores
-from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.sites.job_shape import Shape, shape
+from plm_embed.sites.job_shape import shape
 from plm_embed.typed_json import IF_KNOWN
 from plm_embed.workflow.resources import local_resources
 
@@ -94,7 +94,7 @@ def _propose(
     )
     submissions = max(1, math.ceil(gpu_hours / (form.workers * usable))) if usable > 0 else 1
     each = gpu_hours / (submissions * form.workers)
-    buckets = min(MAX_BUCKETS, submissions * form.buckets)
+    buckets = min(MAX_BUCKETS, submissions)
     hours = each + STARTUP_HOURS
     asked = 5 * math.ceil(
         12 * max(shortest, min(longest, TIME_MARGIN * hours + SECONDS_MARGIN / 3600))
@@ -108,7 +108,7 @@ def _propose(
         gpus_per_node=form.gpus,
         submissions=submissions,
         buckets=buckets,
-        buckets_per_submission=math.ceil(buckets / submissions),
+        buckets_per_submission=1,
         walltime_minutes=minutes,
         hours_each=hours,
         node_hours=node_hours,
@@ -163,41 +163,38 @@ def command(
     *,
     given: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The words of the call that runs the proposal. name: of the site, '' where Snakemake will
-    recognize it; given: the words after --config that it is planned with.
+    """The words of the call that runs the proposal. name: of the site; given: the words after
+    --config that it is planned with.
 
-    What Snakemake asks for by itself at the site is left out.
+    What the profile asks for by itself is left out.
     """
-    form, slurm = shape(site, proposal.queue), "queue_resource" in site
-    profile = "slurm" if slurm else "pbs"
+    slurm = "queue_resource" in site
+    profile = "slurm" if slurm else "pbs" if name == "polaris" else "profiles/generic-pbs"
     yield from ("snakemake", "--profile", profile)
+    below = _profile(profile)
     if not slurm:
-        yield from ("--pbs-site", name) if name else ()
-        yield from (
-            ("--pbs-queue", proposal.queue)
-            if proposal.queue != site.get("default_queue", "default")
-            else ()
-        )
+        yield from ("--pbs-site", name) if profile != "pbs" and name != "generic" else ()
+        if proposal.queue not in (below.get("pbs-queue"), site.get("default_queue", "default")):
+            yield from ("--pbs-queue", proposal.queue)
     if configfile:
         yield from ("--configfile", str(configfile))
-    below = _profile(profile)
     settings = dict(pair.split("=", 1) for pair in (*_pairs(below, "config"), *given))
-    settings |= {"site": name} if name and slurm and name != "slurm" else {}
     settings |= {"buckets": str(proposal.buckets)} if proposal.buckets != config["buckets"] else {}
     if given or settings != dict(pair.split("=", 1) for pair in _pairs(below, "config")):
         yield from ("--config", *(f"{key}={value}" for key, value in settings.items()))
     kept = _profile_resources(below)
-    resources = {
-        "gpu": proposal.gpus_per_node
-        if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node
-        else 0,
-        "nodes": proposal.nodes if proposal.nodes != form.nodes else 0,
-        "buckets": proposal.buckets_per_submission if _cut_otherwise(proposal, form, config) else 0,
-        site.get("queue_resource", ""): proposal.queue
-        if slurm and proposal.queue != site.get("default_queue")
-        else 0,
+    resources = {"gpu": proposal.gpus_per_node, "nodes": proposal.nodes}
+    chosen: dict[str, Any] = {
+        f"embed:{resource}": value
+        for resource, value in resources.items()
+        if kept.get(f"embed:{resource}", 1) != value
     }
-    chosen = {f"embed:{name}": value for name, value in resources.items() if value}
+    if slurm and proposal.queue != site.get("default_queue"):
+        chosen[f"embed:{site['queue_resource']}"] = proposal.queue
+    if str(kept.get("embed:runtime", "")).isdecimal() and (
+        proposal.walltime_minutes < int(kept["embed:runtime"])
+    ):
+        chosen["embed:runtime"] = proposal.walltime_minutes
     if chosen:
         yield from (
             "--set-resources",
@@ -250,13 +247,3 @@ def _profile_resources(profile: Mapping[str, Any]) -> dict[str, Any]:
     return {
         f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()
     }
-
-
-def _cut_otherwise(proposal: Proposal, form: Shape, config: dict[str, Any]) -> bool:
-    """Whether the proposal puts another number of buckets into a submission than the workflow by
-    itself.
-    """
-    by_itself = (
-        config["speed"]["buckets_per_submission"] or replace(form, nodes=proposal.nodes).buckets
-    )
-    return bool(proposal.buckets_per_submission != by_itself)

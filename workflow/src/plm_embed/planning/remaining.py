@@ -18,13 +18,13 @@ from plm_embed.io.parquet import read_table
 from plm_embed.keys import Keys, key_array
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import find_model
+from plm_embed.planning.model_settings import weights_folder
 from plm_embed.sequences.summary import bucket_names, verified
 from plm_embed.setting import from_config
 from plm_embed.store.parts import read_part
 from plm_embed.store.replaced import PartList
 from plm_embed.store.reuse import fingerprints
 from plm_embed.store.store import FINGERPRINT
-from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
 

@@ -94,7 +94,7 @@ def file_count(store_bytes: int, buckets: int, device_hours: float, config: Conf
     A part ends after so many minutes, or when it is full: of vectors as fp32, whatever is stored.
     """
     full = BYTES_PER_PART * storage_bytes(config["embedding"]["storage_dtype"]) / 4
-    parts = device_hours * 60 / config["speed"]["flush_minutes"], store_bytes / full
+    parts = device_hours * 60 / Settings.flush_minutes, store_bytes / full
     return buckets * (FILES_PER_BUCKET + math.ceil(max(1.0, *(each / buckets for each in parts))))
 
 

@@ -20,7 +20,6 @@ from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work, device_label
 from plm_embed.planning.forecast import Forecast
 from plm_embed.workflow.config import Config
-from plm_embed.workflow.resources import buckets_per_job
 
 _SIDE = 64
 """Of the matrices that are multiplied: so small that BLAS takes one core, and that on a busy
@@ -124,21 +123,9 @@ def _matrix_rate() -> float:
     return 2 * _SIDE**3 / best
 
 
-def jobs_of(config: Config) -> int:
-    """Embed jobs of one model on this machine."""
-    each = config["speed"]["buckets_per_submission"] or buckets_per_job(config, config["model"])
-    jobs: int = -(-config["buckets"] // each)
-    return jobs
-
-
 def workers_here(config: Config) -> int:
     """Workers that compute here at a time: one per GPU, else one per core; never idle ones."""
-    return min(gpus_here(config) or cores(), jobs_of(config))
-
-
-def gpus_here(config: Config) -> int:
-    """GPUs of this machine that a campaign computes on."""
-    return len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
+    return min(len(visible_gpus()) or cores(), int(config["buckets"]))
 
 
 def device_hours(todo: Work, speed: Speed, jobs: int) -> float | None:

@@ -6,8 +6,8 @@ from plm_embed.io.files import size as size_of
 from plm_embed.models import published
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.model import Model
+from plm_embed.planning.model_settings import weights_folder
 from plm_embed.wording import readable
-from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
 

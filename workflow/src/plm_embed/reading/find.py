@@ -13,8 +13,6 @@ from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
 MASTERS = f"{master_name('*')}.h5"
 """What masters are called: each family of models has its own name."""
-GATHERED = "gathered.json"
-"""Beside a master: says that it is whole, with its index and its list of records."""
 
 
 def masters(folder: Path) -> list[Path]:
@@ -81,7 +79,7 @@ def held_open(path: Path, file: h5py.File) -> Path:
 
 def gather_again(path: Path) -> str:
     """What to do about a damaged master, index or list of records."""
-    return make_again(path.with_name(GATHERED))
+    return make_again(path.with_name("records.parquet"))
 
 
 def damaged(path: Path, what: str) -> StoreError:

@@ -13,7 +13,6 @@ import numpy as np
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.files import size
-from plm_embed.jobs.attempts import Attempt, read_attempts, store_of
 from plm_embed.jobs.completion_record import (
     Completion,
     Savings,
@@ -22,6 +21,7 @@ from plm_embed.jobs.completion_record import (
     read_completion,
     savings,
 )
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
@@ -53,7 +53,7 @@ class Facts:
     summary: Summary | None = None
     plan: Plan | None = None
     runs: list[Run] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Heartbeat] = field(default_factory=list)
     spared: Savings | None = None
     fingerprint: Fingerprint | None = None
     weights: Manifest | None = None
@@ -148,7 +148,7 @@ def collect(folder: Path) -> Facts:
     _add_runs(facts, records)
     sha256 = facts.fingerprint.weights_sha256 if facts.fingerprint else None
     facts.weights = weights_of(folder, sha256)
-    facts.attempts = read_attempts(folder)
+    facts.attempts = heartbeats(folder)
     facts.spared = savings(records)
     facts.validation = read_validation(folder / VALIDATION)
     facts.master = master = _master(folder, facts.model)

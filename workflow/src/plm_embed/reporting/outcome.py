@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plm_embed.reporting.facts import Facts
+from plm_embed.reporting.failures import failures
 from plm_embed.reporting.outputs import reader
 from plm_embed.wording import duration, in_python, readable
-from plm_embed.workflow.failures import failures
 
 STANDINGS = {
     "passed": "✓ complete and validated",

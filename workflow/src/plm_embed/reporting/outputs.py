@@ -9,9 +9,9 @@ from plm_embed.as_configured import CONFIG
 from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.reporting import skipped
-from plm_embed.workflow.ending import REPORT
 
 CRATE = "ro-crate-metadata.json"
+REPORT = "report.html"
 _TYPES = {
     ".h5": "application/x-hdf5",
     ".parquet": "application/vnd.apache.parquet",

@@ -12,7 +12,7 @@ from plm_embed._version import __version__
 from plm_embed.as_configured import CONFIG, RELATIVE, began_in
 from plm_embed.errors import StoreError, make_again
 from plm_embed.io.files import atomic_path
-from plm_embed.jobs.attempts import Attempt
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.workflow.resources import local_resources
 
 
@@ -60,14 +60,14 @@ def ran_in(folder: Path) -> Path:
         raise _damaged(folder) from None
 
 
-def command(folder: Path, attempts: Sequence[Attempt], on_gpus: bool) -> str:
+def command(folder: Path, attempts: Sequence[Heartbeat], on_gpus: bool) -> str:
     """What runs it again; of a cluster's profile there is no note."""
     words = ["snakemake", "--configfile", str(folder / CONFIG), "--cores", "all"]
-    workers = attempts[-1].workers if on_gpus and attempts and not attempts[-1].job else 0
+    workers = len(attempts[-1].workers) if on_gpus and attempts and not attempts[-1].job else 0
     return shlex.join([*words, *local_resources(workers)])
 
 
-def lacks(attempts: Sequence[Attempt]) -> str:
+def lacks(attempts: Sequence[Heartbeat]) -> str:
     """What the command lacks, in words, of which there is no note; '' when that is nothing."""
     if not any(attempt.job for attempt in attempts):
         return ""

@@ -21,14 +21,13 @@ from plm_embed.reporting import outcome, repeat
 from plm_embed.reporting.citing import checksums, citation, methods, provenance
 from plm_embed.reporting.facts import LISTED, Facts
 from plm_embed.reporting.outcome import MEANINGS
-from plm_embed.reporting.outputs import CRATE, outputs
+from plm_embed.reporting.outputs import CRATE, REPORT, outputs
 from plm_embed.reporting.plots import figures, sample_figures
 from plm_embed.reporting.plots.charts import Cell
 from plm_embed.reporting.skipped import NAME as SKIPPED
 from plm_embed.reporting.usage import comparison, effort, failures
 from plm_embed.sequences.summary import Summary
 from plm_embed.wording import duration, readable
-from plm_embed.workflow.ending import REPORT
 
 SECTIONS = (
     "Result",

@@ -1,18 +1,18 @@
-"""What was computed when, and by which worker, from completion records and notes of attempts."""
+"""What was computed when, and by which worker, from completion records and heartbeats."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from plm_embed.jobs.attempts import Attempt
 from plm_embed.jobs.completion_record import Completion
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.planning.costs import device_label
 
 
 @dataclass(frozen=True)
 class Run:
-    """One bucket's computation, from its completion record. seconds and tokens_per_second of the
-    whole job.
+    """One bucket's computation, from its completion record. seconds: of the whole job;
+    tokens_per_second: of one worker.
 
     place: host and job, as attempts know them; worker: the same with the GPU. Of several workers at
     a place that have no GPU to tell them apart, each has a number.
@@ -33,6 +33,12 @@ class Run:
     found: int
     skipped: int
     on_gpu: bool = False
+    workers: int = 1
+
+    @property
+    def device_seconds(self) -> float:
+        """Of all workers of the job."""
+        return self.seconds * self.workers
 
     @property
     def token_seconds(self) -> float:
@@ -52,7 +58,10 @@ def runs_of(records: Iterable[Completion]) -> list[Run]:
 
 def _run(record: Completion) -> Run:
     worker = record.worker
+    several = len(record.workers)
     gpu = f" GPU {worker.gpu}" if worker.gpu else ""
+    if several > 1:
+        gpu = f", {several} workers"
     return Run(
         bucket=record.bucket,
         place=place(worker.host, worker.job),
@@ -69,6 +78,7 @@ def _run(record: Completion) -> Run:
         found=record.found + record.reused,
         skipped=len(record.skipped),
         on_gpu=worker.capability is not None,
+        workers=several,
     )
 
 
@@ -94,8 +104,8 @@ def _apart(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def workers_of(attempts: Iterable[Attempt], runs: Iterable[Run]) -> list[str]:
-    """For each attempt, the worker that finished a bucket of it, else one at its place, else the
+def workers_of(attempts: Iterable[Heartbeat], runs: Iterable[Run]) -> list[str]:
+    """For each attempt, the worker that finished its bucket, else one at its place, else the
     place itself.
     """
     at_place: dict[str, dict[str, str]] = {}
@@ -105,14 +115,13 @@ def workers_of(attempts: Iterable[Attempt], runs: Iterable[Run]) -> list[str]:
     for one in attempts:
         where = place(one.host, one.job)
         here = at_place.get(where) or {"": where}
-        mine = [here[bucket] for bucket in one.buckets if bucket in here]
-        owners.append((mine or list(here.values()))[0])
+        owners.append(here.get(one.bucket) or next(iter(here.values())))
     return owners
 
 
-def without_end(attempt: Attempt, finished: Container[str]) -> str:
+def without_end(attempt: Heartbeat, finished: Container[str]) -> str:
     """What became of an attempt without an end, by the names of the buckets that are finished."""
-    if all(bucket in finished for bucket in attempt.buckets):
+    if attempt.bucket in finished:
         return "killed without a word: by a time limit, for its memory, or by hand"
     return "no end: killed, or still at work"
 

@@ -15,11 +15,10 @@ from plm_embed.reading.find import MASTERS, gather_again, masters
 from plm_embed.reading.ids import shared_ids
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
-from plm_embed.reporting.outputs import reader
+from plm_embed.reporting.outputs import REPORT, reader
 from plm_embed.reporting.skipped import NAME
 from plm_embed.sequences.summary import read_summary
 from plm_embed.wording import in_python
-from plm_embed.workflow.ending import REPORT
 
 
 def summarize(path: Path) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from plm_embed.jobs.attempts import Attempt
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.runs import Run, place, without_end
@@ -15,7 +15,7 @@ LISTED = 10
 def effort(facts: Facts) -> Iterator[tuple[str, str]]:
     """Names and values for people."""
     if facts.attempts:
-        yield "submissions", _attempts(facts.attempts)
+        yield "jobs", _attempts(facts.attempts)
     yield "device time", _device_time(facts)
     joules = [one.joules for one in facts.attempts if one.joules is not None]
     if joules:
@@ -33,10 +33,11 @@ def effort(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "repeats, embedded once", f"{repeats:,} records{_repeats_time(facts, repeats)}"
 
 
-def _attempts(attempts: list[Attempt]) -> str:
+def _attempts(attempts: list[Heartbeat]) -> str:
+    attempts = [attempt for attempt in attempts if attempt.node == 0]
     outcomes = Counter(attempt.outcome for attempt in attempts)
-    names = {attempt.submission for attempt in attempts}
-    text = f"{len(names):,} submissions, started {len(attempts):,} times"
+    names = {attempt.bucket for attempt in attempts}
+    text = f"{len(names):,} jobs, started {len(attempts):,} times"
     if outcomes["failed"]:
         text += f"; {outcomes['failed']:,} failed"
     if outcomes["no end"]:
@@ -46,9 +47,10 @@ def _attempts(attempts: list[Attempt]) -> str:
 
 def _device_time(facts: Facts) -> str:
     text = (
-        duration(sum(run.seconds for run in facts.runs)) + " in the jobs whose buckets are finished"
+        duration(sum(run.device_seconds for run in facts.runs))
+        + " in the jobs whose buckets are finished"
     )
-    lost = sum(one.seconds * one.workers for one in facts.attempts if one.outcome == "failed")
+    lost = sum(one.device_seconds for one in facts.attempts if one.outcome == "failed")
     return text + (
         f"; {duration(lost)} in attempts that failed, whose parts were kept" if lost else ""
     )
@@ -66,12 +68,12 @@ def _repeats_time(facts: Facts, repeats: int) -> str:
 
 
 def failures(facts: Facts) -> list[dict[str, str]]:
-    """The last attempts that did not complete: submission, when, where, why."""
+    """The last attempts that did not complete: bucket, when, where, why."""
     finished = {run.bucket for run in facts.runs}
     found = [one for one in facts.attempts if one.outcome != "complete"][-LISTED:]
     return [
         {
-            "submission": one.submission,
+            "bucket": one.bucket,
             "started": one.started[:19].replace("T", " "),
             "place": place(one.host, one.job),
             "reason": without_end(one, finished) if one.outcome == "no end" else one.reason,
@@ -117,7 +119,7 @@ def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
             )
 
 
-def _hours_on(device: str, runs: list[Run], attempts: list[Attempt]) -> float:
+def _hours_on(device: str, runs: list[Run], attempts: list[Heartbeat]) -> float:
     """Device-hours of the attempts that finished these buckets; of the buckets alone where attempts
     are not noted.
     """
@@ -125,7 +127,7 @@ def _hours_on(device: str, runs: list[Run], attempts: list[Attempt]) -> float:
     buckets = {run.bucket for run in mine}
     since, until = min(run.started for run in mine), max(run.ended for run in mine)
     counted = [one for one in attempts if one.ended >= since and one.started <= until]
-    ended = [one for one in counted if buckets & set(one.buckets)]
-    if buckets <= {bucket for one in ended for bucket in one.buckets}:
-        return sum(one.seconds * one.workers for one in ended) / 3600
-    return sum(run.seconds for run in mine) / 3600
+    ended = [one for one in counted if one.bucket in buckets]
+    if buckets <= {one.bucket for one in ended}:
+        return sum(one.device_seconds for one in ended) / 3600
+    return sum(run.device_seconds for run in mine) / 3600

@@ -36,26 +36,29 @@ def deduplicate(
     table: Table,
     policy: ResiduePolicy,
     memory_mb: int,
+    tables: Sequence[Table] = (),
 ) -> Summary:
     """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`.
 
     buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key;
     members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
-    columns) sorted by key, then in input order. A file for every bucket, empty ones too. The bytes
-    depend on the inputs and options, not on `memory_mb`, which bounds the memory of the process.
+    columns) sorted by key, then in input order. A file for every bucket, empty ones too.
+    `tables`: the columns of each input, where they are not the same (`table`). The bytes depend on
+    the inputs and options, not on `memory_mb`, which bounds the memory of the process.
     PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
     `LetterCheck`), columns that cannot be kept, `memory_mb` below 500, `buckets` out of range.
     OSError: a full disk. After an error there is no summary.json.
     """
     names = bucket_names(buckets)
-    _check(inputs, table, memory_mb)
-    readers = [Reader(path, table) for path in inputs]
+    tables = tables or [table] * len(inputs)
+    keep = _check(inputs, tables, memory_mb)
+    readers = [Reader(path, columns) for path, columns in zip(inputs, tables, strict=True)]
     for path, same in repeated(inputs):
         what = f"{path}: is the same file as {same}; name it once"
         raise InputError(what, path=path)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
-    tally = Tally(buckets, table.keep, policy, table.read)
+    tally = Tally(buckets, keep, policy)
     working = int((memory_mb - OWN_MEMORY_MB) * 1e6)
     total = sum(reader.bytes for reader in readers)
     try:
@@ -63,7 +66,7 @@ def deduplicate(
             quick_turns(),
             KeySorter(
                 output,
-                accepted_schema(table.keep),
+                accepted_schema(keep),
                 working,
                 lambda: sum(reader.bytes_read for reader in readers) / total,
             ) as sorter,
@@ -71,10 +74,10 @@ def deduplicate(
             ExitStack() as stack,
         ):
             records = stack.enter_context(
-                row_group_writer(output / "records.parquet", records_schema(table.keep))
+                row_group_writer(output / "records.parquet", records_schema(keep))
             )
             with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
-                for rows in first_pass(dict(enumerate(readers)), table, policy, tally):
+                for rows in first_pass(readers, policy, tally):
                     writing.do(records.write, rows.records)
                     sort(rows.accepted, sorting, sorter.add)
             tally.end()
@@ -93,14 +96,17 @@ def deduplicate(
     return summary
 
 
-def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
+def _check(inputs: Sequence[Path], tables: Sequence[Table], memory_mb: int) -> tuple[str, ...]:
+    """Return the columns to keep of all tables, each once."""
     if not inputs:
         raise ConfigError("no input file is named", key="inputs")
     if memory_mb < LEAST_MEMORY_MB:
         raise ConfigError(
             f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more", key="memory_mb"
         )
-    check_keep(table)
+    for table in tables:
+        check_keep(table)
+    return tuple(dict.fromkeys(name for table in tables for name in table.keep))
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:

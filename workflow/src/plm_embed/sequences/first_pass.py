@@ -1,14 +1,11 @@
 """The first pass over the sequence files: the account of every record, and the accepted ones on
 their way to buckets.
-
-`deduplicate` goes over all files in one job, `scan` over one of them.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 import pyarrow as pa
 
@@ -22,7 +19,7 @@ from plm_embed.sequences.columns import Account, Judged, account, judge, taken
 from plm_embed.sequences.fasta import BATCH_CHARACTERS
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.summary import InputFile, ScanSummary, Summary
+from plm_embed.sequences.summary import InputFile, Summary
 from plm_embed.sequences.tables import Table
 
 log = logging.getLogger(__name__)
@@ -41,7 +38,6 @@ class Tally:
     buckets: int
     keep: tuple[str, ...]
     policy: ResiduePolicy | None
-    columns: tuple[str, str] | None
     records: int = 0
     accepted: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -52,11 +48,6 @@ class Tally:
     inputs: list[InputFile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def like(cls, other: Summary) -> Self:
-        """Nothing counted yet, of what was read as that was."""
-        return cls(other.buckets, other.keep, other.policy, other.columns)
 
     def warn(self, message: str) -> None:
         """Note a warning, and log it."""
@@ -73,32 +64,11 @@ class Tally:
             for event in filter(None, told["values"].split(";")):
                 self.events[event.partition("=")[0]] += told["counts"]
 
-    def add(self, other: Summary) -> None:
-        """Add what was written about other records, or about other unique sequences; but no files
-        of a scan, which are its own.
-        """
-        self.records += other.records
-        self.accepted += other.accepted
-        self.skipped.update(other.skipped)
-        self.events.update(other.events)
-        self.unique += other.unique
-        self.residues += other.residues
-        self.lengths.update(other.lengths)
-        self.inputs.extend(other.inputs)
-        self.warnings.extend(other.warnings)
-        if not isinstance(other, ScanSummary):
-            self.files.update(other.files)
-
     def summary(self) -> Summary:
-        """What was counted."""
-        return Summary(**self._counted())
-
-    def scan(self, number: int) -> ScanSummary:
-        """What was counted of the input of this number."""
-        return ScanSummary(**self._counted(), number=number)
-
-    def _counted(self) -> dict[str, Any]:
-        return vars(self) | {"inputs": tuple(self.inputs), "warnings": tuple(self.warnings)}
+        """Return what was counted."""
+        return Summary(
+            **vars(self) | {"inputs": tuple(self.inputs), "warnings": tuple(self.warnings)}
+        )
 
     def end(self) -> None:
         """Warn when there is nothing to embed."""
@@ -106,21 +76,17 @@ class Tally:
             self.warn(f"none of the {self.records:,} records has a sequence that can be embedded")
 
 
-def first_pass(
-    readers: dict[int, Reader], table: Table, policy: ResiduePolicy, tally: Tally
-) -> Iterator[Account]:
-    """Everything that is to be told about the records, counted in `tally`; `readers` by their
-    number.
-    """
-    size = sum(reader.bytes for reader in readers.values())
+def first_pass(readers: Sequence[Reader], policy: ResiduePolicy, tally: Tally) -> Iterator[Account]:
+    """Yield everything that is to be told about the records, counted in `tally`."""
+    size = sum(reader.bytes for reader in readers)
     in_c = compiled_sequences.worth_it(size)
     digests = compiled_sequences.digests if in_c else keys.digests
     with progress("read", size / 1e6, "MB") as meter:
-        for source, reader in readers.items():
+        for source, reader in enumerate(readers):
             done = 0
-            for batch in _judged(reader, table, policy, tally):
+            for batch in _judged(reader, policy, tally):
                 found = digests(batch.text, batch.ends)
-                rows = account(batch, found, str(reader.path), source, table.keep)
+                rows = account(batch, found, str(reader.path), source, tally.keep)
                 tally.count(rows)
                 yield rows
                 meter.advance((reader.bytes_read - done) / 1e6)
@@ -137,18 +103,25 @@ def first_pass(
             )
 
 
-def _judged(reader: Reader, table: Table, policy: ResiduePolicy, tally: Tally) -> Iterator[Judged]:
-    """The batches of a file. InputError when its letters are of the other kind."""
+def _judged(reader: Reader, policy: ResiduePolicy, tally: Tally) -> Iterator[Judged]:
+    """Yield the batches of a file, with a column for each that any file keeps. InputError when its
+    letters are of the other kind.
+    """
     letters = LetterCheck(ALPHABETS[policy.alphabet], reader.path)
     for batch in reader:
         if batch.first == 1 and reader.format != "fasta" and are_words(batch.residues):
             tally.warn(
                 f"{reader.path}: {batch.residues[0]!r} and the like are words that repeat: is "
-                f"{table.sequence} the column of sequences?"
+                f"{reader.table.sequence} the column of sequences?"
             )
         if letters.wanted:
             letters.look(batch.residues)
-        yield judge(batch, policy)
+        rows = judge(batch, policy)
+        own = dict(zip(reader.table.keep, rows.kept, strict=False))
+        if own and tuple(own) != tally.keep:
+            none = pa.nulls(len(rows.ids), pa.string())
+            rows = rows._replace(kept=[own.get(name, none) for name in tally.keep])
+        yield rows
 
 
 def sort(rows: pa.RecordBatch, sorting: Behind, add: Callable[[pa.RecordBatch], None]) -> None:

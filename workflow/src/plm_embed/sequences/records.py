@@ -44,7 +44,7 @@ class Reader:
 
     def __init__(self, path: Path, table: Table) -> None:
         kind = sniff(path, table.columns)
-        self.path = path
+        self.path, self.table = path, table
         self.format, self.compression = kind.format, kind.compression
         self.bytes = path.stat().st_size
         self.bytes_read = 0

@@ -66,6 +66,4 @@ class Reading:
 class Memory:
     """What a step that reads sequences may use."""
 
-    memory_mb: Annotated[
-        int, Setting("Memory to stay within.", key="memory_mb", least=LEAST_MEMORY_MB)
-    ] = 2000
+    memory_mb: Annotated[int, Setting("Memory to stay within.", least=LEAST_MEMORY_MB)] = 2000

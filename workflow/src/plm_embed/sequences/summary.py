@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -53,7 +52,7 @@ class Summary:
     events: Counter[str]
     """Accepted records by the name of what was changed in them."""
     unique: int
-    """Sequences; 0 of a scan."""
+    """Sequences."""
     residues: int
     """Of the unique sequences."""
     lengths: Counter[int]
@@ -65,7 +64,7 @@ class Summary:
     policy: ResiduePolicy | None = field(default=None, metadata=IF_KNOWN)
     """What was done with residues; None of version 0.1, which knew proteins alone."""
     columns: tuple[str, str] | None = field(default=None, metadata=IF_KNOWN)
-    """Which columns of tables were read as ids and as residues; None of version 0.1."""
+    """Columns of ids and residues of all tables, as versions before 1.0 wrote it."""
 
     def has(self, alphabet: AlphabetName, strand: Strand) -> bool:
         """Whether these are sequences of this alphabet and strand."""
@@ -73,54 +72,31 @@ class Summary:
         return (policy.alphabet, policy.strand) == (alphabet, strand)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScanSummary(Summary):
-    """What the summary.json of a scan says: the same of one input, nothing of unique sequences."""
-
-    number: int
-    """The place of the file among the inputs, from 0."""
-
-
-S = TypeVar("S", bound=Summary)
-
-
 def write_summary(folder: Path, summary: Summary) -> None:
     """Write the summary of a folder of sequences, once its other files are whole."""
     write_sealed(folder / SUMMARY, summary)
 
 
-def read_again(folder: Path, command: str = "deduplicate") -> str:
+def read_again(folder: Path) -> str:
     """How to make a folder of sequences anew: a file's name serves whichever rule makes it."""
-    made = folder / SUMMARY if command == "deduplicate" else folder
-    return f"{make_again(made)}, or by hand `plm-embed {command}`"
+    return f"{make_again(folder / SUMMARY)}, or by hand `plm-embed deduplicate`"
 
 
-def read_summary(sequences: Path, command: str = "deduplicate") -> Summary:
-    """What deduplicate (or scan, or split) says about its inputs, records and files; the caller
-    must not change it.
+def read_summary(sequences: Path) -> Summary:
+    """What deduplicate says about its inputs, records and files; the caller must not change it.
 
     StoreError when it is missing or was changed.
     """
-    return read_scan(sequences) if command == "scan" else _unchanged(sequences, Summary, command)
-
-
-def read_scan(folder: Path) -> ScanSummary:
-    """`read_summary`, of a scan."""
-    return _unchanged(folder, ScanSummary, "scan")
-
-
-def _unchanged(sequences: Path, kind: type[S], command: str) -> S:
-    path, again = sequences / SUMMARY, read_again(sequences, command)
+    path, again = sequences / SUMMARY, read_again(sequences)
     try:
-        found: S = _read(path, kind, again, _state(path))  # type: ignore[arg-type]
+        return _read(path, again, _state(path))
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
-    return found
 
 
 @lru_cache(128)
-def _read(path: Path, kind: Any, again: str, _: tuple[int, ...]) -> Any:
-    return read_sealed(path, kind, "a summary of sequences", again)
+def _read(path: Path, again: str, _: tuple[int, ...]) -> Summary:
+    return read_sealed(path, Summary, "a summary of sequences", again)
 
 
 def summary_file(path: Path) -> Summary:
@@ -140,15 +116,14 @@ def known_summary(sequences: Path) -> Summary | None:
         return None
 
 
-def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
-    """The path of a file that deduplicate (or scan, or split) wrote, such as
-    `members/0001.parquet`, unchanged.
+def verified(sequences: Path, name: str) -> Path:
+    """The path of a file that deduplicate wrote, such as `members/0001.parquet`, unchanged.
 
     StoreError when it is missing, or its SHA-256 is not that in the summary.
     """
-    path, again = sequences / name, read_again(sequences, command)
+    path, again = sequences / name, read_again(sequences)
     try:
-        sound = _sha256(path, _state(path)) == read_summary(sequences, command).files.get(name)
+        sound = _sha256(path, _state(path)) == read_summary(sequences).files.get(name)
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
     if not sound:

@@ -1,7 +1,9 @@
 """Site data: what a cluster gives and wants, by the name of the site or from a file."""
 
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
+from os import environ
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,21 @@ def _pbs_sites() -> Path:
     """
     found = find_spec("snakemake_executor_plugin_pbs")
     return Path(found.origin).parent / "sites" if found and found.origin else _HERE / "absent"
+
+
+def account_of(site: Mapping[str, Any], named: str = "") -> str:
+    """The account to charge: the one that was named, else of the site's file or of the variable
+    that it names.
+    """
+    account = site.get("account", {})
+    return named or account.get("name") or environ.get(account.get("variable", ""), "")
+
+
+def account_words(site: Mapping[str, Any]) -> str:
+    """What to write to name a PBS account."""
+    variable = site.get("account", {}).get("variable")
+    words = "--pbs-account NAME, or `pbs-account: NAME` to the profile"
+    return f"{words}, or export {variable}=NAME" if variable else words
 
 
 def laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

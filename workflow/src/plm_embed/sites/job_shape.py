@@ -1,15 +1,10 @@
-"""What one embed job asks for at a site: nodes, GPUs, buckets, cores, memory and time, from the
+"""What one embed job asks for at a site: nodes, GPUs, cores, memory and time, from the
 site's data.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-BUCKETS_PER_WORKER = 4
-"""Of a submission with several workers: they end at about the same time when each takes several
-buckets.
-"""
 
 
 @dataclass(frozen=True)
@@ -31,10 +26,6 @@ class Shape:
     @property
     def workers(self) -> int:
         return self.nodes * self.gpus
-
-    @property
-    def buckets(self) -> int:
-        return buckets_for(self.workers)
 
     def __str__(self) -> str:
         said = [
@@ -70,11 +61,6 @@ def shape(site: Mapping[str, Any], queue: str = "", nodes: int = 0, gpus: int = 
         minutes=minutes(wanted["walltime"]) if "walltime" in wanted else None,
         longest_minutes=max(longest, default=None),
     )
-
-
-def buckets_for(workers: int) -> int:
-    """Buckets of a submission with so many workers."""
-    return 1 if workers == 1 else BUCKETS_PER_WORKER * workers
 
 
 def minutes(clock: str) -> int:

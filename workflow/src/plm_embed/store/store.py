@@ -77,6 +77,10 @@ class Store:
         self._infos[final.name] = info
         return info
 
+    def know(self, info: PartInfo) -> None:
+        """Take a part that a worker of this job has published as read: it need not be hashed."""
+        self._infos[info.name] = info
+
     def infos(self, paths: list[Path]) -> list[PartInfo]:
         """What completion records say about these parts; each is hashed once in the life of this
         object.

@@ -1,268 +1,145 @@
-"""The configuration: checked as a whole, and completed with defaults."""
+"""The configuration of a campaign: its schema, its defaults, and the options that it becomes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import ConfigError, PlmEmbedError
+import yaml
+
+from plm_embed.errors import ConfigError
+from plm_embed.inference.settings import RECIPE, Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
-from plm_embed.models.family import pooling_problems
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
-from plm_embed.sequences.columns import taken
-from plm_embed.sequences.settings import NO_UNKNOWN, ONE_STRAND, Reading
-from plm_embed.setting import from_config
-from plm_embed.wording import did_you_mean
-from plm_embed.workflow.schema import completed, in_words, odd_values, outsized, place_of
+from plm_embed.sequences.settings import Reading
+from plm_embed.sequences.tables import Table
+from plm_embed.setting import as_options, from_config
 
 Config = dict[str, Any]
+SCHEMA = Path(__file__).with_name("config.schema.yaml")
 
 
 def schema() -> Config:
-    """The JSON Schema of the configuration, with every default."""
-    found: Config = read_shipped(Path(__file__).with_name("config.schema.yaml"))
-    return found
+    """Return the JSON Schema of the configuration, which holds every default."""
+    rules: Config = read_shipped(SCHEMA)
+    return rules
 
 
-def checked(raw: Mapping[str, Any], *, awaited: bool = False) -> Config:
-    """The complete configuration: defaults filled in, models by their canonical names. What it
-    means for each of them: `by_model`.
-
-    Relative paths are looked up from the working directory. Checking a checked configuration
-    changes nothing. awaited: rules of another workflow may yet make the inputs. Raises ConfigError
-    with one line per problem, all of them at once: the key, its value, what is wrong.
+def with_defaults(config: Mapping[str, Any], rules: Config | None = None) -> Config:
+    """Return the configuration with the schema's defaults, as Snakemake's `validate` fills them
+    in.
     """
-    from jsonschema import Draft202012Validator  # 0.1 s, for nothing in those who check none
+    complete = dict(config)
+    for key, rule in (rules or schema())["properties"].items():
+        if "default" in rule:
+            complete.setdefault(key, rule["default"])
+        if "properties" in rule and isinstance(complete.get(key), Mapping):
+            complete[key] = with_defaults(complete[key], rule)
+    return complete
 
-    if monsters := [
-        f"{key}: is nested too deeply, or holds too large a number"
-        for key in raw
-        if outsized(raw[key])
-    ]:
-        raise _refusal(monsters)
-    rules = schema()
-    config: Config = completed(dict(raw), rules)
-    errors = list(Draft202012Validator(rules).iter_errors(config))
-    odd = dict(odd_values(config))
-    wrong = [
-        place_of(error)
-        for error in errors
-        if error.absolute_path and error.validator != "additionalProperties"
+
+def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config:
+    """Return the complete configuration as the workflow sees it: config/config.yaml of this folder,
+    `configfile` merged over it, and over both the `KEY=VALUE` of --config.
+
+    Raises ConfigError for what is no YAML, and with a line for each value that is refused.
+    """
+    from plm_embed.workflow.checks import mistakes
+
+    config = _yaml(Path("config/config.yaml")) if Path("config/config.yaml").exists() else {}
+    own = _yaml(configfile) if configfile else {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--config {setting}: write KEY=VALUE, such as buckets=64", key=key)
+        own = merged(own, {key: yaml.safe_load(value)})
+    config = merged(config, own)
+    if problems := mistakes(config, own):
+        raise refusal(problems)
+    return with_defaults(config)
+
+
+def refusal(problems: Sequence[str]) -> ConfigError:
+    """Return the error for these problems, a line for each."""
+    key = problems[0].partition(":")[0]
+    return ConfigError("\n  ".join(problems), key=key, problems=problems)
+
+
+def merged(below: Config, above: Mapping[str, Any]) -> Config:
+    """Return one mapping over another, as Snakemake merges configurations: blocks key by key."""
+    both = {
+        key: merged(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
+    }
+    return below | dict(above) | both
+
+
+def _yaml(path: Path) -> Config:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file", path=path) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}".replace("\n", " "), path=path) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
+    return content
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, and any other value as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def models_of(config: Config) -> dict[str, Model]:
+    """Return the models of a campaign by their published names."""
+    return {model.name: model for model in map(find_model, listed(config["model"]))}
+
+
+def of_model(config: Config, key: str, model: Model) -> str:
+    """Return what `weights` or `adapter` names for a model, or ''."""
+    named = config[key]
+    if isinstance(named, str):
+        return named
+    return next((path for name, path in named.items() if find_model(name) == model), "")
+
+
+def input_paths(config: Config) -> list[str]:
+    """Return the paths of the sequence files."""
+    return [one["path"] if isinstance(one, Mapping) else one for one in listed(config["inputs"])]
+
+
+def input_tables(config: Config) -> list[Table]:
+    """Return the columns of each input."""
+    columns = [one if isinstance(one, Mapping) else {} for one in listed(config["inputs"])]
+    return [
+        Table(
+            one.get("id", Table.id), one.get("sequence", Table.sequence), tuple(one.get("keep", ()))
+        )
+        for one in columns
     ]
-    problems = [line for error in errors for line in in_words(error)]
-    problems += [f"{place}: {words}" for place, words in odd.items()]
-    problems += _contradictions(config, [*wrong, *odd], awaited=awaited)
-    if problems:
-        raise _refusal(problems)
-    return config
 
 
-def input_reading(config: Config) -> Reading:
-    """How a campaign reads its inputs; the alphabet is that of its models."""
-    alphabet = find_model(config["model"][0]).family.alphabet.name
+def reading_of(config: Config) -> Reading:
+    """Return how a campaign reads its inputs; the alphabet is that of its models."""
+    alphabet = next(iter(models_of(config).values())).family.alphabet.name
     return from_config(Reading, config, alphabet=alphabet)
 
 
-def _refusal(problems: Sequence[str]) -> ConfigError:
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    heading = f"The configuration has {count} (config/README.md explains every key):"
-    return ConfigError(
-        "\n".join([heading, *(f"  {problem}" for problem in problems)]),
-        key=problems[0].partition(":")[0],
-        problems=problems,
-    )
+def reading_options(config: Config) -> list[str]:
+    """Return the options of `plm-embed deduplicate` that decide what it writes."""
+    tables = [vars(table) for table in input_tables(config)]
+    return [*as_options(reading_of(config)), f"--tables={json.dumps(tables)}"]
 
 
-def _contradictions(config: Config, wrong: Sequence[str], *, awaited: bool) -> Iterator[str]:
-    """Problems that the schema cannot see. Puts the canonical names of models in place on the
-    way.
-    """
-
-    def usable(*places: str) -> bool:
-        bad = any(
-            one.startswith(place) or place.startswith(one) for one in wrong for place in places
-        )
-        return not bad and all(place.split(".")[0] in config for place in places)
-
-    models: list[Model] = []
-    if usable("model"):
-        problems, models = _found_models(config["model"])
-        yield from problems
-    for key in filter(usable, ("weights", "adapter")):
-        yield from _shared_out(config, key, models)
-    paths = ("results", "weights_folder", "store", "weights", "adapter", "reuse")
-    yield from _path_problems({key: config[key] for key in paths if usable(key)})
-    if isinstance(config.get("inputs"), list):
-        yield from _inputs_problems(config["inputs"], wrong, awaited=awaited)
-    if usable("weights"):
-        yield from (
-            f"weights: {model.name} cannot be downloaded: give its .pt file or Hugging Face folder"
-            for model in models
-            if not source_of(config["weights"], model) and not (model.address or model.shipped)
-        )
-    if usable("table.keep"):
-        kept = sorted(set(config["table"]["keep"]))
-        yield from (f"table.keep: {name}: {why}" for name in kept if (why := taken(name)))
-    layers = config["embedding"]["layers"] if usable("embedding.layers") else []
-    pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
-    strand = config["residues"]["strand"] if usable("residues.strand") else ""
-    for model in models:
-        yield from _layer_problems(layers, model)
-        yield from pooling_problems(pooling, model.family, model.name)
-    if strand == "canonical" and not all(model.family.alphabet.complements for model in models):
-        yield ONE_STRAND
-    unknown = config["residues"]["unknown"] if usable("residues.unknown") else ""
-    if unknown == "substitute" and not all(model.family.alphabet.unknown for model in models):
-        yield NO_UNKNOWN
-    if usable("embedding.long_sequences"):
-        yield from _length_problems(config["embedding"]["long_sequences"], models)
-    if usable("embedding.compute_dtype", "speed.device"):
-        yield from _device_problems(config["embedding"]["compute_dtype"], config["speed"]["device"])
-    if usable("speed.scratch"):
-        yield from _scratch_problems(config["speed"]["scratch"])
-    if models:
-        config["model"] = [model.name for model in models]
+def recipe_options(config: Config) -> list[str]:
+    """Return the options of `plm-embed embed` that are part of the fingerprint."""
+    return as_options(from_config(Settings, config), RECIPE)
 
 
-def _found_models(names: Sequence[str]) -> tuple[list[str], list[Model]]:
-    """Problems with the models of a campaign, and the models when there are none."""
-    problems: list[str] = []
-    found: dict[str, Model] = {}
-    for name in names:
-        try:
-            model = find_model(name)
-        except PlmEmbedError as error:
-            problems.append(str(error).replace("\n", "\n    "))
-            continue
-        if model.name in found:
-            problems.append(f"model: {name}: names {model.name} twice")
-        found[model.name] = model
-    alphabets = {model.family.alphabet.name: model.name for model in found.values()}
-    if len(alphabets) > 1:
-        words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
-        problems.append(f"model: {words}: sequences are of one kind; make it several campaigns")
-    return problems, [] if problems else list(found.values())
-
-
-def _shared_out(config: Config, key: str, models: Sequence[Model]) -> Iterator[str]:
-    """Problems with whose weights or adapter a key names; puts canonical names of models in
-    place.
-    """
-    given = config[key] if models else ""
-    if isinstance(given, str):
-        if given and len(models) > 1:
-            yield (
-                f"{key}: {given}: of which of the {len(models)} models? Write "
-                f"`{key}: {{{models[0].name}: {given}}}`"
-            )
-        return
-    named: dict[str, str] = {}
-    for name, source in given.items():
-        try:
-            model = find_model(str(name))
-        except PlmEmbedError:
-            model = None
-        if model not in models:
-            known = [one.name for one in models]
-            yield f"{key}.{name}: is not a model of this campaign{did_you_mean(name, known)}"
-        elif model and model.name in named:
-            yield f"{key}.{name}: names {model.name} twice"
-        named[model.name if model else name] = source
-    config[key] = named
-
-
-def source_of(given: str | Mapping[str, str], model: Model) -> str:
-    """What `weights` or `adapter` names for a model; '' for a download, or for none."""
-    return given if isinstance(given, str) else given.get(model.name, "")
-
-
-def _path_problems(paths: Config) -> Iterator[str]:
-    for key in ("results", "weights_folder", "store"):
-        if words := unusable(paths.get(key, "")) or folder_problem(paths.get(key, "")):
-            yield f"{key}: {paths[key]}: {words}"
-    if paths.get("results", "").startswith("-"):
-        yield (
-            f"results: {paths['results']}: must not begin with -, which "
-            "the commands take for an option"
-        )
-    for key, hint in (("weights", '; write "" to download the published weights'), ("adapter", "")):
-        given = paths.get(key, "")
-        for source in [given] if isinstance(given, str) else given.values():
-            if words := unusable(source):
-                yield f"{key}: {source}: {words}"
-            elif source and (words := missing(Path(source))):
-                yield f"{key}: {source}: {words}{hint}"
-    for path in paths.get("reuse", []):
-        if words := unusable(path, in_rules=False) or missing(Path(path)):
-            yield f"reuse: {path}: {words}"
-
-
-def _inputs_problems(
-    inputs: Sequence[Any], wrong: Sequence[str], *, awaited: bool
-) -> Iterator[str]:
-    """Of the inputs that nothing else is wrong with, each one once."""
-    named = (path for number, path in enumerate(inputs) if f"inputs[{number}]" not in wrong)
-    problems = {path: unusable(path) for path in named}
-    yield from (f"inputs: {path}: {words}" for path, words in problems.items() if words)
-    usable = [Path(path) for path, words in problems.items() if not words]
-    yield from input_problems(usable, awaited=awaited)
-
-
-def _scratch_problems(scratch: str) -> Iterator[str]:
-    if scratch not in ("auto", "") and not scratch.startswith(("/", "$")):
-        yield (
-            f"speed.scratch: {scratch}: must be an absolute path, auto, "
-            'or "" to write beside the store'
-        )
-    elif set("{}<>") & set(scratch):
-        yield f"speed.scratch: {scratch}: {unusable(scratch)}"
-
-
-def layers_of(asked: Sequence[int], model: Model) -> list[int]:
-    """Layers of a model, counted from its input, 0."""
-    return [layer if layer >= 0 else model.layers + 1 + layer for layer in asked]
-
-
-def _layer_problems(asked: Sequence[int], model: Model) -> Iterator[str]:
-    layers = layers_of(asked, model)
-    outside = [
-        given for given, layer in zip(asked, layers, strict=True) if not 0 <= layer <= model.layers
-    ]
-    if outside:
-        yield (
-            f"embedding.layers: {outside}: {model.name} has layers 0 to "
-            f"{model.layers}, and -1 for the last"
-        )
-    elif len(set(layers)) < len(layers):
-        yield f"embedding.layers: {layers}: names a layer twice, of {model.name}"
-
-
-def _length_problems(long: Config, models: Sequence[Model]) -> Iterator[str]:
-    policy, limit, overlap = long["policy"], long["max_residues"], long["overlap"]
-    place = "embedding.long_sequences"
-    if policy == "whole" and limit:
-        yield (
-            f"{place}.max_residues: {limit}: means nothing with policy whole; "
-            "choose window, crop or skip, or 0"
-        )
-    if policy != "whole" and not limit:
-        yield f"{place}.max_residues: 0: policy {policy} needs a limit, such as 1022"
-    for model in models:
-        if model.max_residues and limit > model.max_residues:
-            yield (
-                f"{place}.max_residues: {limit}: {model.name} takes at most "
-                f"{model.max_residues} residues"
-            )
-    if overlap and policy != "window":
-        yield f"{place}.overlap: {overlap}: means nothing with policy {policy}; choose window, or 0"
-    if policy == "window" and limit and overlap >= limit:
-        yield f"{place}.overlap: {overlap}: must be less than max_residues, {limit}"
-
-
-def _device_problems(dtype: str, device: str) -> Iterator[str]:
-    if dtype == "tfloat32" and device == "cpu":
-        yield (
-            "embedding.compute_dtype: tfloat32: exists on GPUs only; choose "
-            "float32, or another speed.device than cpu"
-        )
+def weights_options(config: Config, model: Model) -> list[str]:
+    """Return the options of `plm-embed weights` for a model."""
+    source, adapter = (of_model(config, key, model) for key in ("weights", "adapter"))
+    return [f"--source={source}"] * bool(source) + [f"--adapter={adapter}"] * bool(adapter)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from plm_embed.jobs.attempts import Attempt
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.reporting.plots.charts import (
     Bar,
     Bars,
@@ -131,8 +131,8 @@ def speed(runs: Sequence[Run]) -> Bars | Chart:
     )
 
 
-def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
-    """When each bucket was embedded, a lane per worker; behind them the submissions' attempts,
+def timeline(runs: Sequence[Run], attempts: Sequence[Heartbeat]) -> Chart:
+    """When each bucket was embedded, a lane per worker; behind them the attempts of jobs,
     failed ones in red.
     """
     owners = workers_of(attempts, runs)
@@ -159,13 +159,13 @@ def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
 
     bars, marks, table = [], [], []
     for one, name in zip(attempts, owners, strict=True):
-        table.append(("attempt", one.submission, name, one.started, one.ended, one.outcome))
+        table.append(("attempt", one.bucket, name, one.started, one.ended, one.outcome))
         if one.outcome == "no end":
-            tip = f"submission {one.submission}: {without_end(one, finished)}"
+            tip = f"bucket {one.bucket}: {without_end(one, finished)}"
             middle = round(unit * (lane[name] + 0.7), 2)
             marks.append(Mark(x.percent(moment(one.started)), middle, "sx", tip))
         else:
-            tip = f"submission {one.submission}: {duration(one.seconds)} {short(one.reason, 160)}"
+            tip = f"bucket {one.bucket}: {duration(one.seconds)} {short(one.reason, 160)}"
             kind = "red" if one.outcome == "failed" else "gray"
             bars.append(box(name, (one.started, one.ended), 1.0, (kind, tip.strip())))
     for at, run in enumerate(sorted(runs, key=lambda run: run.started)):

@@ -16,6 +16,10 @@ class Kept:
     def __init__(self) -> None:
         self._files: dict[tuple[Path, str], tuple[tuple[int, int, int], Any]] = {}
 
+    def forget(self) -> None:
+        """Read all files again."""
+        self._files.clear()
+
     def read(self, path: Path, read: Callable[[Path], T]) -> T | None:
         """What `read` makes of a file; None when there is none or it cannot be read."""
         key = path, read.__qualname__

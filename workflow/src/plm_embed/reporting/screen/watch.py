@@ -7,25 +7,21 @@ folder.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.attempts import store_of
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.reporting.failures import STOPPED, Failure, error_at_the_end, model_logs
 from plm_embed.reporting.screen.small_files import Kept, names, time_of
 from plm_embed.reporting.screen.watch_buckets import Buckets
 from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_line
 from plm_embed.reporting.screen.watch_workers import STUCK_AFTER_SECONDS, WorkerState
 from plm_embed.reporting.screen.watch_workers import workers as workers_of
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
-from plm_embed.store.replaced import stored_vectors
-from plm_embed.workflow.failures import STOPPED, Failure, error_at_the_end, model_logs
-from plm_embed.workflow.run_note import NOTE, Call, read_call
 
 _MARKS = (f"{{}}/{RECORD}", "{}/embedded", "logs/{}/weights.log")
 """What is in a results folder of a model, by its name, as soon as anything is."""
@@ -66,12 +62,9 @@ class State:
 
 @dataclass(frozen=True)
 class Look:
-    """A results folder as it was seen. run: the last call of Snakemake, None where none is
-    known.
-    """
+    """A results folder as it was seen."""
 
     results: Path
-    run: Call | None
     models: tuple[State, ...]
 
     @property
@@ -80,19 +73,15 @@ class Look:
 
     @property
     def failed(self) -> bool:
-        """Whether a step ended with an error and has not begun again, or the run says so."""
-        told = self.run is not None and self.run.outcome == "failed" and not self.finished
-        return told or any(state.failures for state in self.models)
+        """Whether a step ended with an error and has not begun again."""
+        return any(state.failures for state in self.models)
 
     @property
     def over(self) -> bool:
         """Whether nothing will come any more, as far as is known: all is done, or something failed
-        or the run was killed, and nothing is at work.
+        and nothing is at work.
         """
-        working = any(one.at_work for one in self.models)
-        if self.run:
-            return not self.run.at_work and (self.finished or self.failed or not working)
-        return self.finished or (self.failed and not working)
+        return self.finished or (self.failed and not any(one.at_work for one in self.models))
 
 
 class Watch:
@@ -108,16 +97,14 @@ class Watch:
         self.results = results
         self._kept = Kept()
         self._steps = Steps(results, self._kept)
-        self._buckets = Buckets(results / "sequences", self._kept)
+        self._buckets = Buckets(results / "sequences")
 
     def look(self) -> Look:
-        """The state of every model's campaign in the folder; none before anything is known of
-        one.
+        """Return the state of every model's campaign in the folder; none before anything is known
+        of one.
         """
-        run = self._kept.read(self.results / NOTE, read_call)
         summary = self._sequences()
-        states = [self._campaign(model, summary, run) for model in self._models(run)]
-        return Look(self.results, run, tuple(states))
+        return Look(self.results, tuple(self._campaign(model, summary) for model in self._models()))
 
     def _sequences(self) -> Summary | None:
         """The sequences of the campaign, once they were read."""
@@ -128,10 +115,8 @@ class Watch:
             self._buckets.renew(summary, changed)
         return summary
 
-    def _models(self, run: Call | None) -> list[str]:
-        """Those of the last run, and those that something lies here of, but for earlier
-        campaigns'.
-        """
+    def _models(self) -> list[str]:
+        """Those that something lies here of, but for earlier campaigns'."""
         begun = [
             name
             for name in {*names(self.results), *names(self.results / "logs")}
@@ -139,84 +124,62 @@ class Watch:
             if any((self.results / mark.format(name)).exists() for mark in _MARKS)
         ]
         since = self._buckets.since
-        # a campaign's beginning takes the proofs of its models away: an older one is of another's
+        # a proof that is older than the sequences is of another campaign's model
         current = [one for one in begun if (time_of(self.results / one / PROOF) or since) >= since]
-        return sorted({*run.models, *current} if run else current or begun)
+        return sorted(current or begun)
 
-    def _campaign(self, model: str, summary: Summary | None, run: Call | None) -> State:
+    def _campaign(self, model: str, summary: Summary | None) -> State:
         folder = self.results / model
-        of_others = self._steps.of_other_sequences(folder)
-        done, sizes = self._buckets.finished(folder, of_others=of_others), self._buckets.sizes
-        workers = list(workers_of(folder, done, run, self._kept))
-        running = {worker.beat.bucket for worker in workers if not worker.trouble}
+        done, sizes = self._buckets.finished(folder), self._buckets.sizes
+        workers = list(workers_of(folder, done, self._kept))
+        jobs = [*{id(one.job): one.job for one in workers if not one.trouble}.values()]
+        running = {job.bucket for job in jobs}
         waiting = [name for name in sizes if name not in done and name not in running]
         tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
         per_byte = tokens / (sum(sizes.values()) or 1)
         left = per_byte * sum(sizes[name] for name in waiting)
-        left += sum(
-            (1 - worker.beat.fraction) * per_byte * sizes.get(worker.beat.bucket, 0)
-            for worker in workers
-            if not worker.trouble
+        for bucket in running:
+            nodes = [job for job in jobs if job.bucket == bucket]
+            total = sum(job.residues_total or 0 for job in nodes)
+            fraction = sum(job.residues for job in nodes) / total if total else 0.0
+            left += (1 - fraction) * per_byte * sizes.get(bucket, 0)
+        rate = sum(
+            worker.worker.tokens_per_second or 0.0 for worker in workers if not worker.trouble
         )
-        rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
         complete = bool(sizes) and not waiting and not running
-        began = self._began(run)
-        logs = self._embed_logs(model, began) if not complete else []
-        embed = self._embed_failures(logs, run)
-        steps = tuple(self._all_steps(folder, complete, bool(embed), bool(running), run))
-        if run and run.ended:
-            steps = tuple(_idle(step) for step in steps)
-        fraction = 1.0 if complete else 1 - left / tokens if tokens else 0.0
-        if run and not run.at_work and not running and not complete and summary:
-            # parts of buckets that are not finished; while workers are at work they count those
-            stored = stored_vectors(store_of(folder)) / (summary.unique or 1)
-            # a store that has more than all holds vectors of other inputs, too
-            fraction = max(fraction, stored if stored <= 1 else 0.0)
+        logs = [] if complete else self._embed_logs(model)
+        failed = [
+            Failure(log, reason)
+            for log in logs
+            if (reason := self._kept.read(log, error_at_the_end)) and STOPPED not in reason
+        ]
+        status: Status = "failed" if failed else "at work" if running else "waits"
+        steps = (
+            self._steps.weights(model, complete or bool(running)),
+            self._steps.sequences(),
+            Step("embed", "done" if complete else status),
+            *self._steps.after_embed(model, complete),
+        )
         return State(
             folder=folder,
             steps=steps,
             buckets=len(sizes),
             done=len(done),
             queued=len(waiting),
-            starting=self._starting(logs) if run and run.at_work else 0,
+            starting=self._starting(logs),
             workers=tuple(
-                sorted(workers, key=lambda worker: (not worker.trouble, worker.beat.bucket))
+                sorted(workers, key=lambda worker: (not worker.trouble, worker.job.bucket))
             ),
-            failures=(*self._steps.failures(steps), *embed),
-            fraction=fraction,
+            failures=(*self._steps.failures(steps), *failed),
+            fraction=1.0 if complete else 1 - left / tokens if tokens else 0.0,
             tokens=tokens,
             tokens_per_second=rate,
             eta=0.0 if complete else left / rate if rate else None,
         )
 
-    def _began(self, run: Call | None) -> int:
-        """When the run began, by the clock of its files; 0 where none is known."""
-        return (time_of(self.results / NOTE) or 0) if run else 0
-
-    def _all_steps(
-        self, folder: Path, complete: bool, failed: bool, running: bool, run: Call | None
-    ) -> Iterator[Step]:
-        began, copied = self._began(run), run is not None and _copied(folder, run)
-        yield self._steps.weights(folder.name, complete or running, began)
-        yield self._steps.sequences(began)
-        status: Status = "failed" if failed else "at work" if running else "waits"
-        yield Step("embed", "done" if complete else status)
-        yield from self._steps.after_embed(folder.name, complete, began, copied=copied)
-
-    def _embed_logs(self, model: str, began: int) -> list[Path]:
-        """Of submissions that this run has begun and that are not done."""
-        logs = (log for log in model_logs(self.results, model) if log.parent.name == "embed")
-        return [log for log in logs if (time_of(log) or 0) >= began]
-
-    def _embed_failures(self, logs: Sequence[Path], run: Call | None) -> list[Failure]:
-        """Submissions whose log ends with an error; one that is repeated begins a new log."""
-        found = {log: self._kept.read(log, error_at_the_end) for log in logs}
-        by_hand = run is not None and run.outcome == "stopped"
-        return [
-            Failure(log, reason)
-            for log, reason in found.items()
-            if reason and not (by_hand and STOPPED in reason)
-        ]
+    def _embed_logs(self, model: str) -> list[Path]:
+        """Of buckets that were begun and are not done."""
+        return [log for log in model_logs(self.results, model) if log.parent.name == "embed"]
 
     def _starting(self, logs: Sequence[Path]) -> int:
         """Jobs whose log has nothing but the command: they load their libraries, or were killed."""
@@ -224,18 +187,3 @@ class Watch:
         return sum(
             self._kept.read(log, last_line) == "" and (time_of(log) or 0) > oldest for log in logs
         )
-
-
-def _copied(folder: Path, run: Call) -> bool:
-    """Whether this is a copy of a model's folder that a run had completed: the weights, a run's
-    beginning, are younger than its end. A run that was asked for a part only may have left older
-    results stale, which is not seen here.
-    """
-    if run.outcome != "complete":
-        return False
-    return (time_of(folder / RECORD) or 0) / 1e9 > datetime.fromisoformat(run.ended).timestamp() + 1
-
-
-def _idle(step: Step) -> Step:
-    """A step of a run that is over."""
-    return replace(step, status="waits") if step.status == "at work" else step

@@ -10,13 +10,13 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from plm_embed.planning.costs import device_label
+from plm_embed.reporting.closing import closing
+from plm_embed.reporting.failures import AGAIN, alike
 from plm_embed.reporting.screen.fitted_table import FittedTable
 from plm_embed.reporting.screen.watch import Look, State
 from plm_embed.reporting.screen.watch_steps import Status, Step
 from plm_embed.reporting.screen.watch_workers import WorkerState
 from plm_embed.wording import duration
-from plm_embed.workflow.ending import AGAIN, said_of_success
-from plm_embed.workflow.failures import alike
 
 MOST_ROWS = 100
 """Workers drawn at most, however tall the terminal: to draw a line costs more than to look."""
@@ -42,17 +42,6 @@ def view(look: Look, console: Console) -> RenderableType:
     return Group(head, *_workers(look.models, rows))
 
 
-def at_work(look: Look) -> Iterator[str]:
-    """A line for each model that something is at work on."""
-    for state in look.models:
-        if not state.at_work:
-            continue
-        step, said = _current(state), _standing(_current(state), look)
-        if step.name == "embed" and state.buckets:
-            said = Text(f"embed {_percent(state.fraction)}: ").append(_embedding(state))
-        yield f"{state.folder.name}: " * (len(look.models) > 1) + said.plain
-
-
 def _head(look: Look, *, marks: bool) -> Iterator[RenderableType]:
     """All but the workers."""
     alone = look.models[0].folder.name if len(look.models) == 1 else ""
@@ -68,35 +57,22 @@ def _head(look: Look, *, marks: bool) -> Iterator[RenderableType]:
     if len(look.models) > 1:
         yield _side_by_side(look.models)
     else:
-        yield from _alone(look.models[0], look, marks)
-    yield from _told(look)
+        yield from _alone(look.models[0], marks)
     yield from _failures(look.models)
-    if look.run and not look.run.at_work and any(one.failures for one in look.models):
+    if look.over and look.failed:
         yield Text(f"next: {AGAIN}")
     if look.finished:
-        yield from map(
-            Text, said_of_success(look.results, [one.folder.name for one in look.models])
-        )
+        yield from map(Text, closing(look.results, [one.folder.name for one in look.models]))
 
 
 def _run(look: Look) -> str:
-    """What is known of the call of Snakemake."""
-    run = look.run
-    if look.finished and not (run and run.at_work):
+    """Return how the campaign stands, in words."""
+    if look.finished:
         return "finished: every step is done, and the result is validated"
-    if run is None:
-        return "no run is known here"
-    when = datetime.fromisoformat(run.ended or run.started).astimezone()
-    if run.at_work:
-        return f"a run is at work on {run.host} since {when:%a %H:%M}"
-    if run.outcome == "stopped":
-        return f"no run is at work; the last one was stopped {when:%a %H:%M}"
-    if run.ended:
-        return f"no run is at work; the last one ended {when:%a %H:%M} ({run.outcome})"
-    return "no run is at work; the last one was killed"
+    return "at work" if any(state.at_work for state in look.models) else "nothing is at work"
 
 
-def _alone(state: State, look: Look, marks: bool) -> Iterator[RenderableType]:
+def _alone(state: State, marks: bool) -> Iterator[RenderableType]:
     """The campaign of one model: its steps, and the one that it is at."""
     yield _steps(state, marks)
     if state.finished:
@@ -105,7 +81,7 @@ def _alone(state: State, look: Look, marks: bool) -> Iterator[RenderableType]:
     if marks and state.buckets and step.name == "embed":
         # by itself the bar ends without a new line
         yield Padding(ProgressBar(total=1.0, completed=state.fraction), 0)
-    yield _embedding(state) if step.name == "embed" and state.buckets else _standing(step, look)
+    yield _embedding(state) if step.name == "embed" and state.buckets else _standing(step)
 
 
 def _steps(state: State, marks: bool) -> Text:
@@ -131,14 +107,12 @@ def _current(state: State) -> Step:
     return open_[0]
 
 
-def _standing(step: Step, look: Look) -> Text:
+def _standing(step: Step) -> Text:
     """One line about a step other than embed."""
     if step.status == "failed":
         return Text(f"{step.name} failed", "bold red")
     if step.status == "waits":
-        if look.run and not look.run.at_work:
-            return Text(f"{step.name} is not done: nothing is at work")
-        return Text(f"{step.name} has not begun: it waits for its turn")
+        return Text(f"{step.name} has not begun")
     said = f": {step.last}" if step.last else ""
     return Text(f"{step.name} is at work, last word {duration(step.age)} ago{said}")
 
@@ -197,14 +171,6 @@ def _name(step: Step) -> str:
     return step.name if step.status == "at work" else f"{step.name} {step.status}"
 
 
-def _told(look: Look) -> Iterator[RenderableType]:
-    """What only the run knows of its failure, from the scheduler."""
-    reason = look.run.reason if look.run and not look.run.at_work and not look.finished else ""
-    logs = [one.reason.splitlines()[0] for state in look.models for one in state.failures]
-    if reason and not any(one in reason for one in logs):
-        yield Text.assemble(("FAILED ", "bold red"), reason)
-
-
 def _failures(states: Sequence[State]) -> Iterator[RenderableType]:
     """Every cause once, with the log of the first step that it ended."""
     found = list(dict.fromkeys(failure for state in states for failure in state.failures))
@@ -238,15 +204,15 @@ def _workers(states: Sequence[State], rows: int | None) -> Iterator[RenderableTy
 
 
 def _cells(model: str, worker: WorkerState) -> tuple[str, ...]:
-    beat = worker.beat
-    rate, load, eta = beat.tokens_per_second, beat.utilization, beat.eta_seconds
+    job, beat = worker.job, worker.worker
+    rate, load, eta = beat.tokens_per_second, beat.utilization, job.eta_seconds
     return (
-        beat.host if beat.gpu is None else f"{beat.host} GPU {beat.gpu}",
-        (beat.job or "").partition(".")[0],
+        job.host if beat.gpu is None else f"{job.host} GPU {beat.gpu}",
+        job.job.partition(".")[0],
         device_label(beat.device)[:32],
         model,
-        beat.bucket,
-        "loading" if beat.tokens_total is None else f"{100 * beat.fraction:.0f} %",
+        job.bucket,
+        "loading" if rate is None else f"{100 * job.fraction:.0f} %",
         "" if rate is None else f"{rate:,.0f}",
         "" if eta is None else duration(eta),
         f"{beat.sequences:,}",

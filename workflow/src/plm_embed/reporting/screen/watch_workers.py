@@ -1,57 +1,63 @@
-"""The workers of a running campaign, by their heartbeats."""
+"""The workers of a running campaign, by the heartbeats of its jobs."""
 
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.jobs.claims import alive
-from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
+from plm_embed.jobs.heartbeat import (
+    FOLDER,
+    Heartbeat,
+    WorkerBeat,
+    is_of,
+    read_heartbeat,
+    store_of,
+)
 from plm_embed.reporting.runs import moment
 from plm_embed.reporting.screen.small_files import Kept, names
-from plm_embed.workflow.run_note import Call
 
 SILENT_AFTER_SECONDS = 120.0
-"""A worker that has not written its heartbeat for longer is taken for dead or cut off."""
+"""A job that has not written its heartbeat for longer is taken for dead or cut off."""
 STUCK_AFTER_SECONDS = 1200.0
-"""A worker that writes heartbeats but finishes no batch for longer may sit on a broken device."""
+"""A worker that finishes no batch for longer, in a job that writes heartbeats, may sit on a broken
+device.
+"""
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One worker: its heartbeat (see `heartbeats`), seconds since its last sign of life, and what
-    is wrong or ''.
-    """
+    """A worker, its job, seconds since their last sign of life, and what is wrong or ''."""
 
-    beat: Beat
+    job: Heartbeat
+    worker: WorkerBeat
     age: float
     trouble: str
 
 
-def workers(folder: Path, done: set[str], run: Call | None, kept: Kept) -> Iterator[WorkerState]:
-    """Living workers, and silent ones whose bucket nobody else has finished or taken over.
-
-    Jobs may outlive a run that was killed, as long as they give signs of life.
+def workers(folder: Path, done: set[str], kept: Kept) -> Iterator[WorkerState]:
+    """Yield the living workers of a model's folder, and silent ones whose bucket is not done and
+    was not begun again.
     """
-    now = time.time()
-    newest: dict[str, Beat] = {}
-    for name in (one for one in names(folder / FOLDER) if one.endswith(".json")):
-        beat = kept.read(folder / FOLDER / name, read_beat)
-        if beat and beat.bucket not in done:
-            other = newest.get(beat.bucket, beat)
-            newest[beat.bucket] = max(other, beat, key=lambda one: (one.started, one.updated))
-    for beat in newest.values():
-        age = max(0.0, now - moment(beat.updated))
-        stuck = beat.progressed is not None and now - moment(beat.progressed) > STUCK_AFTER_SECONDS
+    time_now = time.time()
+    for beat in _newest(folder, done, kept):
+        age = max(0.0, time_now - moment(beat.updated))
         silent = age > SILENT_AFTER_SECONDS
-        if run and not run.at_work and (silent or _ended_with(run, beat)):
-            continue
-        yield WorkerState(beat, age, "silent" if silent else "stuck" if stuck else "")
+        for worker in beat.workers:
+            computes = worker.state == "computing" and worker.progressed is not None
+            idle = time_now - moment(worker.progressed or beat.updated)
+            stuck = computes and idle > STUCK_AFTER_SECONDS
+            yield WorkerState(beat, worker, age, "silent" if silent else "stuck" if stuck else "")
 
 
-def _ended_with(run: Call, beat: Beat) -> bool:
-    """Whether a worker has given no sign of life since its run ended, or was killed with it."""
-    if run.ended:
-        return moment(beat.updated) <= moment(run.ended)
-    return beat.host == socket.gethostname() and not alive(beat.pid)
+def _newest(folder: Path, done: set[str], kept: Kept) -> Iterator[Heartbeat]:
+    """Yield the heartbeats of the last start of each job that has not ended."""
+    store = store_of(folder)
+    beats = [kept.read(store / FOLDER / name, read_heartbeat) for name in names(store / FOLDER)]
+    own = [
+        beat for beat in beats if beat and beat.bucket not in done and is_of(beat, store, folder)
+    ]
+    last: dict[str, str] = {}
+    for beat in own:
+        if beat.node == 0:  # the others of its job started later
+            last[beat.bucket] = max(last.get(beat.bucket, ""), beat.started)
+    yield from (beat for beat in own if beat.started >= last.get(beat.bucket, ""))

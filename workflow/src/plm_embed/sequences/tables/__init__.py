@@ -12,20 +12,19 @@ class Table:
     ignores it.
     """
 
-    id: Annotated[
-        str, Setting("Column with the record id (tables only).", key="table.id", option="id-column")
-    ] = "id"
+    id: Annotated[str, Setting("Column with the record id (tables only).", option="id-column")] = (
+        "id"
+    )
     sequence: Annotated[
         str,
         Setting(
             "Column with the residues (tables only).",
-            key="table.sequence",
             option="sequence-column",
         ),
     ] = "sequence"
     keep: Annotated[
         tuple[str, ...],
-        Setting("Column to carry into the index (tables only; repeatable).", key="table.keep"),
+        Setting("Column to carry into the index (tables only; repeatable)."),
     ] = ()
 
     @property

@@ -1,0 +1,219 @@
+"""`plm-embed embed` as processes: what it promises when it is stopped, killed, short of time, or on
+several nodes.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from plm_embed.jobs.heartbeat import heartbeats
+from support.jobs import (
+    finish,
+    make_bucket,
+    published,
+    record_of,
+    start,
+    wait_for_parts,
+)
+
+pytestmark = pytest.mark.workflow
+HERE = socket.gethostname()
+OFTEN = ("--flush-minutes", "0.001")
+
+
+def children(parent: int) -> list[int]:
+    """Return the processes of the parent's workers (not of multiprocessing's resource tracker)."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            ours = status.read_text().rsplit(")", 1)[1].split()[1] == str(parent)
+            if ours and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: signal.Signals(n).name
+)
+def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
+    tmp_path: Path, prepared: Path, number: int
+) -> None:
+    make_bucket(tmp_path, 700)
+    with start(tmp_path, prepared, *OFTEN) as job:
+        wait_for_parts(tmp_path)
+        time.sleep(int.from_bytes(os.urandom(1)) / 512)
+        # a scheduler kills all processes of a job; a signal may also reach the parent alone
+        os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
+        _, errors = job.communicate(timeout=300)
+    assert not (tmp_path / "embedded").exists()
+    if number != signal.SIGKILL:
+        assert job.returncode == 1
+        assert "stopped by a signal" in errors and "Traceback" not in errors
+        (beat,) = heartbeats(tmp_path)
+        assert beat.outcome == "failed" and "stopped by a signal" in beat.reason
+    before = published(tmp_path)
+    assert 0 < before < 700
+    finish(start(tmp_path, prepared))
+    record = record_of(tmp_path)
+    assert (record.found, record.computed, record.unique) == (before, 700 - before, 700)
+    assert finish(start(tmp_path, prepared)).splitlines()[-1].endswith("is done already")
+    assert record_of(tmp_path) == record
+
+
+def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 700)
+    with start(tmp_path, prepared, *OFTEN) as job:
+        wait_for_parts(tmp_path)
+        job.kill()
+        # ends when the worker, too, has closed its end of the pipe
+        _, errors = job.communicate(timeout=300)
+    assert "the job was killed" in errors
+    assert 0 < published(tmp_path) < 700
+
+
+def test_what_a_killed_worker_had_is_done_by_the_others(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 700)
+    job = start(tmp_path, prepared, *OFTEN, "--workers", "2")
+    wait_for_parts(tmp_path)
+    os.kill(children(job.pid)[0], signal.SIGKILL)
+    words = finish(job)
+    assert "a worker was killed (signal 9; out of memory?)" in words
+    assert published(tmp_path) == record_of(tmp_path).unique == 700
+
+
+def test_no_time_left_is_said_and_what_is_finished_is_kept(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 700)
+    words = finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="7"), 1)
+    assert "no time left (ask for a longer runtime) for 700 sequences" in words
+    assert not (tmp_path / "embedded").exists()
+    # outside of a scheduler's job there is no limit
+    finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="", PBS_JOBID=""))
+    assert published(tmp_path) == 700
+
+
+def test_a_file_beside_the_input_stands_for_no_module(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_bucket(tmp_path, 20)
+    for name in ("random", "plm_embed", "h5py"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')\n")
+    monkeypatch.chdir(tmp_path)
+    finish(start(tmp_path, prepared))
+    assert published(tmp_path) == 20
+
+
+def test_a_fault_of_the_node_has_a_status_of_its_own(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 20)
+    words = finish(start(tmp_path, prepared, "--scratch", "/not/there"), 75)
+    assert "plm-embed: unfinished: " in words and "/not/there: no such folder" in words
+    (beat,) = heartbeats(tmp_path)
+    assert beat.outcome == "failed" and "no such folder" in beat.reason
+
+
+REMOTE = """#!/bin/sh
+host=$1; shift
+if [ "$host" = dies ]; then
+  "$@" & job=$!
+  until ls $STORE/jobs/*-1.json; do kill -0 $job || exit; sleep 0.05; done > /dev/null 2>&1
+  kill -9 $job; pkill -9 -P $job; exit 9
+fi
+if [ "$host" = hangs ]; then exec sleep 600.25; fi
+export NODE_SCRATCH=$NODES/$host
+exec "$@"
+"""
+
+
+def tool(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def on_two(folder: Path, other: str) -> dict[str, str]:
+    """Return the environment of a job on this node and another one."""
+    tool(folder / "bin", "pbs_tmrsh", REMOTE)
+    (folder / "nodes").write_text(f"{HERE}\n{other}\n")
+    return {
+        "PATH": f"{folder}/bin:/usr/bin:/bin",
+        "PBS_NODEFILE": str(folder / "nodes"),
+        "PBS_JOBID": "7.server",
+        "STORE": str(folder / "store"),
+    }
+
+
+def test_two_nodes_share_a_bucket(tmp_path: Path, prepared: Path) -> None:
+    """Each with a scratch of its own."""
+    make_bucket(tmp_path, 300)
+    with tempfile.TemporaryDirectory(prefix="n") as scratch:
+        for node in ("here", "lives"):
+            (Path(scratch) / node).mkdir()
+        places = {"NODES": scratch, "NODE_SCRATCH": f"{scratch}/here"}
+        options = ("--nodes", "2", "--workers", "2", "--scratch", "$NODE_SCRATCH")
+        finish(start(tmp_path, prepared, *options, **on_two(tmp_path, "lives"), **places))
+        assert not list(Path(scratch).glob("*/*"))
+    record = record_of(tmp_path)
+    assert published(tmp_path) == record.unique == record.computed == 300  # nothing twice
+    assert len(record.workers) == 4
+    beats = heartbeats(tmp_path)
+    assert [(beat.node, beat.outcome) for beat in beats] == [(0, "complete"), (1, "complete")]
+    assert sum(beat.results.computed for beat in beats) == 300
+    assert all(beat.residues == beat.residues_total for beat in beats)
+    assert not list(tmp_path.glob("store/jobs/*.npy"))
+
+
+def test_what_a_lost_node_leaves_is_done_by_the_next_attempt(
+    tmp_path: Path, prepared: Path
+) -> None:
+    make_bucket(tmp_path, 300)
+    words = finish(start(tmp_path, prepared, "--nodes", "2", **on_two(tmp_path, "dies")), 1)
+    assert "other nodes ended with 9" in words
+    assert 150 <= published(tmp_path) < 300
+    finish(start(tmp_path, prepared))
+    assert published(tmp_path) == record_of(tmp_path).unique == 300
+
+
+def test_a_signal_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 1000)
+    environment = on_two(tmp_path, "lives") | {"NODES": "", "NODE_SCRATCH": ""}
+    with start(tmp_path, prepared, "--nodes", "2", *OFTEN, **environment) as job:
+        for _ in range(12_000):
+            if len(list(tmp_path.glob("store/jobs/*.json"))) == 2:
+                break
+            time.sleep(0.025)
+        job.terminate()
+        job.wait(timeout=300)
+        when_it_ended = published(tmp_path)
+        # ends when the nodes' processes, too, have closed the pipe
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "stopped by a signal" in errors and "Traceback" not in errors
+    assert when_it_ended == published(tmp_path) < 1000  # the job may end with it, and all nodes
+    assert not (tmp_path / "embedded").exists()
+
+
+def test_a_node_that_never_answers_is_not_waited_for_when_nothing_is_missing(
+    tmp_path: Path, prepared: Path
+) -> None:
+    """What the hanging node was to do, another job has done meanwhile."""
+    make_bucket(tmp_path, 60)
+    with start(tmp_path, prepared, "--nodes", "2", **on_two(tmp_path, "hangs")) as job:
+        wait_for_parts(tmp_path, 30)
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "0000.parquet").symlink_to(tmp_path / "0000.parquet")
+        (other / "store").symlink_to(tmp_path / "store")
+        finish(start(other, prepared))
+        try:
+            _, errors = job.communicate(timeout=300)
+        finally:
+            subprocess.run(["pkill", "-f", "sleep 600.25"], check=False)
+    assert job.returncode == 0, errors
+    assert record_of(tmp_path).unique == 60

@@ -1,0 +1,54 @@
+"""The workflow by an executor that knows nothing of it, as on any cluster with a shared disk."""
+
+import subprocess
+from pathlib import Path
+
+import h5py
+import pytest
+
+from support.campaign_runs import snakemake, snakemake_command, working_folder
+from support.demo import GATHERED, MASTER, digests
+
+pytestmark = pytest.mark.workflow
+
+SUBMIT = """#!/bin/sh
+(while [ -e wait ]; do sleep 0.1; done; exec sh "$1") > job.log 2>&1 &
+echo $!
+"""
+
+
+def by_cluster(folder: Path) -> list[str]:
+    script = folder / "submit.sh"
+    script.write_text(SUBMIT)
+    script.chmod(0o755)
+    executor = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(script)]
+    return [*executor, "--jobs", "2", "--seconds-between-status-checks", "1"]
+
+
+def test_a_campaign_by_cluster_generic(demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work", buckets=1)
+    # jobs are other processes of Snakemake, in this folder
+    (folder / "random.py").write_text("raise SystemExit('random.py was executed')\n")
+    done = snakemake(folder, GATHERED, *by_cluster(folder))
+    assert done.returncode == 0, done.stdout
+    assert digests(folder) == digests(demo)
+
+
+def test_jobs_that_wait_give_an_edit_of_the_configuration_and_nothing_mixed(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work", buckets=1)
+    assert snakemake(folder, "results/sequences/summary.json", "--cores", "1").returncode == 0
+    (folder / "wait").touch()
+    config = folder / "config/config.yaml"
+    command = snakemake_command(folder, GATHERED, *by_cluster(folder))
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr
+        for line in run.stderr:
+            if line.startswith("rule embed:"):
+                text = config.read_text(encoding="utf-8")
+                config.write_text(text.replace("storage_dtype: float16", "storage_dtype: float32"))
+                (folder / "wait").unlink()
+    assert run.returncode == 0
+    with h5py.File(folder / MASTER) as master:
+        assert master["emb"].dtype == "float32"

@@ -1,0 +1,144 @@
+"""A bucket: its sequences, its completion record, and when it is done."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import PlmEmbedError, StoreError, embed_again
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.jobs.completion_record import Completion, read_completion
+from plm_embed.keys import Keys, key_array, keys_sha256
+from plm_embed.sequence_windows import window_counts
+from plm_embed.sequences.summary import bucket_table, verified
+from plm_embed.store.blocks import Wanted, locate
+from plm_embed.store.replaced import current_parts
+from plm_embed.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Sequences(NamedTuple):
+    """Sequences of a bucket, sorted by key. keys: S64 (n,); lengths: int32 (n,), in residues."""
+
+    keys: Keys
+    texts: list[str]
+    lengths: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Bucket(Wanted):
+    """The keys of a bucket that have a vector, and its completion record."""
+
+    completion: Completion
+
+
+def read_sequences(path: Path) -> Sequences:
+    """Read a bucket file. StoreError where a key is not the SHA-256 of its sequence."""
+    table = bucket_table(path, ["key", "sequence"])
+    texts = table["sequence"].to_pylist()
+    return Sequences(key_array(table["key"]), texts, np.array([*map(len, texts)], np.int32))
+
+
+def too_long(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.bool_]:
+    """Mark the sequences that the policy for long sequences gives no vector."""
+    none: NDArray[np.bool_] = window_counts(lengths, policy) == 0
+    return none & (policy.policy == "skip")
+
+
+def missing(sequences: Sequences, store: Store, skipped: Collection[str] = ()) -> NDArray[np.int64]:
+    """Return the indices of the sequences that should have a vector and have none in the store.
+
+    skipped: keys for which the device had no memory, or the model no positions.
+    """
+    absent = store.missing(sequences.keys)
+    absent &= ~too_long(sequences.lengths, store.fingerprint.long_sequences)
+    return np.flatnonzero(absent & ~np.isin(sequences.keys, np.array([*skipped], dtype="S64")))
+
+
+def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
+    """Read a bucket's keys and its completion record, and check that they belong together."""
+    return read_bucket(verified(sequences, f"buckets/{name}.parquet"), embedded / f"{name}.json")
+
+
+def read_bucket(path: Path, record: Path) -> Bucket:
+    """`load_bucket`, from the bucket's file and its completion record."""
+    completion, again = read_completion(record), embed_again(record.parent.parent)
+    table = bucket_table(path, ["key", "length"])
+    keys = key_array(table["key"])
+    if keys_sha256(keys) != completion.keys_sha256:
+        raise StoreError(
+            f"{record}: made for other sequences or another number of buckets",
+            remedy=again,
+            path=record,
+        )
+    length = table["length"].to_numpy().astype(np.int32)
+    reasons = completion.reasons
+    skips = np.array(sorted(reasons), dtype="S64")
+    kept = ~np.isin(keys, skips)
+    if len(keys) - kept.sum() != len(skips):
+        raise StoreError(
+            f"{record}: skips sequences that are not in the bucket", remedy=again, path=record
+        )
+    # what is too long follows from the settings; only a device can say what it has no memory for
+    long = [name for name, reason in reasons.items() if reason == "too_long"]
+    expected = too_long(length, completion.fingerprint.long_sequences)
+    if (np.isin(keys, np.array(long, dtype="S64")) != expected).any():
+        raise StoreError(
+            f"{record}: skips other sequences as too long than are too long",
+            remedy=again,
+            path=record,
+        )
+    return Bucket(
+        path.stem,
+        keys[kept],
+        length[kept],
+        completion.fingerprint,
+        completion.parts,
+        record,
+        again,
+        completion,
+    )
+
+
+def is_done(bucket: Path, record: Path, root: Path, fingerprint: Fingerprint) -> bool:
+    """Tell whether the completion record of a bucket is of this fingerprint and these sequences,
+    and no sequence of the bucket is missing in the store at `root`.
+
+    A sequence that found no device memory counts as missing: this device may have more.
+    """
+    try:
+        bucket_here = read_bucket(bucket, record)
+        completion = bucket_here.completion
+        if completion.fingerprint != fingerprint:
+            return False
+        if "out_of_memory" in completion.reasons.values():
+            return False
+        store = Store(root, fingerprint)
+        parts = current_parts(completion.parts, store.folder)
+        if store.infos([store.parts_folder / part.name for part in parts]) != list(parts):
+            return False
+        locate(bucket_here, root)
+    except (PlmEmbedError, FileNotFoundError) as error:
+        if record.exists():
+            log.info("bucket %s is not done: %s", bucket.stem, error)
+        return False
+    return True
+
+
+def is_recorded(bucket: Path, record: Path) -> bool:
+    """Tell whether a completion record is of this bucket, without a look at the store: enough for
+    `plm-embed watch`, since a record is written when no sequence is missing.
+    """
+    try:
+        if record.stat().st_mtime_ns >= bucket.stat().st_mtime_ns:
+            return True
+        # of a copy, or of other sequences
+        keys = key_array(bucket_table(bucket, ["key"])["key"])
+        return keys_sha256(keys) == read_completion(record).keys_sha256
+    except (PlmEmbedError, OSError, ValueError):
+        return False
