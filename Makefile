@@ -25,7 +25,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-workflow test-clusters test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 
-demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
+# The demo shows the workflow, not the speed: .venv has no torch for GPUs, and the sample needs none.
+demo: export CUDA_VISIBLE_DEVICES = -1
+demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), on the CPU, sum it up
+	@echo "On the CPU, also where there is a GPU: the sample is small. docs/laptop.md has the installation for GPUs."
 	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
 	@$(BIN)/snakemake --cores $(CORES) --quiet host rules --config buckets=1 # its 129 sequences take less time than a second job's start
 	@$(BIN)/python -m plm_embed summary results
@@ -64,13 +67,14 @@ test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a rea
 	$(BIN)/python -m pytest executors/slurm/tests
 	$(BIN)/python -m pytest tests/slurm --durations=5 -n $(CLUSTERS) --dist loadfile || test $$? = 5
 
-# Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
-gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes
+# Nothing of .venv: the machine's own python3 has the torch that fits its driver, and numpy. What else it lacks comes as wheels.
+gpu-check:  ## on a machine with a GPU, without a network: a verdict in under 9 minutes
 	@test -z "$(WHEELS)" || $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target wheels/site $(WHEELS)
-	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu $(GPU_CHECK)
+	@PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(GPU_PYTHON) benchmarks/gpu $(GPU_CHECK)
 
-gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
-	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0
+gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack, for the same Python
+	grep -hiE '^(backports.zstd|click|fair-esm|h5py|iniconfig|packaging|pluggy|pyarrow|pygments|pytest|pyyaml|safetensors|tokenizers)==' \
+	  requirements/base.txt requirements/test.txt | xargs $(GPU_PYTHON) -m pip download --quiet --no-deps --dest wheels
 
 lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the Dockerfile
 	$(BIN)/ruff check $(CODE)

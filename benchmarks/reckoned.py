@@ -154,7 +154,7 @@ def written_down(model: Model, within: bool) -> Iterator[Recorder]:
             recorder.note("norms", *(x,) * (1 + keep), out)
             return out
 
-        def query_key(qkv: Tensor, _: Any, __: float, rotary: Any) -> None:
+        def query_key(qkv: Tensor, _: Any, rotary: Any, **__: Any) -> None:
             parts = qkv[:, :2]
             recorder.note("norm and angles of q and k", parts, parts, *(rotary or ()))
 

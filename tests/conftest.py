@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Triton looks at it when it is first imported, and torch imports it now and then
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# the suites' own torch computes on the CPU, also on a machine with a GPU, which would be an error
+if Path("/dev/nvidiactl").exists() and version("torch").endswith("+cpu"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 # what starts the tests in the background may ignore these, and so would all that the tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,14 +4,17 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
-from plm_embed.inference.pipeline import token_budget
+from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
+from plm_embed.inference.pipeline import Inference, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.inference.room import token_budget
 from plm_embed.kernels import attention, elementwise, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
@@ -19,6 +22,7 @@ from plm_embed.models.families.esm.family import ESM1B, ESM2
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
 from plm_embed.models.registry import MODELS
+from plm_embed.store.hdf5 import encode
 from support.checkpoints import mean_of
 
 pytestmark = pytest.mark.gpu
@@ -143,8 +147,8 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
     print("attention kernels:", dtype, tried)
     assert tried
     capable = torch.cuda.get_device_capability(CUDA) >= (8, 0)
-    if dtype != "float32" and capable and hasattr(torch.nn.attention, "varlen"):
-        assert tried[0].startswith("torch varlen_attn")
+    if dtype != "float32" and capable:
+        assert tried[0] == "torch FlashAttention"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tfloat32", *half_types()])
@@ -237,6 +241,24 @@ def test_the_budget_comes_from_the_free_memory() -> None:
     budget = token_budget(engine, [WIDE.layers])
     assert budget % ROWS["cuda"] == 0
     assert ROWS["cuda"] <= budget <= TOKENS["cuda"]
+
+
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+def test_rows_that_are_rounded_on_the_device_arrive_whole(storage: StorageDtype) -> None:
+    engine = engine_of(WIDE, CUDA, "float32")
+    fingerprint = Fingerprint(
+        "m", "0", (WIDE.layers,), ("per_residue",), LongSequences(), "float32", "float32", "e"
+    )
+    plain = Inference(engine, fingerprint)
+    ours = Inference(engine, replace(fingerprint, storage_dtype=storage))
+    texts = [[random_sequence(700, 9 * n + i) for i in range(9)] for n in range(4)]
+    launched = [ours.launch(each, engine.prepare(each)) for each in texts]  # all are under way
+    for each, waited_for in zip(texts, launched, strict=True):
+        expected = plain.collect(plain.launch(each, engine.prepare(each)))
+        for found, exact in zip(ours.collect(waited_for), expected, strict=True):
+            (name,) = exact
+            assert np.array_equal(found[name], encode(exact[name], storage))
+            assert largest_number(found, name) == np.abs(exact[name]).max()
 
 
 DIGEST = """

@@ -44,6 +44,8 @@ QUICK = [
     "--jobs",
     "8",
 ]
+ANY_PBS = "pbs"
+"""The profile for any PBS, one GPU for a job."""
 CONFIG = {"buckets": 2, "speed": {"device": "cpu", "flush_minutes": 0.01}}
 
 

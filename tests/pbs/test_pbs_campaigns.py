@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from conftest import CONFIG, REAL, Campaign
+from conftest import ANY_PBS, CONFIG, REAL, Campaign
 from plm_embed.jobs.completion_record import Completion, read_completion
 from support.campaign_runs import ROOT
 from support.demo import GATHERED
@@ -38,7 +38,7 @@ def test_one_gpu_per_job(
     odd = 'mit leer (x) [y] it\'s $HOME & so; "größe" 日本'
     folder = campaign.folder.rename(campaign.folder.parent / odd)
     campaign = Campaign(folder, f"Ergebnisse {odd}")
-    campaign.run("pbs", buckets=1, results=campaign.results)
+    campaign.run(ANY_PBS, buckets=1, results=campaign.results)
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
     assert all(record.worker.job for record in records(campaign))
@@ -52,7 +52,7 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
     """One submission of two nodes takes all buckets."""
     resources = ["--set-resources", "embed:nodes=2", "embed:gpu=1", "embed:runtime=60"]
     speed = CONFIG["speed"] | {"buckets_per_submission": 4}  # type: ignore[operator]
-    campaign.run("pbs", GATHERED, *resources, buckets=4, speed=speed)
+    campaign.run(ANY_PBS, GATHERED, *resources, buckets=4, speed=speed)
     assert campaign.master() == undisturbed.master()
     assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 1
     assert sum(record.computed for record in records(campaign)) == 129
@@ -61,14 +61,14 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
 @pytest.mark.usefixtures("any_pbs")
 def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campaign) -> None:
     """The job goes on, the same command takes it over, and no sequence is computed twice."""
-    command = campaign.command("pbs", GATHERED, buckets=1)
+    command = campaign.command(ANY_PBS, GATHERED, buckets=1)
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(campaign.vectors.glob("store/*/fingerprint.json")) and first.poll() is None:
         time.sleep(0.1)
     assert first.poll() is None
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    campaign.run("pbs", GATHERED, "--nolock", buckets=1)
+    campaign.run(ANY_PBS, GATHERED, "--nolock", buckets=1)
     assert campaign.master() == undisturbed.master()
     rows = sum(
         int(path.stem.split("-")[2]) for path in campaign.vectors.glob("store/*/parts/[0-9a-f]*.h5")
@@ -113,7 +113,7 @@ def test_two_hundred_live_jobs_cost_the_main_process_little(
         "--set-resources",
         "embed:pbs_queue=stoppedq",
     ]
-    command = campaign.command("pbs", *options, buckets=200)
+    command = campaign.command(ANY_PBS, *options, buckets=200)
     with (campaign.folder / "out").open("w") as out:
         running = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import QUICK
+from conftest import ANY_PBS, QUICK
 from support.campaign_runs import ROOT
 from support.deployed import deployed, repository_of_the_rules
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.workflow
 @pytest.mark.usefixtures("pbs")
 def test_a_job_reads_the_rules_of_a_repository(tmp_path: Path) -> None:
     folder = deployed(tmp_path / "deployed", repository_of_the_rules(tmp_path / "plm-embed"))
-    profile = ["--profile", str(ROOT / "profiles" / "pbs"), *QUICK, "--until", "deduplicate"]
+    profile = ["--profile", str(ROOT / "profiles" / ANY_PBS), *QUICK, "--until", "deduplicate"]
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *profile, "--config", "buckets=1"], cwd=folder,
         check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

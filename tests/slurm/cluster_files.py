@@ -35,7 +35,7 @@ SlurmdTimeout=300
 # a busy machine may take its time
 BatchStartTimeout=300
 UnkillableStepTimeout=600
-KillWait=5
+KillWait=30
 CompleteWait=0
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=2,sched_min_interval=100000
@@ -64,7 +64,7 @@ PartitionName=cpu      Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
 PartitionName=gpu      Nodes=g1,g2 PriorityTier=10 PreemptMode=OFF
 PartitionName=requeued Nodes=g1,g2 PriorityTier=1  PreemptMode=REQUEUE GraceTime=0
 PartitionName=ended    Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=0
-PartitionName=warned   Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=120
+PartitionName=warned   Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=5
 """
 GRES_CONF = """\
 NodeName=g1 Name=gpu Type=a100 File={folder}/devices/g1-nvidia[0-{last}]

@@ -152,14 +152,17 @@ class Campaign(SnakemakeRun):
 
     def states(self) -> dict[str, list[str]]:
         """Return the accounted states of each job of this campaign, in order."""
-        names = re.findall(r"SLURM run ID: (\S+)", self.words())
-        lines = self.cluster.run(
-            "sacct", "-X", "-D", "-n", "-P", "--format=JobID,State", f"--name={','.join(names)}"
-        ).splitlines()
         states: dict[str, list[str]] = {}
-        for job, state in (line.split("|") for line in lines):
+        for job, state, _ in self.accounted("JobID", "State"):
             states.setdefault(job, []).append(state.split()[0])
         return states
+
+    def accounted(self, *fields: str) -> list[list[str]]:
+        """Return these fields, and the name, of each time that a job of this campaign was run."""
+        runs = re.findall(r"SLURM run ID: (?:\w+_)?(\w{8})-", self.words())
+        asked = f"--format={','.join(fields)},JobName"
+        lines = self.cluster.run("sacct", "-X", "-D", "-n", "-P", asked).splitlines()
+        return [line.split("|") for line in lines if line.endswith(tuple(runs))]
 
     def master(self) -> dict[str, object]:
         """What the master holds and says, but for the commit: this clone may have moved on between

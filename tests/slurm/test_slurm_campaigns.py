@@ -86,23 +86,6 @@ def test_dna(cluster: Cluster, tmp_path: Path) -> None:
         assert np.array_equal(embeddings["c0"], embeddings["c20"])
 
 
-def test_job_arrays(embedding: Callable[..., Campaign], undisturbed: Campaign) -> None:
-    """One array instead of two jobs, here with the type of the GPU named; a task that dies is
-    submitted again.
-    """
-    campaign = embedding(buckets=2)
-    campaign.edit_profile(("# gpu_model: a100", "gpu_model: h100"))
-    with campaign.running(GATHERED, "--slurm-steady-array-jobs", "embed"):
-        campaign.hold(0, 1)
-        assert {campaign.gpus_of(bucket) for bucket in range(2)} == {("g2", gpu) for gpu in "01"}
-        kill(campaign.processes(1))
-        campaign.expire_claims(1)
-        campaign.go_on(0)
-    assert len([job for job in campaign.states() if "_" in job]) >= 2
-    assert campaign.computed_again() == 0
-    assert campaign.master() == undisturbed.master()
-
-
 def test_scratch_that_cannot_be_used(embedding: Callable[..., Campaign]) -> None:
     """One of two jobs is given a folder that is bad on its node: the log's path, its last lines,
     cause and remedy are on the screen.

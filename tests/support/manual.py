@@ -111,6 +111,10 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "plm-embed search results query.fasta --index": ("", "there is no index; test_approximate.py"),
     "make gpu-wheels": ("make -n gpu-wheels", "needs a network"),
     "make gpu-check": ("make -n gpu-check", "needs a GPU"),
+    'make gpu-check GPU_CHECK="--weights esm2_t33_650M_UR50D.pt"': (
+        "make -n gpu-check",
+        "needs a GPU and real weights",
+    ),
     "pip install umap-learn plotly": (
         "",
         "requirements/test.txt installs it, and umap_of_proteins.py needs it",

@@ -1,152 +1,162 @@
-"""`make gpu-check` on a machine without a GPU: a tiny model on the CPU takes its every step."""
+"""`make gpu-check` without a GPU: its rehearsal on the CPU, and what it calls a failure."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-import time
-from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
-from plm_embed.kernels import attention
+from plm_embed.accuracy import SelfTest
+from support.campaigns import completion
 
 ROOT = Path(__file__).parents[2]
-TESTS = ROOT / "tests"
-KNOWN = [
-    str(path)
-    for path in (ROOT / "workflow" / "src", TESTS, TESTS / "support" / "tiny_models_known")
-]
-"""Where a Python finds the package, and the tiny models of the families."""
+CHECK = ROOT / "benchmarks" / "gpu"
 
 
-def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        "make",
-        "gpu-check",
-        f"GPU_PYTHON=env PYTHONPATH={os.pathsep.join(KNOWN)} {sys.executable}",
-        f"GPU_CHECK={' '.join(arguments)}",
-    ]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+def gpu_check(
+    arguments: str, python: str = sys.executable, **more: str
+) -> subprocess.CompletedProcess[str]:
+    command = ["make", "gpu-check", f"GPU_PYTHON={python}", f"GPU_CHECK={arguments}", "WHEELS="]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} | more
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment
     )
 
 
 @pytest.mark.workflow
-def test_every_step_on_the_cpu(tmp_path: Path) -> None:
-    tiny = "esm2_t3_untrained"
-    families = ("prott5_tiny", "dnabert_tiny")
-    ended = gpu_check(
-        *("--device", "cpu", "--models", tiny, "--job-model", tiny, "--tokens", "300"),
-        *("--seconds", "3600"),  # on a busy machine, too
-        *("--families", *families),
-        *("--output", str(tmp_path / "found.json")),
-    )
+def test_a_rehearsal_on_the_cpu_passes(tmp_path: Path) -> None:
+    weights = ROOT / "config" / "demo" / "esm2_t3_untrained.pt"
+    ended = gpu_check(f"--device cpu --weights {weights} --output {tmp_path / 'found.json'}")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert not found["problems"]
-    assert found["tests"]["exit_code"] == 5  # none chosen: there is no GPU
-    cpu = torch.device("cpu")
-    expected = {
-        f"{dtype}, {kernel.name}"
-        for dtype in ("float32", "bfloat16", "float16")
-        for kernel in attention._candidates(cpu, getattr(torch, dtype))
-    }
-    assert set(found[tiny]["accuracy"]) == expected
-    assert all(entry["worst_cosine"] > 0.9999 for entry in found[tiny]["accuracy"].values())
-    for row in found[tiny]["throughput"].values():
-        assert not row["problems"]
-        assert row["rounds"] == 5
-        assert row["variants"]["fair-esm as shipped, float32"]["ours_is_faster_by"] is not None
-        assert row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] > 0
-        assert row["variants"]["plm-embed bfloat16, 4,096 tokens at a time"]["tokens_per_second"]
-    kernels = found["kernels"]
-    assert kernels["copy_bytes_per_second"] > 0
-    assert all(seconds > 0 for ways in kernels["sums"].values() for seconds in ways.values())
-    assert all(ways["products"] > 0 for ways in found["activations"].values())
-    assert 0 < len(kernels["profile"]) <= 20
-    assert 0.5 < sum(each["share"] for each in kernels["profile"]) <= 1.001
-    assert [row["usual"] for row in kernels["rows"].values()] == [False, False, True, False]
-    assert all(row["tokens_per_second"] > 0 for row in kernels["rows"].values())
-    with_biases = next(attention._candidates(cpu, torch.bfloat16, by_distance=True)).name
-    for family in families:
-        assert found[family]["rounds"] == 5
-        assert found[family]["accuracy"]["worst_cosine"] > 0.999
-        assert found[family]["kernels"]["attention"] == with_biases
-        assert found[family]["share_of_matrix_rate"] > 0
-    assert found["dnabert_tiny"]["letters_per_second"] > found["dnabert_tiny"]["tokens_per_second"]
-    assert found["job"]["self_test"]["batch_invariant"]
-    assert 0 < found["job"]["busy"] <= 1
+    device, job, matrices, last = ended.stdout.splitlines()[-4:]
+    assert device.startswith("ok    device: ")
+    assert job.startswith("ok    esm2_t3_untrained: known answers: none are known for ")
+    assert "self-test passed in float32; cosine 1.0000" in job
+    assert "equal bits in 5 places" in job
+    assert " tokens/s" in job
+    assert matrices.startswith("ok    esm2_t3_untrained per residue: 4,")
+    assert last.startswith("PASS: all 3 lines")
+    report = json.loads((tmp_path / "found.json").read_text())
+    assert report["verdict"] == [device, job, matrices]
+    assert all(step["ended"] == 0 for step in report["steps"].values())
+
+
+BROKEN = """
+from dataclasses import replace
+from plm_embed.kernels import elementwise
+right = elementwise.norm
+
+def without_bias(x, by, dtype, *, keep=False):
+    return right(x, replace(by, bias=None), dtype, keep=keep)
+
+def by_place(x, by, dtype, *, keep=False):
+    y = right(x, by, dtype, keep=keep)
+    y[200:] *= 1 + 1e-6
+    return y
+
+elementwise.PLAIN = replace(elementwise.PLAIN, norm={broken})
+"""
 
 
 @pytest.mark.workflow
-def test_without_a_gpu_it_says_so() -> None:
-    ended = gpu_check()
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [("without_bias", "self-test failed on "), ("by_place", "other bits in 3 of 5 places")],
+)
+def test_a_broken_kernel_fails_it(tmp_path: Path, broken: str, said: str) -> None:
+    """With random weights."""
+    (tmp_path / "sitecustomize.py").write_text(BROKEN.replace("{broken}", broken))
+    python = f"env PYTHONPATH={tmp_path}:{ROOT / 'workflow' / 'src'} {sys.executable}"
+    ended = gpu_check(f"--device cpu --output {tmp_path / 'found.json'}", python)
+    assert ended.returncode == 2, ended.stdout + ended.stderr  # make's, of 1
+    job, last = ended.stdout.splitlines()[-2:]
+    assert job.startswith("FAIL  esm2_t3_untrained: ")
+    assert said in job
+    assert last.startswith("FAIL: 1 of 2 lines")
+
+
+@pytest.mark.workflow
+def test_without_a_gpu_it_fails(tmp_path: Path) -> None:
+    ended = gpu_check(f"--output {tmp_path / 'found.json'}")
     assert ended.returncode == 2
-    assert "no usable CUDA device" in ended.stdout
+    device, last = ended.stdout.splitlines()[-2:]
+    assert device.startswith("FAIL  device: ")
+    assert "no usable CUDA device" in device
+    assert last.startswith("FAIL: 1 of 1 lines")
+
+
+def test_what_is_missing_comes_with_the_command_that_fetches_it() -> None:
+    """In a Python without any package."""
+    ended = subprocess.run(
+        [sys.executable, "-S", str(CHECK)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("missing: torch, numpy, backports.zstd, click, fair-esm, h5py, ")
+    assert "make gpu-wheels" in ended.stderr
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command as a module, with little patience."""
-    folder = ROOT / "benchmarks" / "gpu"
-    monkeypatch.syspath_prepend(folder)
-    found = importlib.util.spec_from_file_location("gpu_check_steps", folder / "__main__.py")
-    assert found and found.loader
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    monkeypatch.setattr(module, "SECONDS_MORE", 0.2)
-    monkeypatch.setattr(module, "SECONDS_TO_END", 0.2)
+def check(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(CHECK)
+
+    def module(name: str) -> ModuleType:
+        return __import__(name)
+
     return module
 
 
+def test_a_step_that_hangs_or_dies_has_failed(
+    tmp_path: Path, check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = check("run")
+    steps = run.Check("cpu", tmp_path)
+    with pytest.raises(run.StepError, match="the step: -6"):
+        steps.run("the step", ["sh", "-c", "kill -6 $$"])
+    with pytest.raises(run.StepError, match=r"the step: a b c d$"):
+        steps.run("the step", ["sh", "-c", "printf 'x\\na\\n\\nb\\nc d\\n' >&2; exit 1"])
+    monkeypatch.setattr(run, "LIMIT", 0.2)
+    with pytest.raises(run.StepError, match="the step: no end after 0 s"):
+        steps.run("the step", ["sh", "-c", "echo begun; exec sleep 30"])
+    assert steps.details["the step"]["stdout"] == "begun\n"
+
+
+SOUND = SelfTest(1e-3, 0.99999, True, "torch FlashAttention", "Triton, sums within products")
+FELL_BACK = "torch (fallback: Triton's kernels: they are off by 0.03)"
+EVERYWHERE = {"all": 327, "different": 0}
+
+
 @pytest.mark.parametrize(
-    ("script", "problem"),
-    [("kill -6 $$", "its process ended with -6"), ("exec sleep 30", "its process hung")],
+    ("tested", "speed", "places", "wrong"),
+    [
+        ({}, 300e3, EVERYWHERE, ""),
+        ({}, 160e3, EVERYWHERE, ""),
+        ({}, 140e3, EVERYWHERE, "140,000 tokens/s (on paper 400,000, in plan 300,000)"),
+        ({"elementwise": FELL_BACK}, 300e3, EVERYWHERE, FELL_BACK),
+        ({}, 300e3, {"all": 327, "different": 3}, "other bits in 3 of 327 places"),
+        ({"batch_invariant": False}, 300e3, EVERYWHERE, "other bits in 0 of 327 places"),
+    ],
 )
-def test_a_step_that_aborts_or_hangs_is_a_problem_of_its_own(
-    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch, script: str, problem: str
+def test_what_a_job_is_judged_by(
+    check: Any, tested: dict[str, Any], speed: float, places: dict[str, int], wrong: str
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    asked = Namespace(device="cpu", tokens=300, models=["8M"], job_model="8M")
-    found, said = steps.step(asked, "kernels", 0.1)
-    assert (found, said[: len(problem)]) == ({}, problem)
+    record = completion(self_test=SelfTest(**vars(SOUND) | tested), tokens_per_second=speed)
+    line = check("lines").Line("650M")
+    check("lines").job_line(line, record, places, check("paper").Paper(400e3, 300e3, 10**6))
+    assert line.wrong == [wrong] * bool(wrong)
+    assert str(line).startswith("FAIL  650M: " if wrong else "ok    650M: self-test passed in ")
 
 
-def test_a_step_that_takes_too_long_keeps_what_it_found(
-    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(_: Namespace, found: dict[str, Any]) -> None:
-        found["first"] = 1
-        try:
-            time.sleep(30)
-        except Exception:  # as a peer that fails is left out
-            time.sleep(30)
+@pytest.mark.parametrize(("gpu", "least", "most"), [("Tesla T4", 10, 60), ("NVIDIA H100", 10, 16)])
+def test_its_work_fits_the_card(check: Any, gpu: str, least: float, most: float) -> None:
+    from plm_embed.models.registry import find_model
 
-    monkeypatch.setattr(steps, "measure", measure)
-    assert steps.take(Namespace(step="650M", seconds=0.1, output=tmp_path / "step.json")) == 1
-    written = json.loads((tmp_path / "step.json").read_text())
-    assert written["found"] == {"first": 1}
-    assert "it takes too long" in written["problem"]
-
-
-def test_it_says_when_triton_has_no_compiler(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.delenv("CC", raising=False)
-    assert "a C compiler or Python.h: fused kernels" in steps.here.missing()[1]
-
-
-def test_what_is_missing_comes_with_the_command_that_fetches_it(
-    steps: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(steps.here, "missing", lambda: (["h5py", "fair-esm"], []))
-    assert steps.main([]) == 2
-    assert "pip download --no-deps --dest wheels h5py fair-esm" in capsys.readouterr().out
+    paper, model = check("paper"), find_model("650M")
+    work = paper.on_paper(model, gpu, "cuda")
+    assert least <= work.tokens / work.planned <= most
+    assert paper.seconds_of(model, work) < 240
+    unknown = paper.on_paper(model, "another GPU", "cuda")
+    assert (unknown.planned, unknown.tokens) == (0, 32768)

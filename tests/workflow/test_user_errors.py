@@ -118,6 +118,15 @@ def test_no_gpu(folder: Path) -> None:
         "request a GPU and install requirements/cuda.txt, or compute on the CPU: device cpu",
     )
     told(done.stdout, *words, row="no usable CUDA device")
+    # as a cluster's job does it, whose resources ask for a GPU or not
+    log = folder / "results" / "logs" / "esm2_t3_untrained" / "embed" / "0000.log"
+    for asked, code in (("embed:gpu=0 embed:request_gpus=1", 1), ("embed:gpu=0", 0)):
+        log.unlink(missing_ok=True)
+        goal = "results/esm2_t3_untrained/embedded/0000.json"
+        options = ("--mode", "remote", "--set-resources", *asked.split())
+        job = snakemake(folder, goal, "--cores", "1", *options, buckets=1)
+        assert job.returncode == code, job.stdout
+        assert ("this job is shown none" in log.read_text()) is bool(code)
 
 
 def test_a_full_disk(folder: Path, small_disk: Path) -> None:

@@ -91,3 +91,13 @@ def store(wildcards, output):
 def weights_of(wildcards):
     """Return the options that name the source of a model's weights, and its adapter."""
     return weights_options(config, MODELS[wildcards.model])
+
+
+def gpu_required(wildcards, input, resources):
+    """Return the option by which a scheduler's job fails without the GPU that it asked for, by whatever name.
+
+    On this machine `gpu: 1` of the rule means a GPU if there is one.
+    """
+    names = ("gpu", "gpus", "nvidia_gpu", "request_gpus")
+    asked = any(resources.get(name) for name in names) or "gpu" in str(resources.get("gres", ""))
+    return ["--gpu-required"] * (asked and workflow.remote_exec)

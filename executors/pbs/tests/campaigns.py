@@ -9,6 +9,7 @@ two jobs of one name may ever have lived at the same time.
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,38 +32,11 @@ rule one:
     shell: "echo begun >> {{output}}; sleep {{params.seconds}}; echo $PBS_JOBID >> {{output}}"
 """
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
-OPTIONS = [
-    "--executor",
-    "pbs",
-    "--jobs",
-    "50",
-    "--latency-wait",
-    "5",
-    "--rerun-incomplete",
-    "--retries",
-    "3",
-]
-OPTIONS += [
-    "--pbs-status-interval",
-    "1",
-    "--pbs-unknown-seconds",
-    "4",
-    "--pbs-command-timeout",
-    "3",
-]
-TROUBLE = [
-    "kill",
-    "kill",
-    "interrupt",
-    "down",
-    "hang",
-    "delete",
-    "node",
-    "daemon",
-    "purge",
-    "none",
-    "none",
-]
+OPTIONS = shlex.split(
+    "--executor pbs --jobs 50 --latency-wait 5 --rerun-incomplete --retries 3 "
+    "--pbs-status-interval 1 --pbs-unknown-seconds 4 --pbs-command-timeout 3"
+)
+TROUBLE = "kill kill interrupt down hang delete node daemon purge none none"
 CALM_AFTER = 6  # starts, so that every campaign ends
 LONGEST = 400.0
 
@@ -76,30 +50,21 @@ def campaign(seed: int) -> str:
     with tempfile.TemporaryDirectory() as name, StandIn(config) as pbs:
         folder = Path(name)
         (folder / "Snakefile").write_text(SNAKEFILE)
-        environment = {**os.environ, "PATH": f"{pbs.bin}:{os.environ['PATH']}"}
+        os.environ["PATH"] = f"{pbs.bin}:{os.environ['PATH']}"
         code, starts = 1, 0
         while code != 0 and time.monotonic() - begun < LONGEST:
             starts += 1
-            subprocess.run(
-                [*SNAKEMAKE, "--unlock"],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                check=False,
-            )
+            unlock = [*SNAKEMAKE, "--unlock"]
+            subprocess.run(unlock, cwd=folder, capture_output=True, check=False)
             with (folder / f"run{starts}.log").open("w") as log:
                 process = subprocess.Popen(
-                    [*SNAKEMAKE, *OPTIONS],
-                    cwd=folder,
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
+                    [*SNAKEMAKE, *OPTIONS], cwd=folder, stdout=log, stderr=log,
                     start_new_session=True,
-                )
+                )  # fmt: skip
             while process.poll() is None and time.monotonic() - begun < LONGEST:
                 time.sleep(dice.uniform(0.5, 5))
                 if starts <= CALM_AFTER and process.poll() is None:
-                    kind = dice.choice(TROUBLE)
+                    kind = dice.choice(TROUBLE.split())
                     seen[kind] += 1
                     trouble(kind, pbs, process, dice)
             process.kill()
@@ -107,10 +72,8 @@ def campaign(seed: int) -> str:
         faults = problems(pbs, folder, code)
     seconds = time.monotonic() - begun
     told = ", ".join(f"{kind} {count}" for kind, count in sorted(seen.items()))
-    return (
-        f"{seed}: {'; '.join(faults) or 'ok'} ({starts} starts, "
-        f"{len(pbs.jobs)} jobs, {seconds:.0f} s; {told})"
-    )
+    verdict = "; ".join(faults) or "ok"
+    return f"{seed}: {verdict} ({starts} starts, {len(pbs.jobs)} jobs, {seconds:.0f} s; {told})"
 
 
 def trouble(kind: str, pbs: StandIn, process: subprocess.Popen[bytes], dice: random.Random) -> None:
@@ -143,24 +106,24 @@ def trouble(kind: str, pbs: StandIn, process: subprocess.Popen[bytes], dice: ran
 
 def problems(pbs: StandIn, folder: Path, code: int) -> list[str]:
     """What is wrong at the end."""
-    found = [] if code == 0 else [f"Snakemake ended with {code}"]
+    wrong = [] if code == 0 else [f"Snakemake ended with {code}"]
     for index in range(JOBS):
         path = folder / "out" / f"{index}.txt"
         lines = path.read_text().splitlines() if path.exists() else []
         if len(lines) != 2 or lines[0] != "begun" or not lines[1].endswith(".pbs01"):
-            found.append(f"output {index} is {lines}")
-    found += [f"{job.id} lives on" for job in pbs.jobs.values() if job.state != "F"]
+            wrong.append(f"output {index} is {lines}")
+    wrong += [f"{job.id} lives on" for job in pbs.jobs.values() if job.state != "F"]
     last: dict[str, float] = {}
     for job in sorted(pbs.jobs.values(), key=lambda job: job.number):
         if job.submitted < last.get(job.name, 0.0):
-            found.append(f"{job.id} ({job.name}) was submitted beside a living one")
+            wrong.append(f"{job.id} ({job.name}) was submitted beside a living one")
         last[job.name] = job.ended or time.time()
-    return found
+    return wrong
 
 
 if __name__ == "__main__":
     # in the background it is ignored, and that is inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    first, last_seed = map(int, sys.argv[1:])
-    for number in range(first, last_seed + 1):
+    first, final = map(int, sys.argv[1:])
+    for number in range(first, final + 1):
         print(campaign(number), flush=True)

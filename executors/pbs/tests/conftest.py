@@ -16,8 +16,6 @@ from lean import lean_python
 from sites import Site, logged
 from standin import Config, StandIn
 
-pytest.register_assert_rewrite("recorded")  # its comparisons, too, show what differs
-
 # what starts the tests in the background may ignore these, and so would all that the tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -30,7 +28,7 @@ settings.register_profile(
 settings.load_profile("here")
 
 REAL = shutil.which("qsub") if os.environ.get("PBS_TEST_REAL") else None
-"""Asked for, never merely found: a qsub on PATH may belong to a server that is not there, or to a
+"""Asked for, never merely made: a qsub on PATH may belong to a server that is not there, or to a
 site's users.
 """
 
@@ -63,16 +61,16 @@ def site(tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     words = shlex.split(os.environ.get("PBS_TEST_ARGS", ""))
     if REAL:
         folder = Path(tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path)))
-        found = logged(Site(folder, words), REAL, monkeypatch)
-        yield found
-        found.stop()
+        made = logged(Site(folder, words), REAL, monkeypatch)
+        yield made
+        made.stop()
         return
     with StandIn() as pbs:
         pbs.config.speed, pbs.config.kill_delay = 60, 1
         monkeypatch.setenv("PATH", str(pbs.bin), prepend=":")
-        found = logged(Site(tmp_path, words, python), str(pbs.bin / "qsub"), monkeypatch)
-        yield found
-        found.stop()
+        made = logged(Site(tmp_path, words, python), str(pbs.bin / "qsub"), monkeypatch)
+        yield made
+        made.stop()
 
 
 @pytest.fixture
@@ -82,9 +80,9 @@ def lever(
     pbs: StandIn,  # noqa: ARG001 (the commands on PATH)
 ) -> Iterator[Site]:
     """A site on the stand-in, whose server a test may stop and break."""
-    found = Site(tmp_path, [], python)
-    yield found
-    found.stop()
+    made = Site(tmp_path, [], python)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

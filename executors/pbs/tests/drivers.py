@@ -25,7 +25,7 @@ class Driver:
     pbs: StandIn
     submitted: dict[str, tuple[str, bool]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     held: int = 0
 
     def __post_init__(self) -> None:
@@ -38,26 +38,26 @@ class Driver:
             ),
             refused=lambda request, error: self.refused.update({request.name: str(error)}),
             in_queue=lambda _queue: self.held,
-            crashed=lambda error: self.said.append(repr(error)),
-            say=self.said.append,
+            crashed=lambda error: self.messages.append(repr(error)),
+            say=self.messages.append,
             pause=0.05,
         )
         self.submitter.start()
 
     def request(
-        self, name: str = "embed-0", *words: str, queue: str = "workq", work: str = "w"
+        self, name: str = "train-0", *words: str, queue: str = "workq", work: str = "w"
     ) -> Request:
         script = self.folder / f"{name}.sh"
         script.write_text("#!/bin/sh\nsleep 600\n")
         log = self.folder / "logs" / f"{name}.log"
-        found = ("-N", name, "-q", queue, "-j", "oe", "-o", str(log), *words)
-        return Request(name, work, queue, None, found, script, log)
+        options = ("-N", name, "-q", queue, "-j", "oe", "-o", str(log), *words)
+        return Request(name, work, queue, None, options, script, log)
 
     def add(self, request: Request) -> Request:
         self.submitter.add(request)
         return request
 
-    def wait(self, name: str = "embed-0") -> tuple[str, bool]:
+    def wait(self, name: str = "train-0") -> tuple[str, bool]:
         until(lambda: name in self.submitted or name in self.refused)
         return self.submitted[name]
 
@@ -71,8 +71,8 @@ class Looker:
     def __init__(self, folder: Path, pbs: StandIn, unknown_seconds: float = 0.3) -> None:
         self.folder, self.pbs = folder, Cut(pbs)
         self.ledger = Ledger(folder / "ledger")
-        self.said: list[str] = []
-        self.watch = Watch(self.pbs, self.ledger, unknown_seconds, self.said.append)
+        self.messages: list[str] = []
+        self.watch = Watch(self.pbs, self.ledger, unknown_seconds, self.messages.append)
         self.jobs: list[Job] = []
 
     def job(self, command: str, *words: str, record: bool = True) -> Job:

@@ -27,6 +27,11 @@ UNTIL_GO = "touch begun; while ! test -e go; do sleep 0.1; done; echo $PBS_JOBID
 """A job that lasts until the test lets it end."""
 
 
+OPTIONS = shlex.split(
+    "--executor pbs --jobs 300 --latency-wait 5 --pbs-status-interval 1 --pbs-unknown-seconds 3"
+)
+
+
 @dataclass
 class Site:
     """A working directory, and Snakemake in it."""
@@ -39,34 +44,15 @@ class Site:
     def write(
         self, count: int = 3, seconds: float = 0.2, shell: str = COMMAND, runtime: str = "60"
     ) -> None:
-        found = {"count": count, "seconds": seconds, "shell": shell, "runtime": runtime}
-        text = SNAKEFILE.format(**found)
+        text = SNAKEFILE.format(count=count, seconds=seconds, shell=shell, runtime=runtime)
         (self.folder / "Snakefile").write_text(text)
 
     def start(self, *words: str, read: bool = False) -> subprocess.Popen[bytes]:
         """Its output goes to a file, or to who reads it: `stdout` of the process."""
-        command = [
-            self.python,
-            "-m",
-            "snakemake",
-            "--executor",
-            "pbs",
-            "--jobs",
-            "300",
-            "--latency-wait",
-            "5",
-        ]
-        command += [
-            "--pbs-status-interval",
-            "1",
-            "--pbs-unknown-seconds",
-            "3",
-            "--pbs-command-timeout",
-            "60",
-        ]
+        command = [self.python, "-m", "snakemake", *OPTIONS, *self.arguments, *words]
         with (self.folder / "snakemake.out").open("w") as out:
             process = subprocess.Popen(
-                [*command, *self.arguments, *words],
+                command,
                 cwd=self.folder,
                 stdout=subprocess.PIPE if read else out,
                 stderr=subprocess.STDOUT,
@@ -76,11 +62,11 @@ class Site:
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> str:
-        """Wait for Snakemake; what it said."""
+        """Wait for Snakemake; its output."""
         process.wait(timeout=PATIENCE)
         return (self.folder / "snakemake.out").read_text()
 
-    def said(self, words: str) -> bool:
+    def printed(self, words: str) -> bool:
         return words in (self.folder / "snakemake.out").read_text()
 
     def go(self) -> None:
@@ -89,8 +75,7 @@ class Site:
 
     def snakemake(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        out = self.end(process)
-        return process.returncode, out
+        return process.wait(PATIENCE), self.end(process)
 
     def stop(self) -> None:
         """Leave no Snakemake behind when a test fails."""
@@ -116,11 +101,8 @@ class Site:
     def live(self) -> list[str]:
         """Ids of this folder's jobs: the user may have others."""
         ours = {number(line) for line in lines(self.folder / "ids")}
-        return [
-            found
-            for found in run("qselect -u $(id -un)", self.folder).stdout.split()
-            if number(found) in ours
-        ]
+        ids = run("qselect -u $(id -un)", self.folder).stdout.split()
+        return [job_id for job_id in ids if number(job_id) in ours]
 
 
 def lines(path: Path) -> list[str]:

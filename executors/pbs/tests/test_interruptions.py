@@ -2,18 +2,15 @@
 run.
 """
 
-import logging
 import os
 import re
 import signal
-import threading
 import time
 
 import pytest
 
 from shell import PATIENCE, until
 from sites import UNTIL_GO, Site
-from snakemake_executor_plugin_pbs.cancel import second_interrupt_explained
 from standin import StandIn
 
 pytestmark = pytest.mark.pbs
@@ -46,7 +43,7 @@ def test_a_terminated_snakemake_waits_for_its_jobs_and_submits_no_more(site: Sit
     first = site.start("--jobs", "1")
     until(lambda: site.queued() == 1)
     os.kill(first.pid, signal.SIGTERM)
-    until(lambda: site.said(ENDING))
+    until(lambda: site.printed(ENDING))
     site.go()
     out = site.end(first)
     assert first.returncode != 0
@@ -67,7 +64,7 @@ def test_a_terminated_snakemake_ends_though_submissions_wait(lever: Site, pbs: S
     until(lambda: len(pbs.jobs) == 1)
     until(lambda: pbs.count("qsub") >= 2)
     os.kill(process.pid, signal.SIGTERM)
-    until(lambda: lever.said(ENDING))
+    until(lambda: lever.printed(ENDING))
     lever.go()
     out = lever.end(process)
     assert process.returncode != 0
@@ -194,29 +191,21 @@ def test_ctrl_c_within_a_message_of_snakemake_is_not_lost(lever: Site, pbs: Stan
     assert not lever.outputs()
 
 
-class PressedIn(logging.Handler):
-    """Writes under a lock, as Snakemake's own handler; Ctrl-C comes within the first message."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.free, self.told = threading.Lock(), list[str]()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with self.free:
-            self.told.append(record.getMessage())
-            if len(self.told) == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-                self.told.append("written")
-
-
-def test_an_impatient_ctrl_c_within_a_message_is_answered_after_it() -> None:
-    logger, handler = logging.Logger("here", logging.INFO), PressedIn()
-    logger.addHandler(handler)
-    with second_interrupt_explained(logger.info, lambda: None):
-        logger.info("Deleting")
-        until(lambda: len(handler.told) == 3)
-    assert handler.told[:2] == ["Deleting", "written"]
-    assert handler.told[2].startswith("Still deleting")
+def test_an_impatient_ctrl_c_is_answered_and_deletes_all_the_same(
+    lever: Site, pbs: StandIn
+) -> None:
+    pbs.config.queues["workq"].started = False
+    lever.write(count=2)
+    process = lever.start()
+    until(lambda: len(pbs.jobs) == 2)
+    pbs.down()
+    for words in ("are not deleted yet", "Still deleting PBS jobs. Press Ctrl-C again"):
+        os.killpg(process.pid, signal.SIGINT)
+        until(lambda words=words: lever.printed(words))
+    pbs.up()
+    out = lever.end(process)
+    assert "Traceback" not in out
+    assert {job.state for job in pbs.jobs.values()} == {"F"}
 
 
 def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs: StandIn) -> None:
@@ -240,7 +229,7 @@ def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: Sta
     process = lever.start()
     until(lambda: len(pbs.jobs) == 1)
     pbs.down()
-    until(lambda: lever.said("PBS does not answer"))
+    until(lambda: lever.printed("PBS does not answer"))
     lever.go()
     pbs.wait_for(1, "F")
     time.sleep(3)  # looks at ended jobs

@@ -9,8 +9,8 @@ import pytest
 from snakemake_interface_executor_plugins import utils
 
 from snakemake_executor_plugin_pbs.job_script import script_text
-from snakemake_executor_plugin_pbs.quoting import quoted_for_the_shell
 from snakemake_executor_plugin_pbs.site import load_site
+from snakemake_executor_plugin_pbs.workarounds import quoted_for_the_shell
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from snakemake_executor_plugin_pbs.site import load_site
 )
 def test_arguments_are_quoted_as_a_shell_reads_them(text: str) -> None:
     with quoted_for_the_shell():
-        found = utils.format_cli_arg("--wait-for-files", [text])
+        argument = utils.format_cli_arg("--wait-for-files", [text])
     shown = subprocess.run(
-        f"printf %s {found}", shell=True, check=True, capture_output=True, text=True
+        f"printf %s {argument}", shell=True, check=True, capture_output=True, text=True
     )
     assert shown.stdout == f"--wait-for-files{text}"
     assert utils.format_cli_arg("--x", ["it's"]) == '--x "it\'s"'  # Snakemake's own way is back

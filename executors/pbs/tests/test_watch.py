@@ -8,6 +8,7 @@ import pytest
 
 from drivers import Looker, answering
 from shell import run, until
+from snakemake_executor_plugin_pbs import watch as module
 from snakemake_executor_plugin_pbs.cancel import delete_all
 from snakemake_executor_plugin_pbs.commands import Answer
 from snakemake_executor_plugin_pbs.ledger import Entry
@@ -18,35 +19,12 @@ NOT_DUE = 1e12
 """As `inspected`: the turn of a job to be asked about doesn't come, however long a test takes."""
 
 
-def test_success_failure_and_running(looker: Looker) -> None:
-    good, bad, long = (
-        looker.job("true"),
-        looker.job("exit 3"),
-        looker.job("sleep 600", record=False),
-    )
-    looker.until(good, "success")
-    assert "(Exit_status 3)" in looker.until(bad, "failed").words
-    assert looker.look()[long.id].kind == "running"
-
-
-def test_jobs_that_live_are_not_asked_about(looker: Looker, pbs: StandIn) -> None:
-    for _ in range(5):
-        looker.job("sleep 600").inspected = NOT_DUE
-    for _ in range(3):
-        looker.look()
-    assert [name for _, name, _ in pbs.calls[5:]] == [
-        "qselect"
-    ] * 4  # the second look also names the held ones
-
-
 def test_two_hundred_jobs_cost_two_commands_a_look(
     looker: Looker, pbs: StandIn, tmp_path: Path
 ) -> None:
     for index in range(200):
         words = ["-q", "stoppedq", "-N", f"j{index}"]
-        pbs.answer(
-            {"command": "qsub", "words": words, "cwd": str(tmp_path), "path": "", "file": ""}
-        )
+        pbs.answer({"command": "qsub", "words": words, "cwd": str(tmp_path), "script": ""})
     looker.jobs = [
         Job(job.id, job.name, "stoppedq", "/log", inspected=-1e9) for job in pbs.jobs.values()
     ]
@@ -55,9 +33,9 @@ def test_two_hundred_jobs_cost_two_commands_a_look(
         start = len(pbs.calls)
         assert {verdict.kind for verdict in looker.look().values()} == {"running"}
         assert len(pbs.calls) - start <= 2
-    asked = [words for _, name, words in pbs.calls[before:] if name == "qstat"]
-    assert len(asked) == 5  # every other look into 40 of them, every one once
-    assert all(len(words) == 42 for words in asked)
+    questions = [words for _, name, words in pbs.calls[before:] if name == "qstat"]
+    assert len(questions) == 5  # every other look into 40 of them, every one once
+    assert all(len(words) == 42 for words in questions)
     for job in pbs.jobs.values():
         pbs.delete(job)
     start = len(pbs.calls)
@@ -104,23 +82,6 @@ def test_the_record_of_another_job_does_not_count(looker: Looker, pbs: StandIn) 
     looker.until(job, "failed")
 
 
-def test_state_e_is_still_running(looker: Looker, pbs: StandIn) -> None:
-    looker.job("true", "-o", str(looker.folder / "no/such/x.log"))
-    pbs.wait_for(1, "E")
-    looker.jobs[0].inspected = -1e9
-    assert looker.look()[looker.jobs[0].id].kind == "running"
-    assert pbs.count("qstat") == 1
-
-
-def test_walltime_memory_and_node_are_told(looker: Looker, pbs: StandIn) -> None:
-    job = looker.job("sleep 600", "-l", "walltime=0:00:30", "-r", "n")
-    assert "ran out of its walltime of 00:00:30" in looker.until(job, "failed").words
-    lost = looker.job("sleep 600", "-r", "n")
-    pbs.wait_for(2, "R")
-    pbs.fail_node(0)
-    assert "its node was lost" in looker.until(lost, "failed").words
-
-
 def test_a_preempted_rerunable_job_is_running_and_then_success(
     looker: Looker, pbs: StandIn
 ) -> None:
@@ -145,8 +106,8 @@ def test_a_job_held_for_ever_is_noticed(looker: Looker, pbs: StandIn) -> None:
     job.inspected = other.inspected = NOT_DUE
     pbs.wait_for(1, "H")
     assert looker.look()[job.id].kind == "running"
-    found = looker.look()
-    assert (found[job.id].kind, found[other.id].kind) == ("held", "running")
+    verdicts = looker.look()
+    assert (verdicts[job.id].kind, verdicts[other.id].kind) == ("held", "running")
     assert pbs.calls[-1][1:] == ("qstat", ["-x", "-f", job.id])
 
 
@@ -156,7 +117,7 @@ def test_a_waiting_jobs_comment_is_shown_once(looker: Looker, pbs: StandIn) -> N
     for _ in range(3):
         job.inspected = -1e9
         looker.look()
-    assert looker.said == [
+    assert looker.messages == [
         "PBS on waiting jobs, such as 1.pbs01 (job-0): Not Running: Queue not started."
     ]
     assert pbs.jobs[1].state == "Q"
@@ -173,10 +134,188 @@ def test_a_node_that_asked_for_the_end_of_a_job_is_named(looker: Looker, pbs: St
     )
 
 
+def test_a_job_that_a_routing_queue_dropped_fails_after_repeats(
+    looker: Looker, pbs: StandIn
+) -> None:
+    looker.job("true", "-q", "route1", "-l", "walltime=5:00:00")
+    job = looker.jobs[0]
+    job.queue = "route1"
+    start = time.monotonic()
+    verdict = looker.until(job, "failed")
+    assert "A routing queue drops a job without a word" in verdict.words
+    assert "queue route1" in verdict.words
+    assert time.monotonic() - start >= 0.3
+    assert pbs.count("qstat") >= module.LOOKS_BEFORE_LOST
+
+
+def test_a_purged_job_that_recorded_its_success_is_success(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("true")
+    pbs.wait_for(1, "F")
+    pbs.purge(1)
+    assert looker.look()[job.id].kind == "success"
+
+
+def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -> None:
+    pbs.config.history = False
+    good, bad, killed = (
+        looker.job("true"),
+        looker.job("exit 3"),
+        looker.job("sleep 600", record=False),
+    )
+    looker.until(good, "success")
+    assert "ended with exit code 3" in looker.until(bad, "failed").words
+    assert looker.look()[killed.id].kind == "running"
+    run("qdel -W force 3", looker.folder)
+    assert "keeps no history" in looker.until(killed, "failed").words
+    assert not any("-x" in words for _, name, words in pbs.calls[-6:] if name == "qstat")
+
+
+def test_a_history_switched_off_and_on_again_holds_nothing_up(looker: Looker, pbs: StandIn) -> None:
+    pbs.config.history = False
+    first, second, third = (
+        looker.job("true"),
+        looker.job("sleep 1"),
+        looker.job("sleep 1; exit 3", record=False),
+    )
+    looker.until(first, "success")
+    pbs.config.history = True
+    looker.jobs = [second, third]
+    looker.until(second, "success")
+    assert "(Exit_status 3)" in looker.until(third, "failed").words
+    pbs.config.history = False
+    fourth = looker.job("true")
+    pbs.wait_for(4, "F")
+    assert looker.look()[fourth.id].kind == "success"  # in one look: -x, and at once without it
+    assert looker.messages == []
+
+
+def test_a_job_that_ran_and_is_gone_with_its_history_is_told_as_such(
+    looker: Looker, pbs: StandIn
+) -> None:
+    job = looker.job("sleep 600", record=False)
+    pbs.wait_for(1, "R")
+    until(lambda: looker.ledger.began(job.name, job.id))
+    run("qdel -W force 1; qdel -x 1", looker.folder)
+    assert "it ran, and is gone from PBS's history" in looker.until(job, "failed").words
+
+
+def test_a_server_that_is_away_for_an_hour_leaves_every_job_running_and_is_told_once(
+    looker: Looker, pbs: StandIn
+) -> None:
+    job, short = looker.job("sleep 600"), looker.job("true")
+    pbs.wait_for(2, "F")
+    pbs.down()
+    for _ in range(120):  # an hour of looks, one every 30 s
+        assert {verdict.kind for verdict in looker.look().values()} == {"running"}
+    pbs.up()
+    looker.until(short, "success")
+    assert looker.look()[job.id].kind == "running"
+    assert len(looker.messages) == 2
+    assert "PBS does not answer" in looker.messages[0]
+    assert "PBS answers again" in looker.messages[1]
+
+
+def test_a_hung_server_holds_up_a_look_for_the_timeout_only(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("sleep 600")
+    pbs.hang()
+    assert looker.look()[job.id].kind == "running"
+    assert "gave no answer within 0.2 s" in looker.messages[0]
+    pbs.resume()
+
+
+def test_a_server_that_dies_between_the_two_commands_fails_nothing(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = looker.job("sleep 600")
+    answering(monkeypatch, lambda words: Answer(0 if words[0] == "qselect" else 255, "", ""))
+    for _ in range(10):
+        assert looker.look()[job.id].kind == "running"
+
+
+def test_an_answer_that_is_not_understood_ends_as_unknown_and_is_told(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither "running" for ever nor a failure at once; the job's own record decides whenever it is
+    there.
+    """
+    looker.watch.unknown_seconds = 0
+    job, good = looker.job("sleep 600", record=False), looker.job("true")
+    until(lambda: looker.ledger.exit_code(good.name, good.id) is not None)
+    answering(
+        monkeypatch,
+        lambda words: Answer(0, "", "") if words[0] == "qselect" else Answer(2, "", "qstat: bad"),
+    )
+    assert looker.look()[good.id].kind == "success"
+    looker.jobs = [job]
+    for _ in range(module.LOOKS_BEFORE_LOST - 2):
+        assert looker.look()[job.id].kind == "running"
+    verdict = looker.look()[job.id]
+    assert verdict.kind == "failed"
+    assert verdict.words == "it has ended, and PBS does not say how but: qstat: bad"
+
+
+def test_a_moved_job_is_decided_by_its_own_record(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = looker.job("sleep 600")
+    text = "Job Id: 1.pbs01\n    job_state = M\n\n"
+    answering(monkeypatch, lambda words: Answer(0, "" if words[0] == "qselect" else text, ""))
+    assert looker.look()[job.id].kind == "running"
+    looker.ledger.end(job.name).write_text("1.other 0\n")
+    assert looker.look()[job.id].kind == "success"
+
+
+def test_a_qselect_that_fails_says_so_again_and_ends_nothing(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers, so that "away" would be wrong; it may be a wrapper that is being mended."""
+    job = looker.job("sleep 600")
+    answering(monkeypatch, lambda _: Answer(2, "", "qselect: illegal option -- u\nusage: qselect"))
+    for _ in range(3):
+        assert looker.look()[job.id].kind == "running"
+    assert len(looker.messages) == 1
+    assert "`qselect -u" in looker.messages[0]
+    assert "illegal option -- u)" in looker.messages[0]
+    looker.watch._away_said -= module.REPEAT_AFTER
+    looker.look()
+    assert len(looker.messages) == 2
+
+
+def test_a_job_that_does_nothing_is_told_once(looker: Looker, pbs: StandIn) -> None:
+    """PBS may keep a job in R that has no process left, or whose node is gone."""
+    idle, busy = looker.job("sleep 600"), looker.job("sleep 600")
+    for number in (1, 2):
+        pbs.wait_for(number, "R")
+
+    def looks() -> None:
+        for job in looker.jobs:
+            job.inspected = -1e9
+        looker.look(), looker.look()
+
+    looks()
+    assert looker.messages == []
+    for job in looker.jobs:
+        job.busy -= module.IDLE_AFTER
+    pbs.jobs[2].cpu_time = "00:00:07"
+    looks()
+    looks()
+    (told,) = looker.messages
+    assert f"PBS shows {idle.id} ({idle.name}) as running" in told
+    assert "no CPU time for 30 minutes" in told
+    assert f"`qdel {idle.id}`" in told
+    pbs.jobs[1].cpu_time = "00:00:01"
+    looks()
+    assert len(looker.messages) == 1
+    idle.busy -= module.IDLE_AFTER
+    looks()
+    assert len(looker.messages) == 2
+    assert busy.id not in "".join(looker.messages)
+
+
 def delete(looker: Looker, patience: float = 300.0) -> list[str]:
     names = [job.name for job in looker.jobs]
     return delete_all(
-        looker.pbs, looker.ledger, names, patience=patience, pause=0.1, say=looker.said.append
+        looker.pbs, looker.ledger, names, patience=patience, pause=0.1, say=looker.messages.append
     )
 
 
@@ -225,7 +364,7 @@ def test_a_job_whose_qsub_gave_no_answer_is_found_by_name_and_deleted(
 def test_many_jobs_are_deleted_in_few_calls(looker: Looker, pbs: StandIn) -> None:
     for index in range(60):
         words = ["-q", "stoppedq", "-N", f"j{index}"]
-        pbs.answer({"command": "qsub", "words": words, "cwd": "/", "path": "", "file": ""})
+        pbs.answer({"command": "qsub", "words": words, "cwd": "/", "script": ""})
         looker.ledger.write(
             Entry(f"j{index}", "w", "stoppedq", "/log", time.time(), f"{index + 1}.pbs01")
         )

@@ -15,7 +15,7 @@ import pytest
 from lean import lean_python
 from shell import run, until
 from sites import SNAKEFILE, UNTIL_GO, Site
-from standin import StandIn
+from standin import Queue, StandIn
 
 pytestmark = pytest.mark.pbs
 
@@ -88,6 +88,21 @@ def test_a_refusal_for_good_is_told_once_and_not_retried(
     assert pbs.count("qsub") == 1
 
 
+def test_commands_that_take_other_options_end_the_run_in_words(
+    lever: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = lever.folder / "bin" / "qselect"
+    wrapper.parent.mkdir()
+    wrapper.write_text("#!/bin/sh\necho 'qselect: illegal option -- u' >&2; exit 2\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(wrapper.parent), prepend=":")
+    lever.write(count=2)
+    code, out = lever.snakemake()
+    assert code == 1
+    assert "fails: qselect: illegal option -- u. The PBS executor needs the commands of PBS" in out
+    assert 'File "' not in out
+
+
 def test_a_refusal_leaves_other_jobs_to_their_end(lever: Site, pbs: StandIn) -> None:
     lever.write(count=2, seconds=2)
     two_queues(lever, "workq", "nosuch")
@@ -150,38 +165,63 @@ def test_a_job_deleted_by_hand_is_failed_and_retried(site: Site) -> None:
     assert site.submissions() == 2
 
 
-def test_what_the_site_would_refuse_never_reaches_qsub(site: Site) -> None:
-    site.write(count=1)
-    code, out = site.snakemake("--pbs-site", "polaris", "--set-resources", "one:runtime=3")
+def test_what_the_site_would_refuse_never_reaches_qsub(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=1)
+    code, out = lever.snakemake("--pbs-site", "polaris", "--set-resources", "one:runtime=3")
     assert code == 1
     assert "not submitted, ALCF Polaris would refuse or lose it" in out
     assert "an account is needed" in out
     assert "the job asks for 1 node for 00:03:00" in out
-    assert site.submissions() == 0
+    assert not pbs.jobs
 
 
-LISTENER = """
-from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
-
-told = AbstractExecutor.report_job_error
-
-def listen(self, info, *words, **options):
-    print("aux:", {key: value for key, value in (info.aux or {}).items() if key != "pbs"})
-    told(self, info, *words, **options)
-
-AbstractExecutor.report_job_error = listen
-"""
-
-
-def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
-    queue = '{ranges: [{nodes: [1, 1], walltime: ["0:00:01", "5:00:00"]}]}'
-    site = f"base: generic\ndescription: x\ndefault_queue: workq\nqueues: {{workq: {queue}}}\n"
-    (lever.folder / "site.yaml").write_text(site)
+def test_walltime_is_told_beside_the_job_and_a_longer_retry_works(lever: Site) -> None:
     lever.write(count=1, seconds=4, runtime="lambda wc, attempt: [3, 240][attempt - 1]")
-    snakefile = lever.folder / "Snakefile"
-    snakefile.write_text(LISTENER + snakefile.read_text())
-    code, out = lever.snakemake("--retries", "1", "--pbs-site", "site.yaml")
+    code, out = lever.snakemake("--retries", "1")
     assert code == 0, out
-    assert "it ran out of its walltime of 00:03:00: ask for more" in out
-    said = r"'said': .PBS job \S+: it ran out of its walltime of 00:03:00: .*, 'at_most': 300"
-    assert re.search(rf"aux: {{'cause': 'time', {said}}}", out)
+    assert re.search(
+        r"Error in rule one:\n    message: PBS job 1.pbs01 failed: it ran out of its walltime of "
+        r"00:03:00: ask for more",
+        out,
+    )
+
+
+def test_why_a_job_was_lost_is_told_beside_it(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=2, shell=UNTIL_GO)
+    process = lever.start("--keep-going")
+    for number in (1, 2):
+        pbs.wait_for(number, "R")
+    run("qdel -W force 1; qdel 2", lever.folder)
+    out = lever.end(process)
+    assert process.returncode == 1
+    for number, words in ((1, "it was killed by force"), (2, "it was deleted or preempted")):
+        message = rf"Error in rule one:\n    message: PBS job {number}.pbs01 failed: {words}"
+        assert re.search(message, out), out
+    assert not lever.left()
+
+
+def test_why_a_group_failed_is_told(lever: Site) -> None:
+    lever.write(count=2, shell="exit 3")
+    code, out = lever.snakemake("--groups", "one=pair", "--group-components", "pair=2")
+    assert code == 1
+    assert "PBS job 1.pbs01 failed: a rule's command failed" in out
+    assert "Error in group" in out
+
+
+def test_polaris_by_its_server_gets_whole_nodes(
+    lever: Site, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that would leave GPUs idle is refused with the remedy, which helps."""
+    monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01")
+    pbs.config.queues["preemptable"] = Queue("preemptable")
+    lever.write(count=1)
+    options = ["--pbs-account", "mine", "--set-resources", "one:runtime=60"]
+    code, out = lever.snakemake(*options, "one:gpu=1")
+    assert code == 1
+    assert "PBS site: polaris, by the PBS server polaris-pbs-01." in out
+    assert "the job would leave 3 of them idle: ask for gpu=4 (set-resources in the profile)" in out
+    assert not pbs.jobs
+    code, out = lever.snakemake(*options, "one:gpu=4")
+    assert code == 0, out
+    assert "-q preemptable -A mine -l select=1:system=polaris -l place" in pbs.jobs[1].arguments
+    assert "-l filesystems=home:eagle" in pbs.jobs[1].arguments

@@ -1,7 +1,7 @@
 """A stand-in for SLURM's commands: shell scripts on PATH that run jobs on this machine at once.
 
-No cluster and no scheduling: whole campaigns go through a real SLURM elsewhere. What it was asked
-lies in `asked`, one call a line.
+No cluster and no scheduling: whole campaigns go through a real SLURM elsewhere. Each call is a
+line of `calls`. Jobs run on node n1, or on n2 where that is excluded.
 """
 
 import os
@@ -10,31 +10,52 @@ from pathlib import Path
 
 SBATCH = """\
 if [ -e refuse ]; then cat refuse >&2; exit 1; fi
-for word; do
-  case "$word" in --wrap=*) command=${word#--wrap=};; --output=*) out=${word#--output=};; esac
+if [ -e limit ] && [ $(cat jobs/* 2>/dev/null | grep -c ING) -ge $(cat limit) ]; then
+  echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1
+fi
+SLURMD_NODENAME=n1
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --output) out=$2;;
+    --job-name=*) name=${1#--job-name=};;
+    --exclude=*n1*) SLURMD_NODENAME=n2;;
+  esac
+  shift
 done
-id=$(ls jobs | wc -l); id=$((id + 1))
-if [ -e busy ]; then echo PENDING > jobs/$id; echo $id; exit; fi
-echo RUNNING > jobs/$id
-( cd "$RUNS"; SLURM_JOB_ID=$id setsid sh -c "$command" > "$HERE/out.$id" 2>&1
-  s=$?; grep -q RUNNING "$HERE/jobs/$id" || exit 0
-  if [ $s = 0 ]; then echo COMPLETED; else echo FAILED; fi > "$HERE/jobs/$id"
+SLURM_JOB_ID=$(ls jobs | wc -l)
+out=$(echo "$out" | sed "s/%j/$SLURM_JOB_ID/")
+echo "$name" > names/$SLURM_JOB_ID
+cat > scripts/$SLURM_JOB_ID
+state() {
+  echo "$1|$SLURMD_NODENAME|${2:-None}" > "$HERE/new.$SLURM_JOB_ID"
+  mv "$HERE/new.$SLURM_JOB_ID" "$HERE/jobs/$SLURM_JOB_ID"
+}
+if [ -e waits ]; then state PENDING "$(cat waits)"; echo $SLURM_JOB_ID; exit; fi
+state RUNNING
+export SLURM_JOB_ID SLURMD_NODENAME
+( cd "$RUNS"; setsid sh "$HERE/scripts/$SLURM_JOB_ID" > "$out" 2>&1
+  s=$?; grep -q RUNNING "$HERE/jobs/$SLURM_JOB_ID" || exit 0
+  if [ $s = 0 ]; then state COMPLETED; else state FAILED; fi
 ) > /dev/null 2>&1 < /dev/null &
-echo $id"""
-SRUN = 'cd "$RUNS"; while case "$1" in -*) true;; *) false;; esac; do shift; done; exec "$@"'
-SQUEUE = 'for job in jobs/*; do [ -e "$job" ] && echo "${job#jobs/}|$(cat $job)"; done; true'
-SCANCEL = "for job in jobs/*; do grep -q ING $job && echo CANCELLED > $job; done; true"
-SCONTROL = 'case $1 in ping) echo "Slurmctld is UP";; *) echo "MinJobAge = 300";; esac'
+echo $SLURM_JOB_ID"""
+SQUEUE = """\
+for job in jobs/*; do
+  [ -e "$job" ] || continue
+  case "$*" in
+    *%j*) grep -q ING $job && echo "${job#jobs/}|$(cat names/${job#jobs/})";;
+    *) echo "${job#jobs/}|$(cat $job)";;
+  esac
+done
+true"""
+SCANCEL = 'for job; do [ ! -e "jobs/$job" ] || echo "CANCELLED||None" > jobs/$job; done'
 COMMANDS = {
     "sbatch": SBATCH,
-    "srun": SRUN,
     "squeue": SQUEUE,
     "scancel": SCANCEL,
-    "scontrol": SCONTROL,
+    "scontrol": "true",
     "sinfo": "true",
     "sacct": "exit 1",
     "sacctmgr": "exit 1",
-    "sshare": "exit 1",
 }
 
 
@@ -45,21 +66,25 @@ def script(path: Path, *lines: str) -> None:
 
 
 class StandIn:
-    """The commands in a folder, and what they were asked."""
+    """The commands in a folder, and their calls."""
 
     def __init__(self, folder: Path, runs: Path) -> None:
         """Jobs run in the folder `runs`."""
         self.folder, self.bin = folder, folder / "bin"
-        self.bin.mkdir(parents=True)
-        (folder / "jobs").mkdir()
+        for name in ("bin", "jobs", "names", "scripts"):
+            (folder / name).mkdir(parents=True)
         keep = f"HERE={shlex.quote(str(folder))} RUNS={shlex.quote(str(runs))}; export HERE RUNS"
         for name, lines in COMMANDS.items():
-            ask = f'echo "{name} $*" >> asked'
-            script(self.bin / name, keep, 'cd "$HERE"', ask, lines)
+            log = f'echo "{name} $*" >> calls'
+            script(self.bin / name, keep, 'cd "$HERE"', log, lines)
         self.environment = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
 
-    def asked(self, command: str) -> list[str]:
-        """The calls of a command, in order."""
-        asked = self.folder / "asked"
-        lines = asked.read_text().splitlines() if asked.exists() else []
+    def calls(self, command: str) -> list[str]:
+        """Return the calls of a command, in order."""
+        log = self.folder / "calls"
+        lines = log.read_text().splitlines() if log.exists() else []
         return [line for line in lines if line.split(" ", 1)[0] == command]
+
+    def names(self) -> list[str]:
+        """Return the names of the jobs, in the order of their submission."""
+        return [path.read_text().strip() for path in sorted((self.folder / "names").iterdir())]

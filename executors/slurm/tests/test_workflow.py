@@ -1,6 +1,5 @@
 """Snakemake for real, through `--executor slurm-steady`, on a stand-in for SLURM's commands."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from standin import StandIn
+from standin import StandIn, script
 
 pytestmark = pytest.mark.snakemake
 
@@ -32,32 +31,32 @@ class Run:
         self.folder = folder / "it's a $HOME & (co)"
         self.folder.mkdir(parents=True)
         self.slurm = StandIn(folder / "slurm", self.folder)
-        self.write("echo $PPID > {output}")
+        self.write("echo $SLURMD_NODENAME > {output}")
 
     def write(self, command: str) -> None:
         (self.folder / "Snakefile").write_text(SNAKEFILE.replace("COMMAND", command))
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "snakemake", "--executor", "slurm-steady", "--jobs", "2"]
-        command += ["--slurm-steady-status-command", "squeue", "--latency-wait", "20"]
+        command += ["--slurm-steady-jobname-prefix", "plm-embed", "--latency-wait", "20"]
         return subprocess.Popen(
             [*command, *words],
             cwd=self.folder,
-            env=self.slurm.environment | environment,
+            env=self.slurm.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
-    def __call__(self, *words: str, **environment: str) -> tuple[int, str]:
-        """Exit status, and what was said."""
-        process = self.start(*words, **environment)
+    def __call__(self, *words: str) -> tuple[int, str]:
+        """Return the exit status and the output."""
+        process = self.start(*words)
         try:
-            said, _ = process.communicate(timeout=PATIENCE)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-        return process.returncode, said
+        return process.returncode, output
 
 
 @pytest.fixture
@@ -65,99 +64,142 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def until_submitted(run: Run, jobs: int) -> None:
+def wait_for(condition: object) -> None:
     end = time.monotonic() + PATIENCE
-    while len(run.slurm.asked("sbatch")) < jobs:
+    while not condition():  # type: ignore[operator]
         assert time.monotonic() < end
         time.sleep(0.1)
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """What a process says, up to the line that has these words or to its end."""
+    """Return the output of a process, up to the line that has these words or to its end."""
     assert process.stdout
-    said = ""
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if words in line:
             break
-    return said
+    return output
 
 
-def test_jobs_run_below_srun_in_a_folder_of_any_name(run: Run) -> None:
-    status, said = run("out/0.txt", "out/1.txt")
-    assert status == 0, said
+def test_jobs_run_in_a_folder_of_any_name_under_names_that_can_be_read(run: Run) -> None:
+    """Snakemake starts once in each; SLURM is asked for nothing but the jobs and their states."""
+    status, output = run("out/0.txt", "out/1.txt")
+    assert status == 0, output
     assert len(list((run.folder / "out").iterdir())) == 2
-    assert len(run.slurm.asked("sbatch")) == len(run.slurm.asked("srun")) == 2
-    assert "slurm-jobstep" not in "".join(run.slurm.asked("sbatch"))
-    assert "slurm-steady was tested with" not in said
+    assert len(run.slurm.calls("sbatch")) == 2
+    end = output.partition("SLURM run ID: plm-embed_")[2][:8]
+    assert set(run.slurm.names()) == {f"plm-embed: one {i} {end}" for i in "01"}
+    assert "slurm-jobstep" not in "".join(
+        p.read_text() for p in (run.slurm.folder / "scripts").iterdir()
+    )
+    assert not [run.slurm.calls(name) for name in ("sacct", "sacctmgr") if run.slurm.calls(name)]
+    assert not list((run.folder / ".snakemake" / "slurm_logs").rglob("*.log"))
 
 
-def test_what_is_refused_for_good_is_sent_once_and_said_once(run: Run) -> None:
-    (run.slurm.folder / "refuse").write_text("sbatch: error: Invalid partition name specified")
-    status, said = run("--retries", "3", "--keep-going")
+def test_a_full_queue_is_waited_for_and_named_once(run: Run) -> None:
+    (run.slurm.folder / "limit").write_text("1")
+    status, output = run("--jobs", "3")
+    assert status == 0, output
+    assert len(run.slurm.names()) == 3
+    assert output.count("QOSMaxSubmitJobPerUserLimit. The run waits, and submits later.") == 1
+    assert "Error" not in output
+
+
+def test_a_fault_of_the_node_is_tried_elsewhere_before_it_counts(run: Run) -> None:
+    """The first job can run on n2, the second one nowhere."""
+    run.write("[ $SLURMD_NODENAME-{wildcards.i} = n2-0 ] || exit 75; touch {output}")
+    status, output = run("out/0.txt", "out/1.txt", "--keep-going")
     assert status == 1
-    assert len(run.slurm.asked("sbatch")) == 3
-    assert said.count("Invalid partition name specified") == 1
-    assert said.count("SLURM refuses it for the same reason") == 2
+    assert (run.folder / "out" / "0.txt").exists()
+    assert len(run.slurm.names()) == 2 + 3
+    assert output.count("Error in rule") == 1
+    assert "met a fault of n1: exit status 75. It is tried elsewhere" in output
+    assert "fault of the node (exit status 75), as on the others that were tried" in output
 
 
-def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
-    (run.slurm.folder / "busy").touch()
+def test_what_sbatch_refuses_for_good_is_not_tried_again(run: Run) -> None:
+    (run.slurm.folder / "refuse").write_text("sbatch: error: Invalid partition name specified")
+    status, output = run("--retries", "3", "--keep-going")
+    assert status == 1
+    assert len(run.slurm.calls("sbatch")) == 3
+    assert output.count("sbatch: Invalid partition name specified. It is not tried again") == 3
+    assert "sbatch call" not in output
+
+
+def test_a_job_that_can_never_start_is_cancelled_and_not_tried_again(run: Run) -> None:
+    (run.slurm.folder / "waits").write_text("MaxMemPerLimit")
+    status, output = run("--retries", "3", "--keep-going")
+    assert status == 1
+    assert len(run.slurm.names()) == len(run.slurm.calls("scancel")) == 3
+    assert output.count("it can never start, and is cancelled. Ask for") == 1
+    assert output.count("it can never start: MaxMemPerLimit") == 3
+
+
+def test_what_was_perhaps_taken_is_cancelled_before_it_is_submitted_again(run: Run) -> None:
+    sbatch = (run.slurm.bin / "sbatch").read_text()
+    silent = "[ -e later ] || { touch later; echo 'sbatch: error: Socket timed out' >&2; exit 1; }"
+    cut = sbatch.index("if [ -e refuse")
+    script(run.slurm.bin / "sbatch", sbatch[:cut] + silent + "\n" + sbatch[cut:])
+    status, output = run("out/0.txt")
+    assert status == 0, output
+    end = output.partition("SLURM run ID: plm-embed_")[2][:8]
+    assert run.slurm.calls("scancel") == [f"scancel --name=plm-embed: one 0 {end}"]
+    assert output.count("Socket timed out. The run waits, and submits later.") == 1
+
+
+@pytest.mark.parametrize("reader", ["stays", "ends first"])
+def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(reader: str, run: Run) -> None:
+    """A reader that ends first: as in `snakemake ... 2>&1 | tee log`."""
+    (run.slurm.folder / "waits").write_text("Priority")
     process = run.start()
     try:
-        until_submitted(run, 2)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode != 0
-    assert len(run.slurm.asked("sbatch")) == 2, said
-    assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
-
-
-def test_ctrl_c_that_ends_its_reader_first_cancels_all_the_same(run: Run) -> None:
-    """As in `snakemake ... 2>&1 | tee log`."""
-    (run.slurm.folder / "busy").touch()
-    process = run.start()
-    try:
-        until_submitted(run, 2)
-        assert process.stdout
-        process.stdout.close()
+        wait_for(lambda: len(run.slurm.names()) == 2)
+        if reader == "ends first":
+            assert process.stdout
+            process.stdout.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) != 0
     finally:
         process.kill()
-    assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
+    assert len(run.slurm.names()) == 2
+    (cancel,) = run.slurm.calls("scancel")
+    assert cancel == "scancel 0 1"
+
+
+def test_ctrl_c_ends_a_run_that_waits_to_submit(run: Run) -> None:
+    (run.slurm.folder / "limit").write_text("0")
+    process = run.start()
+    try:
+        read_until(process, "The run waits, and submits later")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) != 0
+    finally:
+        process.kill()
+    assert not run.slurm.names()
 
 
 def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
     run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
     process = run.start("--jobs", "1")
     try:
-        until_submitted(run, 1)
+        wait_for(run.slurm.names)
         process.send_signal(signal.SIGTERM)
-        said = read_until(process, "Will exit after finishing currently running jobs")
+        output = read_until(process, "Will exit after finishing currently running jobs")
         (run.folder / "stop").touch()
         process.wait(timeout=PATIENCE)
     finally:
         process.kill()
         (run.folder / "stop").touch()
-    assert "Will exit after finishing currently running jobs" in said
+    assert "Will exit after finishing currently running jobs" in output
     assert len(list((run.folder / "out").iterdir())) == 1
-    assert len(run.slurm.asked("sbatch")) == 1
-    assert not run.slurm.asked("scancel")
+    assert len(run.slurm.names()) == 1
+    assert not run.slurm.calls("scancel")
 
 
-def test_a_plain_plugin_that_lacks_something_ends_the_run_in_one_line(
-    run: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "sitecustomize.py").write_text(
-        "import snakemake_executor_plugin_slurm as plugin\ndel plugin.query_job_status\n"
-    )
-    path = os.pathsep.join([str(tmp_path / "other"), os.environ.get("PYTHONPATH", "")])
-    status, said = run(PYTHONPATH=path)
+def test_job_arrays_are_refused_in_one_line(run: Run) -> None:
+    status, output = run("--slurm-steady-array-jobs", "one")
     assert status == 1
-    assert "which lacks query_job_status: pip install" in said
-    assert "Traceback" not in said
-    assert not run.slurm.asked("sbatch")
+    assert "slurm-steady submits each job by itself" in output
+    assert "Traceback" not in output
+    assert not run.slurm.names()

@@ -14,6 +14,7 @@ from plm_embed.inference import packing
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import reference_vectors
+from plm_embed.inference.room import Room
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.family import pooling_problems
 from plm_embed.sequence_windows import span_ends
@@ -40,7 +41,8 @@ def model(folders: dict[str, Path]) -> Iterator[LanguageModel]:
 
 
 def stream_of(model: LanguageModel, sequences: list[str], budget: int) -> VectorStream:
-    return VectorStream(model._ready(), model.fingerprint(), sequences, budget)
+    room = Room(budget, model._ready().rows, 256)
+    return VectorStream(model._ready(), room, model.fingerprint(), sequences)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean_special", "max", "bos"])

@@ -1,18 +1,31 @@
 """Batches through the model: pooling in one go, prefetching, float16's way out, budgets."""
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import (
+    Fingerprint,
+    LongSequences,
+    Pooling,
+    StorageDtype,
+    has_matrix,
+)
+from plm_embed.inference import room as room_module
 from plm_embed.inference.packing import Packer
-from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
+from plm_embed.inference.pipeline import STORED, Inference, Prefetch, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.inference.room import Room, budget_from
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
+from plm_embed.store.hdf5 import encode
 from support import checkpoints
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
@@ -95,6 +108,57 @@ def test_numbers_beyond_float16_are_computed_in_fp32() -> None:
         assert torch.cosine_similarity(a, b, dim=0) > 0.9999
 
 
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+def test_rows_are_rounded_on_the_device_as_the_store_rounds_them(storage: StorageDtype) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    numbers = (halves.astype(np.uint32) << 16).view(np.float32)
+    if storage == "float16":
+        numbers = halves.view(np.float16).astype(np.float32)
+    finite = np.sort(numbers[np.isfinite(numbers)])
+    between = finite[:-1] + np.diff(finite) / 2  # ties
+    beside = [np.nextafter(between, np.float32(end)) for end in (-np.inf, np.inf)]
+    tried = np.concatenate([finite, between, *beside])
+    rounded = torch.from_numpy(tried).to(STORED[storage]).view(torch.int16).numpy()
+    assert np.array_equal(rounded.view(np.uint16), encode(tried, storage))
+
+    engine = engine_of("float32")
+    plain = Inference(engine, fingerprint_of("float32"))
+    batch = engine.prepare(SEQUENCES)
+    expected = plain.collect(plain.launch(SEQUENCES, batch))
+    ours = Inference(engine, replace(fingerprint_of("float32"), storage_dtype=storage))
+    for found, exact in zip(ours.collect(ours.launch(SEQUENCES, batch)), expected, strict=True):
+        for name, vector in exact.items():
+            same = encode(vector, storage) if has_matrix(name) else vector
+            assert np.array_equal(found[name], same)
+            assert largest_number(found, name) == np.abs(vector).max()
+
+
+@pytest.mark.parametrize("number", [65504.0, 65510.0, 7e4, np.inf, np.nan])
+@pytest.mark.parametrize("long", [LongSequences(), LongSequences("window", 100, 20)])
+def test_a_row_too_large_for_the_store_is_an_error_though_it_was_rounded(
+    number: float, long: LongSequences
+) -> None:
+    engine = engine_of("float32")
+    forward = engine.forward
+
+    def outlying(batch: Batch, layers: list[int], *others: Any) -> dict[int, torch.Tensor]:
+        found = forward(batch, layers, *others)
+        found[2][5, 7] = -number
+        return found
+
+    engine.forward = outlying  # type: ignore[method-assign, assignment]
+    fingerprint = replace(
+        fingerprint_of("float32"), pooling=("per_residue",), storage_dtype="float16",
+        long_sequences=long,
+    )  # fmt: skip
+    stream = VectorStream(engine, Room(2048, 256, 256), fingerprint, SEQUENCES)
+    if number == 65504:
+        assert len([one for step in stream.run([1]) for one in step.finished]) == 1
+        return
+    with pytest.raises(PlmEmbedError, match=r"per_residue_l2 .* not finite or too large to store"):
+        list(stream.run([1]))
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_prefetching_gives_every_piece_once_also_after_some_were_put_back(ahead: int) -> None:
     costs = [40] * 20
@@ -138,3 +202,46 @@ def test_budgets_from_memory() -> None:
     # the smallest batch is tried anyhow
     assert budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
     assert budget_from(gigabyte, 0, 16384, 32768) == 32768
+
+
+def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room_module, "BATCHES_TO_FORGET", 3)
+    room = Room(32768, 16384, 1024)
+    seen = []
+    while room.shrink([room.budget // 4] * 4):
+        seen.append((room.budget, room.rows))
+    # padded to whole products: with half of a product's tokens, the product itself is halved
+    assert seen == [(n, n) for n in (16384,)] + [(n, n) for n in (8192, 4096, 2048, 1024)]
+    assert room.least == 1024
+    grown = [room.grow() for _ in range(15)]
+    assert grown == [False, False, True] * 5
+    assert (room.budget, room.rows, room.grow()) == (32768, 16384, False)
+    assert room.shrink([16384, 16384])  # what did not last is tried less often
+    assert [room.grow() for _ in range(6)] == [False] * 5 + [True]
+    assert not room.shrink([40000])  # alone, and larger than a product
+    assert (room.budget, room.rows) == (32768, 16384)
+
+
+def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:
+    engine = engine_of("float32")
+    engine.rows = 4096
+    whole = engine.forward
+    refused = []
+
+    def short_of_memory(batch: Batch, *others: Any) -> dict[int, torch.Tensor]:
+        if len(batch.tokens) > 1024 and len(refused) < 9:
+            refused.append(len(batch.tokens))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(batch, *others)
+
+    engine.forward = short_of_memory  # type: ignore[method-assign]
+    fingerprint = replace(fingerprint_of("float32"), pooling=("mean",))
+    stream = VectorStream(engine, Room(8192, 4096, 512), fingerprint, SEQUENCES * 12)
+    found = dict(pair for step in stream.run(list(range(48))) for pair in step.finished)
+    assert sorted(found) == list(range(48)) and not stream.left_out
+    assert refused == [8192, 4096, 2048] and engine.rows == 1024
+    expected = engine_of("float32").forward(engine.prepare(SEQUENCES[1:2]), [2])[2][1:301].mean(0)
+    for i in range(1, 48, 4):
+        np.testing.assert_allclose(found[i]["mean_l2"], expected.numpy(), atol=2e-6)

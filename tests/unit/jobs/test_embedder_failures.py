@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
-from plm_embed.inference import vector_stream
+from plm_embed.inference import room, vector_stream
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import embedder as embedder_module
@@ -52,7 +52,7 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
     )
 
 
-def test_a_budget_that_was_lowered_stays_low(
+def test_a_budget_that_was_lowered_stays_low_for_some_batches(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward, refused = Engine.forward, []
@@ -66,6 +66,7 @@ def test_a_budget_that_was_lowered_stays_low(
         return forward(self, batch, layers)
 
     monkeypatch.setattr(Engine, "forward", short_of_memory)
+    monkeypatch.setattr(room, "BATCHES_TO_FORGET", 1000)
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
     for number in range(2):
         texts = [sequence + "M" * number for sequence in SEQUENCES]

@@ -86,3 +86,21 @@ def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
         with pytest.raises(RuntimeError, match=f"{rows} rows for 40 residues"):
             buffer.add(b"0" * 64, 40, vectors)
     assert len(buffer.keys) == stored
+
+
+def test_the_memory_of_a_part_serves_the_next_one() -> None:
+    fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
+    buffer = Buffer(fingerprint)
+    places = set()
+    for count in (3, 50, 2):
+        for number in range(count):
+            rows = np.full((40, DIM), number, dtype=np.uint16)  # stored bits
+            buffer.add(b"%064d" % number, 40, {"per_residue_l2": rows})
+            rows[:] = 9  # as the next batch does with pinned memory
+        matrices = buffer.part().representations["per_residue_l2"]
+        assert [int(each[0, 0]) for each in matrices] == list(range(count))
+        assert len(matrices) == len(buffer.keys) == count
+        assert buffer.bytes == count * 40 * DIM * 4
+        places.add(matrices[0].ctypes.data)
+        buffer.clear()
+    assert len(places) == 1

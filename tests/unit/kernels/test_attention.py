@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend
 
 from plm_embed.errors import PassingError
@@ -112,13 +113,20 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
         Kernel("c", "right", sdpa),
     ]
     monkeypatch.setattr(attention, "_candidates", lambda *_: iter(offered))
-    assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
-    offered[2:] = []
+    chosen = choose.__wrapped__(CPU, torch.float32, 2, 8)
+    assert (
+        chosen.name == "right (fallback: refusing: RuntimeError: FlashAttention only supports "
+        "Ampere GPUs or newer.)"
+    )
+    offered[2] = Kernel("b", "as good", sdpa)
+    offered[0:1] = []
+    assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "as good"
+    offered[1:] = []
     with pytest.raises(RuntimeError, match="no attention kernel works"):
         choose.__wrapped__(CPU, torch.float32, 2, 8)
 
     offered[:] = [Kernel("d", "broken", broken), Kernel("c", "right", sdpa)]
-    assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
+    assert choose.__wrapped__(CPU, torch.float32, 2, 8).attend is sdpa
     # the device is lost: the next kernel would not help
     monkeypatch.setattr(devices, "synchronize", broken)
     with pytest.raises(RuntimeError, match="CUDA error"):
@@ -137,7 +145,7 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
     [
         ((7, 0), torch.float16, ["efficient", "math"]),
         ((8, 0), torch.float32, ["efficient", "math"]),
-        ((9, 0), torch.bfloat16, ["varlen", "varlen", "efficient", "math"]),
+        ((9, 0), torch.bfloat16, ["varlen", "efficient", "math"]),
     ],
 )
 def test_what_is_tried_on_a_gpu(
@@ -149,6 +157,16 @@ def test_what_is_tried_on_a_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     tried = list(attention._candidates(torch.device("cuda", 0), dtype))
     assert [kernel.label for kernel in tried if kernel.name != "flash_attn"] == labels
+
+
+def test_the_call_of_flash_attention_fits_the_torch_that_is_installed() -> None:
+    """With tensors that have no numbers, as on a GPU."""
+    cuda = torch.device("cuda", 0)
+    with FakeTensorMode():
+        query, key, value = torch.empty(3, 100, 4, 64, dtype=torch.bfloat16, device=cuda)
+        ends = torch.empty(3, dtype=torch.int32, device=cuda)
+        out = torch_attention.flash(query, key, value, ends, ends, 60, 60)
+    assert (out.shape, out.dtype, out.device) == (query.shape, torch.bfloat16, cuda)
 
 
 AVX512 = dict.fromkeys(attention.IN_C, True)

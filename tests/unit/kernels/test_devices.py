@@ -1,11 +1,16 @@
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
 from plm_embed.jobs.embedder import worker_info
-from plm_embed.kernels import devices
+from plm_embed.kernels import devices, node_gpus
 
 CPU = torch.device("cpu")
+Show = Callable[..., None]
 
 
 class Mark:
@@ -50,17 +55,43 @@ def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     with pytest.raises(PlmEmbedError, match="not Tesla V100\nset float32, or auto"):
         devices.choose_dtype("tfloat32", cuda)
+    with pytest.raises(PlmEmbedError, match="not Tesla V100\nset float32 or float16, or auto"):
+        devices.choose_dtype("bfloat16", cuda)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert devices.choose_dtype("tfloat32", cuda) == "tfloat32"
+    assert devices.choose_dtype("bfloat16", cuda) == "bfloat16"
     for wanted, on in (("tfloat32", True), ("float32", False), ("auto", False)):
         devices.set_up(cuda, 1, wanted)  # type: ignore[arg-type]
         assert torch.backends.cuda.matmul.allow_tf32 is on
 
 
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+    """Has this node show a GPU: the files that its driver makes, of which `others` replace some."""
+    usual = {
+        "NVIDIA": {"dev/nvidia0": "", "dev/nvidiactl": ""},
+        "AMD": {"dev/kfd": "", "pci/0000:03:00.0/vendor": "0x1002\n"}
+        | {"pci/0000:03:00.0/mem_info_vram_total": f"{16 << 30}\n"},
+        "Intel": {"dev/dri/renderD128": "", "pci/0000:03:00.0/drm/renderD128/dev": "226:128\n"}
+        | {"pci/0000:03:00.0/vendor": "0x8086\n", "pci/0000:03:00.0/class": "0x038000\n"},
+    }
+
+    def show(maker: str, **others: str) -> None:
+        for name, text in usual[maker].items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(others.get(Path(name).name, text))
+
+    monkeypatch.setattr(node_gpus, "DEV", tmp_path / "dev")
+    monkeypatch.setattr(node_gpus, "PCI", tmp_path / "pci")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return show
+
+
 @pytest.mark.parametrize("given", [None, "", "-1", "NoDevFiles", "0", "GPU-1,GPU-2"])
 def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
-    given: str | None, monkeypatch: pytest.MonkeyPatch
+    given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(node_gpus, "DEV", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
@@ -80,6 +111,58 @@ def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
             devices.choose_device("auto")
 
 
+@pytest.mark.parametrize(
+    ("maker", "cuda", "text"),
+    [
+        ("NVIDIA", None, "not made for the NVIDIA GPU.*\n.*requirements/cuda.txt"),
+        ("NVIDIA", "13.0", "driver on your system is too old.*\n.*older drivers"),
+        ("AMD", None, "not made for the AMD GPU.*\ninstall torch for ROCm"),
+        ("AMD", "13.0", "not made for the AMD GPU.*\ninstall torch for ROCm"),
+        ("Intel", "13.0", "no code for the Intel GPU"),
+    ],
+)
+def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
+    maker: str, cuda: str | None, text: str, shown: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown(maker)
+
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found 11040). Please ...")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    # only of a driver may the next node have another one
+    error = DeviceError if (maker, cuda) == ("NVIDIA", "13.0") else ConfigError
+    with pytest.raises(error, match=text) as told:
+        devices.choose_device("auto")
+    _, remedy = str(told.value).splitlines()
+    assert "set speed.device: cpu" in remedy
+    assert devices.choose_device("cpu") == CPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # nobody means it
+    assert devices.choose_device("auto") == CPU
+
+
+@pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "Intel"])
+def test_integrated_graphics_and_gpus_of_others_are_not_shown(
+    maker: str, shown: Show, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown(maker)
+    assert node_gpus.shown() == maker
+    if maker == "AMD":
+        shown(maker, mem_info_vram_total=f"{512 << 20}\n")
+    elif maker == "Intel":
+        (tmp_path / "pci/0000:03:00.0").rename(tmp_path / "pci/0000:00:02.0")
+    else:
+        # the kernel's answer where a scheduler gave the device to another job
+        def refuse(*_: object) -> int:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(node_gpus.os, "open", refuse)
+    assert node_gpus.shown() == ""
+
+
 def test_what_is_recorded_about_the_worker() -> None:
     devices.set_up(CPU, 1, "auto")
     found = worker_info(CPU)
@@ -90,6 +173,17 @@ def test_a_device_that_does_not_compute_is_found_out() -> None:
     devices.check(CPU)
     with pytest.raises(DeviceError, match=r"meta on .* does not compute"):
         devices.check(torch.device("meta"))  # allocates, and holds no numbers
+
+
+def test_a_gpu_cut_into_slices_that_torch_miscounts_does_not_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ones(*_: object, **__: object) -> torch.Tensor:
+        raise torch.cuda.DeferredCudaCallError("device >= 0 && device < num_gpus INTERNAL ASSERT")
+
+    monkeypatch.setattr(torch, "ones", ones)
+    with pytest.raises(DeviceError, match="does not compute"):
+        devices.check(CPU)
 
 
 def test_a_torch_without_code_for_the_gpu_is_told_with_what_to_install(
@@ -120,6 +214,7 @@ def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
         "Triton Error [CUDA]: an illegal memory access was encountered",
         "CUDA driver error: device-side assert triggered",
         "CUDNN_STATUS_EXECUTION_FAILED",
+        "HIP error: an illegal memory access was encountered",
     ):
         assert device_lost(RuntimeError(text)) and not out_of_memory(RuntimeError(text))
     lost = RuntimeError(

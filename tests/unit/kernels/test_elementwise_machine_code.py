@@ -63,7 +63,7 @@ def queries(heads, half):
     block = triton.next_power_of_2(heads * half)
     for norm in (False, True):
         kind = {"pairs": heads * half, "half": half, "block": block, "epsilon": 1e-5}
-        kind |= {"norm": norm, "rotate": True}
+        kind |= {"norm": norm, "center": True, "rotate": True}
         check(fused._query_key_kernel, angles, kind, fused._warps(block))
 
 for capability, half_type in (70, "*fp16"), (80, "*bf16"), (90, "*bf16"):  # V100, A100, H200

@@ -44,6 +44,10 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
 
 
+def whole(*shape: int, seed: int) -> Tensor:
+    return (2 * draw(*shape, seed=seed)).round()
+
+
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("activation", EXACT)
@@ -74,11 +78,14 @@ def test_it_activates_products_without_rounding_them(
 def test_a_row_has_equal_bits_in_any_company(
     before: int, rows: int, after: int, gated: bool
 ) -> None:
+    """Of whole numbers, whose sums are exact: the interpreter's products are NumPy's, which order
+    the sums of a row by its place in the tile on some processors.
+    """
     from plm_embed.kernels import triton_product
 
-    by = draw(128, 64, seed=2), draw(128, seed=4)
-    gate = (draw(128, 64, seed=3), draw(128, seed=5)) if gated else None
-    x = draw(before + rows + after, 64, seed=6)
+    by = whole(128, 64, seed=2), whole(128, seed=4)
+    gate = (whole(128, 64, seed=3), whole(128, seed=5)) if gated else None
+    x = whole(before + rows + after, 64, seed=6)
     mine = x[before : before + rows]
     together = triton_product.up(x, by, gate, "gelu")[before : before + rows]
     assert torch.equal(together, triton_product.up(mine, by, gate, "gelu"))
@@ -146,8 +153,9 @@ def test_it_is_tried_before_it_is_used(
         elementwise, "_problem", lambda tried, _, *others: on_cpu(tried, CPU, *others)
     )
     chosen = elementwise.choose(torch.device("cuda", 0), torch.float16, form)
-    assert chosen.name == "Triton, sums within products"
-    assert "not Triton's product: they are off by" in caplog.text
+    named = "Triton, sums within products (fallback: Triton's product: they are off by "
+    assert chosen.name.startswith(named)
+    assert len(caplog.messages) == 1
 
 
 def test_its_tiles_cover_every_model() -> None:

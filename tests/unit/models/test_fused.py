@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from plm_embed.accuracy import FALLBACK
 from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.encoder.engine import Engine, form
 from plm_embed.models.encoder.layers import Loader
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
@@ -26,15 +27,16 @@ from plm_embed.models.registry import MODELS
 from support import checkpoints
 
 CPU = torch.device("cpu")
+MODEL_FORMS = {name: form(model) for name, model in reversed(MODELS.items())}
+MODEL_FORMS = {alike: name for name, alike in MODEL_FORMS.items()}
+"""Every form that a model has, and its first model."""
 FORMS = {
-    name: Form(MODELS[name].dim, MODELS[name].heads, "gelu", gated=False, biased=True)
-    for name in ("esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D")
-}
-FORMS |= {
-    "esm2_t33_650M_UR50D": Form(1280, 20, "gelu", gated=False, biased=True),
-    "heads of 24": Form(96, 4, "gelu_tanh", gated=True, biased=True),
-    "ESM C": Form(64, 4, "silu", gated=True, biased=False),
-    "ProtT5": Form(64, 4, "relu", gated=False, biased=False),
+    "ESM-2 8M": form(MODELS["esm2_t6_8M_UR50D"]),
+    "ESM C": form(MODELS["esmc_300m"]),
+    "Ankh": form(MODELS["ankh-base"]),
+    "heads of 24": Form(96, 4, "gelu_tanh", gated=True),
+    # no model has these yet
+    "RMS of queries and keys": Form(96, 4, "relu", inner=120, rms=True, normed=True),
 }
 DTYPE_NAMES = ("float32", "bfloat16", "float16")
 
@@ -52,33 +54,87 @@ def fused() -> Elementwise:
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-@pytest.mark.parametrize("form", FORMS)
-def test_kernels_agree_with_torch(fused: Elementwise, form: str, dtype: str) -> None:
-    assert elementwise._problem(fused, CPU, DTYPES[dtype], FORMS[form]) == ""
+@pytest.mark.parametrize("name", FORMS)
+def test_kernels_agree_with_exact_arithmetic(fused: Elementwise, name: str, dtype: str) -> None:
+    assert elementwise._problem(fused, CPU, DTYPES[dtype], FORMS[name]) == ""
 
 
-def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
-    def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        return fused.norm(x, replace(by, missing=None), dtype, keep=keep)
+@pytest.mark.parametrize("shape", MODEL_FORMS, ids=MODEL_FORMS.get)
+def test_kernels_of_every_model_pass_with_room(
+    monkeypatch: pytest.MonkeyPatch, fused: Elementwise, shape: Form
+) -> None:
+    monkeypatch.setattr(elementwise, "ROUNDED", 1.5)
+    assert elementwise._problem(fused, CPU, torch.bfloat16, shape) == ""
+
+
+def broken(fused: Elementwise) -> dict[str, tuple[str, Elementwise]]:
+    """Kernels with an error each, and a form that shows it."""
+
+    def norm_by(**changes: Any) -> Elementwise:
+        def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+            return fused.norm(x, replace(by, **changes), dtype, keep=keep)
+
+        return replace(fused, norm=norm)
+
+    def rounded(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        return fused.norm(x.bfloat16().float(), by, dtype, keep=keep)  # x itself stays, too
+
+    def stale(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        y = fused.norm(x, by, dtype, keep=keep)
+        y[:, -1] = 0  # the edge of a tile
+        return y
 
     def add(x: Tensor, linear: Linear, y: Tensor) -> None:
         fused.add(x.clone(), linear, y)  # x itself stays as it was
 
-    def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
-        assert rotary is not None
-        fused.query_key(qkv, norms, (rotary[0], -rotary[1]))
+    def query_key(turn: float = 1, roll: int = 0, **changes: Any) -> Elementwise:
+        def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
+            if norms and changes:
+                norms = replace(norms[0], **changes), replace(norms[1], **changes)
+            fused.query_key(qkv, norms, rotary and (rotary[0], turn * rotary[1]))
+            qkv.copy_(qkv.roll(roll, 2))
 
-    def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Any) -> Tensor:
-        return fused.up(x, gate or linear, None, activation)
+        return replace(fused, query_key=query_key)
 
-    for wrong in (
-        replace(fused, norm=norm),
-        replace(fused, add=add),
-        replace(fused, query_key=query_key),
-        replace(fused, up=up),
-    ):
-        problem = elementwise._problem(wrong, CPU, torch.float32, FORMS["heads of 24"])
-        assert problem.startswith("they are off by ")
+    def up_by(change: Any) -> Elementwise:
+        def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Any) -> Tensor:
+            return fused.up(x, *change(linear, gate), activation)
+
+        return replace(fused, up=up)
+
+    def cut(x: Tensor, linear: Linear, gate: Linear | None, activation: Any) -> Tensor:
+        y = fused.up(x, linear, gate, activation)
+        y[-1] = torch.nan
+        return y
+
+    return {
+        "bias left out": ("ESM-2 8M", norm_by(bias=None)),
+        "late biases left out": ("ESM-2 8M", norm_by(missing=None)),
+        "epsilon left out": ("ESM-2 8M", norm_by(epsilon=0.0)),
+        "mean not subtracted": ("ESM-2 8M", norm_by(rms=True)),
+        "mean subtracted": ("Ankh", norm_by(rms=False)),
+        "kept norm not kept": ("ESM-2 8M", replace(fused, norm=rounded)),
+        "last column not written": ("ESM-2 8M", replace(fused, norm=stale)),
+        "sum not written": ("ESM-2 8M", replace(fused, add=add)),
+        "turned the other way": ("ESM C", query_key(turn=-1)),
+        "heads swapped": ("ESM C", query_key(roll=1)),
+        "mean of queries not subtracted": ("ESM C", query_key(rms=True)),
+        "mean of queries subtracted": ("RMS of queries and keys", query_key(rms=False)),
+        "gate left out": ("ESM C", up_by(lambda linear, _: (linear, None))),
+        "gate and product swapped": ("ESM C", up_by(lambda linear, gate: (gate, linear))),
+        "bias of the product left out": (
+            "ESM-2 8M",
+            up_by(lambda linear, _: (Linear(linear.weight, None), None)),
+        ),
+        "last row not a number": ("ESM C", replace(fused, up=cut)),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise, dtype: str) -> None:
+    for error, (name, wrong) in broken(fused).items():
+        problem = elementwise._problem(wrong, CPU, DTYPES[dtype], FORMS[name])
+        assert problem.startswith("they are off by "), error
 
 
 @pytest.mark.parametrize(
@@ -115,9 +171,12 @@ def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
         with pytest.raises(RuntimeError, match=r"CUDA error: an illegal|CUDA out of memory"):
             elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"])
     else:
-        assert elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"]) is PLAIN
+        chosen = elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"])
+        assert chosen == replace(PLAIN, name=chosen.name)
         assert tried == [True, False]
-        assert "torch's own operations serve, more slowly (docs/speed.md" in caplog.text
+        assert str(error) in chosen.name and FALLBACK in chosen.name
+        assert len(caplog.messages) == 1
+        assert "torch's own operations serve, more slowly" in caplog.text
 
 
 @settings(max_examples=15, deadline=None)

@@ -70,6 +70,18 @@ def test_a_gpu_that_cannot_hold_the_weights_is_no_choice() -> None:
     ("name", "label"),
     [
         ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A100-PCIE-40GB", "A100"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 MIG 1g.5gb"),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "A100 80GB MIG 3g.40gb"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("H100 PCIE", "H100 PCIe"),  # a type in SLURM, h100_pcie
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb", "H100 MIG 2g.20gb"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA GH200 480GB", "NVIDIA GH200 480GB"),
         ("NVIDIA A10", "A10"),
         ("NVIDIA L4", "L4"),
         ("NVIDIA L40S", "L40S"),
@@ -81,6 +93,21 @@ def test_a_gpu_that_cannot_hold_the_weights_is_no_choice() -> None:
 )
 def test_devices_go_by_their_short_names(name: str, label: str) -> None:
     assert costs.device_label(name) == label
+
+
+def test_a_slice_has_its_share_of_arithmetic_and_memory() -> None:
+    todo = costs.work(M650, {350: 10}, WHOLE)
+    whole, half, small, none = (
+        costs.estimate(name, M650, todo, "auto")
+        for name in ("A100", "A100 MIG 3g.20gb", "A100 MIG 1g.5gb", "A99")
+    )
+    assert whole.tokens_per_second and half.tokens_per_second and small.tokens_per_second
+    assert 0.9 * 3 / 7 <= half.tokens_per_second / whole.tokens_per_second < 0.45
+    assert 0.1 < small.tokens_per_second / whole.tokens_per_second < 0.14
+    assert "of 40.11 TFLOP/s (bfloat16)" in small.how
+    assert none.tokens_per_second is None
+    large = MODELS["esm2_t36_3B_UR50D"]
+    assert "its 5 GB do not hold" in costs.estimate("A100 MIG 1g.5gb", large, todo, "auto").why
 
 
 def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> None:

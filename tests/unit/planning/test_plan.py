@@ -53,9 +53,7 @@ def test_this_machine_comes_first_and_others_when_asked(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
-    tool.write_text(
-        "#!/bin/sh\ncase $1 in *name) echo 'NVIDIA GeForce RTX 3090';; *) echo 0; esac\n"
-    )
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA GeForce RTX 3090 (UUID: GPU-7f)'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
     mine = planned(plan.Question(configfile))

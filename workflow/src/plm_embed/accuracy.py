@@ -57,6 +57,9 @@ _UNKNOWN: Roundings = {
 }
 """Of weights that an earlier version prepared."""
 
+FALLBACK = "fallback: "
+"""In the name of a kernel that serves in place of a better one; the reason follows."""
+
 
 @dataclass(frozen=True)
 class SelfTest:

@@ -124,7 +124,10 @@ EXTRAS = {
 that.
 """
 _MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
-_LOST = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
+_LOST = (
+    *("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS"),
+    "HIP error",
+)
 
 
 def out_of_memory(error: BaseException) -> bool:

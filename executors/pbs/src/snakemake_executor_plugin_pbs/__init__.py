@@ -2,7 +2,7 @@
 
 import asyncio
 import atexit
-import os
+import contextlib
 import shlex
 import threading
 import time
@@ -19,30 +19,30 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_interface_executor_plugins.settings import CommonSettings
 from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
 
-from .cancel import delete_all, second_interrupt_explained
-from .commands import Pbs
+from .cancel import delete_all
+from .commands import AwayError, Pbs
 from .job_script import script_text
 from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
-from .quoting import quoted_for_the_shell
-from .recognize import SITE_VARIABLE, this_site
+from .recognize import chosen_site
 from .refusals import RefusedError
-from .request import Request, job_name, job_work, qsub_words, read_ask
-from .scheduler import (
-    fail_for_good,
-    interrupt_for_certain,
-    stop_reason,
-    stop_without_deadlock,
-)
+from .request import Request, job_name, job_work, qsub_words, read_needs
 from .settings import ExecutorSettings
 from .site import load_site
 from .submit import Submitter
 from .verdict import Verdict
 from .watch import Job, Watch
+from .workarounds import (
+    fail_for_good,
+    interrupt_for_certain,
+    quoted_for_the_shell,
+    stop_without_deadlock,
+)
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
 _CANCEL_PATIENCE = 120.0  # seconds of trying to delete jobs after Ctrl-C while the server is away
+_STOPPED = "Snakemake was told to stop"
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -63,7 +63,7 @@ class Executor(RemoteExecutor):
     def __init__(
         self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface
     ) -> None:
-        # these two before the base class, whose status loop starts at once
+        # these before the base class, whose status loop starts at once
         self._stopping = threading.Event()
         self._interval = 0.1
         self._cancelling = False
@@ -71,22 +71,23 @@ class Executor(RemoteExecutor):
 
     def __post_init__(self) -> None:
         settings: ExecutorSettings = self.executor_settings
-        Pbs.check()
         self._settings = settings
         self._interval = float(settings.status_interval or 30)
-        self._site = load_site(settings.site or os.environ.get(SITE_VARIABLE) or this_site().site)
         self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
+        self._pbs.check()
+        site, why = chosen_site(settings.site)
+        self.logger.info(f"PBS site: {site}, {why}.")
+        self._site = load_site(site)
         self._workdir = Path.cwd()
         self._logdir = log_folder(self._workdir, settings.logdir)
         self._ledger = Ledger(Path(self.workflow.persistence.aux_path).absolute() / "pbs")
         self._watch = Watch(
             self._pbs, self._ledger, float(settings.unknown_seconds or 60), self.logger.info
         )
+        # by name; the base class empties its own list during every look
         self._waiting_for_id: dict[str, JobExecutorInterface] = {}
-        self._alive: dict[
-            str, Job
-        ] = {}  # by name; the base class empties its own list during every look
-        self._alive_lock = threading.Lock()
+        self._alive: dict[str, Job] = {}
+        self._lock = threading.Lock()
         self._refused: Counter[str] = Counter()
         self._can_be_stopped = False
         self._submitter = Submitter(
@@ -95,11 +96,15 @@ class Executor(RemoteExecutor):
             submitted=self._on_submitted,
             refused=self._on_refused,
             in_queue=self._in_queue,
-            crashed=self._on_crash,
+            crashed=self._end_run,
             say=self.logger.info,
             pause=self._interval / 2,
         )
         self._submitter.start()
+
+    def _end_run(self, error: Exception) -> None:
+        """End the run with this error."""
+        self.workflow.scheduler.executor_error_callback(error)
 
     def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:  # noqa: ARG002 (the interface's signature)
         """Jobs start in the home folder; nothing of the submission's working directory is kept by
@@ -118,7 +123,7 @@ class Executor(RemoteExecutor):
         thread.
         """
         if not self._can_be_stopped:  # not earlier: Snakemake sets its handler after this is made
-            stop_without_deadlock(self._submitter.withdraw)
+            stop_without_deadlock(lambda: self._submitter.withdraw(_STOPPED))
             interrupt_for_certain()
             atexit.register(self._delete_what_is_left)
             self._can_be_stopped = True
@@ -126,9 +131,7 @@ class Executor(RemoteExecutor):
         log = log_path(self._logdir, str(job.name), name)
         script = Path(self.get_jobscript(job))
         try:
-            queue_name, queue, words = qsub_words(
-                read_ask(job, self._settings), self._site, name, log
-            )
+            queue, words = qsub_words(read_needs(job, self._settings), self._site, name, log)
         except RefusedError as refusal:
             self._give_up(job, str(refusal))
             return
@@ -139,15 +142,15 @@ class Executor(RemoteExecutor):
             script_text(command, self._site, self._ledger.end(name), self.envvars()),
             encoding="utf-8",
         )
-        with self._alive_lock:
+        with self._lock:
             self._waiting_for_id[name] = job
         self._submitter.add(
-            Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log)
+            Request(name, job_work(job), queue.name, queue.max_jobs, words, script, log)
         )
 
     def _on_submitted(self, request: Request, entry: Entry, adopted: bool) -> None:
         watched = Job(entry.id or "", request.name, entry.queue, entry.log)
-        with self._alive_lock:
+        with self._lock:
             job = self._waiting_for_id.pop(request.name)
             self._alive[request.name] = watched
         verb = (
@@ -161,42 +164,35 @@ class Executor(RemoteExecutor):
         )
 
     def _on_refused(self, request: Request, refusal: RefusedError) -> None:
-        with self._alive_lock:
+        with self._lock:
             job = self._waiting_for_id.pop(request.name)
-        call = shlex.join(["qsub", *request.words, str(request.script)])
+        call = f". The call was: {shlex.join(['qsub', *request.words, str(request.script)])}"
         if refusal.for_good:
             self._give_up(job, str(refusal), call)
         else:
-            self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}. The call was: {call} . ")
+            self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}{call} . ")
 
-    def _give_up(self, job: JobExecutorInterface, reason: str, call: str = "") -> None:
+    def _give_up(self, job: JobExecutorInterface, reason: str, call: str = ".") -> None:
         """Fail a job that no retry would bring into the queue; each reason is told once, however
         many jobs it hits.
         """
-        with self._alive_lock:
+        with self._lock:
             self._refused[reason] += 1
             first = self._refused[reason] == 1
         if first:
-            told = f". The call was: {call}" if call else "."
-            self.logger.error(f"Job {job.jobid} ({job.name}) is not submitted: {reason}{told}")
-        scheduler = self.workflow.scheduler
-        # that the run ends for another reason is no reason
-        said = {"said": "withdrawn" if stop_reason(scheduler) else f"PBS refuses it: {reason}"}
+            self.logger.error(f"Job {job.jobid} ({job.name}) is not submitted: {reason}{call}")
         fail_for_good(job)
-        self.report_job_error(SubmittedJobInfo(job, aux={"cause": "refused"} | said))
+        self.report_job_error(SubmittedJobInfo(job, aux={"refused": reason}))
 
     def print_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any
     ) -> None:
         """Not of what was refused: its reason is told, and there is neither a command nor a log."""
-        if (job_info.aux or {}).get("cause") != "refused":
+        if "refused" not in (job_info.aux or {}):
             super().print_job_error(job_info, msg, **more)
 
-    def _on_crash(self, error: Exception) -> None:
-        self.workflow.scheduler.executor_error_callback(error)
-
     def _in_queue(self, queue: str) -> int:
-        with self._alive_lock:
+        with self._lock:
             return sum(job.queue == queue for job in self._alive.values())
 
     async def check_active_jobs(  # type: ignore[override]  # the interface means an asynchronous generator
@@ -222,21 +218,14 @@ class Executor(RemoteExecutor):
                 self._ledger.write(replace(entry, deleted=True))
         else:
             self._ledger.remove(watched.name)
-        with self._alive_lock:
+        with self._lock:
             self._alive.pop(watched.name, None)
         if verdict.kind == "success":
             self.report_job_success(info)
         else:
             msg = f"PBS job {watched.id} failed: {verdict.words}. Its log: {watched.log} . "
-            if verdict.cause:  # for whoever decides what the next attempt asks for
-                nodes = int(info.job.resources.get("nodes", 1))
-                most = self._site.most(verdict.cause, watched.queue, nodes)
-                info.aux = {
-                    "pbs": watched,
-                    "cause": verdict.cause,
-                    "said": f"PBS job {watched.id}: {verdict.words}",
-                    **({"at_most": most} if most else {}),
-                }
+            if info.job.is_group():  # Snakemake prints no message of a group
+                self.logger.error(msg)
             self.report_job_error(info, msg=msg, aux_logs=[watched.log])
         self._submitter.poke(watched.queue)
 
@@ -246,7 +235,7 @@ class Executor(RemoteExecutor):
         """
         end = time.monotonic() + self._interval
         while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
-            if reason := stop_reason(self.workflow.scheduler):
+            if reason := _stop_reason(self.workflow.scheduler):
                 self._submitter.withdraw(reason)
             await asyncio.sleep(min(left, 0.2))
 
@@ -254,22 +243,25 @@ class Executor(RemoteExecutor):
         """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C
         came.
         """
-        with second_interrupt_explained(self.logger.info, self._leave):
+        try:
             left = self._delete_what_is_left(self.logger.info)
-            if left:
-                self.logger.error(
-                    f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}"
-                )
-
-    def _leave(self) -> None:
-        atexit.unregister(self._delete_what_is_left)
+        except KeyboardInterrupt:
+            self.logger.info(
+                "Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running."
+            )
+            atexit.unregister(self._delete_what_is_left)
+            left = self._delete_what_is_left(self.logger.info)
+        if left:
+            self.logger.error(
+                f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}"
+            )
 
     def _delete_what_is_left(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
         """Also, in silence, when Snakemake ends without a word to its executor: by Ctrl-C when its
-        output goes to a `tee`, which ends first, it fails of its own message.
+        output goes to a `tee`, which ends first.
         """
         self._cancelling = True
-        with self._alive_lock:
+        with self._lock:
             names = [*self._alive, *self._waiting_for_id]
         if names:
             say(f"Deleting up to {len(names)} PBS jobs.")
@@ -281,7 +273,7 @@ class Executor(RemoteExecutor):
 
     def shutdown(self) -> None:
         """End both threads; at a normal end no job is left."""
-        self._leave()
+        atexit.unregister(self._delete_what_is_left)
         for reason, count in self._refused.items():
             if count > 1:
                 self.logger.error(
@@ -289,4 +281,17 @@ class Executor(RemoteExecutor):
                 )
         self._stopping.set()
         self._submitter.stop()
+        if not self._cancelling:
+            with contextlib.suppress(AwayError):
+                self._submitter.living.forget_ended()
         super().shutdown()  # type: ignore[no-untyped-call]
+
+
+def _stop_reason(scheduler: Any) -> str:
+    """Why Snakemake takes no more jobs, "" while it does. It then waits for every job that it has
+    handed out, also for those that were never submitted."""
+    if getattr(scheduler, "_user_kill", None):
+        return _STOPPED
+    if getattr(scheduler, "_errors", False) and not getattr(scheduler, "keepgoing", True):
+        return "Snakemake stops, since another job has failed"
+    return ""

@@ -3,22 +3,20 @@ answer.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+from snakemake_interface_common.exceptions import WorkflowError
 
 from .commands import AwayError, Pbs, number
 from .ledger import Entry, Ledger
 from .parse import read_report
+from .refusals import WaitError
 from .request import Request
 
 _LOOKS_FOR_LOST = 2  # answers without the job's name before a qsub that was cut counts as not done
-_FORGOTTEN = (
-    86400.0  # seconds after which an entry without an id, which nobody asks for, is cleaned away
-)
-
-
-class NotYetError(Exception):
-    """An older job of the same name has to go first, or has to be looked for once more."""
+# seconds after which an entry without an id, which nobody asks for, is cleaned away
+_FORGOTTEN = 86400.0
 
 
 @dataclass
@@ -28,17 +26,17 @@ class Living:
     pbs: Pbs
     ledger: Ledger
     say: Callable[[str], None]
-    _at_start: dict[str, str] | None = None
+    _at_start: Mapping[str, str] | None = None
     _strangers: bool = False
     _looks: dict[str, int] = field(default_factory=dict)
 
     def find(self, request: Request) -> Entry | None:
-        """The living job that does what the request does, if any. Raises AwayError and
-        NotYetError.
+        """The living job that does what the request does, if any. Raises AwayError; WaitError where
+        an older job has to go first, or has to be looked for once more; WorkflowError where the
+        first question shows that PBS will never answer.
         """
         if self._at_start is None:
-            self._at_start = self.pbs.live()
-            self._sort_ledger(self._at_start)
+            self._at_start = self._first_look()
         entry = self.ledger.read(request.name)
         if entry is None or entry.id is None:
             entry = self._by_name(request, entry)
@@ -59,23 +57,36 @@ class Living:
             return None
         # again at every attempt: an earlier one may have met no server
         self.pbs.call("qdel", job_id)
-        raise NotYetError(f"{job_id} of the same name is being deleted and is not gone yet")
+        words = f"{job_id} of the same name is being deleted and is not gone yet"
+        raise WaitError(request.name, words)
 
-    def _sort_ledger(self, live: dict[str, str]) -> None:
-        """Clean away jobs that ended while nobody looked, and notice living ones that the ledger
-        does not have.
-        """
-        known = set()
-        for entry in self.ledger.entries():
-            known.add(number(entry.id or ""))
-            ended = (
-                number(entry.id) not in live
-                if entry.id
-                else time.time() - entry.submitted > _FORGOTTEN
-            )
-            if ended:
-                self.ledger.remove(entry.name)
+    def forget_ended(self) -> None:
+        """Clean away what the ledger holds of jobs that ended and that nobody asked for."""
+        if self.ledger.entries():
+            self._forget(self.pbs.live())
+
+    def _first_look(self) -> Mapping[str, str]:
+        try:
+            live = self.pbs.live()
+        except AwayError as away:
+            if away.refused:
+                raise WorkflowError(
+                    f"{away}. The PBS executor needs the commands of PBS Pro or OpenPBS; are these "
+                    "on PATH?"
+                ) from away
+            raise
+        known = self._forget(live)
         self._strangers = bool(live.keys() - known)
+        return live
+
+    def _forget(self, live: Mapping[str, str]) -> set[str]:
+        """Remove entries of jobs that do not live; the numbers that were in the ledger."""
+        entries = self.ledger.entries()
+        for entry in entries:
+            lost = time.time() - entry.submitted > _FORGOTTEN
+            if number(entry.id) not in live if entry.id else lost:
+                self.ledger.remove(entry.name)
+        return {number(entry.id) for entry in entries if entry.id}
 
     def _unlike(self, request: Request, entry: Entry, job_id: str) -> str | None:
         """Why a living job cannot stand for the request; None when it can. A job that runs already
@@ -83,15 +94,15 @@ class Living:
         more."""
         if entry.work != request.work:
             return "still lives with other parameters or inputs"
-        if not entry.asked or entry.asked == request.asked:
+        if entry.options == request.options:
             return None
         answer = self.pbs.call("qstat", "-f", job_id)
         if answer.away:
             raise AwayError(answer.words)
         record = read_report(answer).records.get(number(job_id))
-        had, now = _values(entry.asked, request.asked), _values(request.asked, entry.asked)
         if record is None:
             return None  # it has just ended
+        had, now = _values(entry.options, request.options), _values(request.options, entry.options)
         if record.state in {"Q", "H", "W"}:
             return f"waits in PBS with {had}, where {now} is asked for now"
         self.say(
@@ -110,8 +121,10 @@ class Living:
         if not ids:
             if entry is not None and self._looks.setdefault(request.name, 0) < _LOOKS_FOR_LOST:
                 self._looks[request.name] += 1
-                raise NotYetError(
-                    "a call of qsub left no answer; looking whether the job was queued all the same"
+                raise WaitError(
+                    request.name,
+                    "a call of qsub left no answer; looking whether the job was queued all the "
+                    "same",
                 )
             self._looks.pop(request.name, None)
             return None
@@ -121,10 +134,10 @@ class Living:
                 "the others."
             )
             self.pbs.call("qdel", *ids[1:])
-        known = entry or Entry(request.name, request.work, request.queue, str(request.log), 0.0)
-        found = replace(known, id=ids[0])
-        self.ledger.write(found)
-        return found
+        # without an entry the ledger is lost, and with it what the job asked for
+        entry = replace(entry or request.entry(0.0), id=ids[0])
+        self.ledger.write(entry)
+        return entry
 
 
 def _values(words: tuple[str, ...], others: tuple[str, ...]) -> str:

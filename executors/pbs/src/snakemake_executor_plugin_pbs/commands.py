@@ -15,19 +15,27 @@ from snakemake_interface_common.exceptions import WorkflowError
 # Exit codes are PBS error numbers modulo 256: 104 try again, 162 no connection, 183 and 185
 # protocol and too many connections; qstat says 255 where the others say 162; 160 is a host name
 # that does not resolve just now.
-AWAY = frozenset({104, 160, 162, 183, 185, 255})
+_AWAY = frozenset({104, 160, 162, 183, 185, 255})
 TIMED_OUT = 124
 
 _NUMBER = re.compile(r"\d+")
+# Torque and Grid Engine have commands of the same names, and other options.
+_OTHER_SCHEDULER = re.compile(r"^\s*(version:|\w*GE \d).*", re.IGNORECASE | re.MULTILINE)
 
 
 class AwayError(Exception):
-    """The PBS server does not answer; the text says how."""
+    """PBS says nothing about jobs, and the text says why. `refused`: a server answers, but it, or
+    the command, does not take these options; no waiting helps.
+    """
+
+    def __init__(self, words: str, refused: bool = False) -> None:
+        super().__init__(words)
+        self.refused = refused
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one command gave back. `code` is 124 when it was cut by the time-out."""
+    """Exit code and output of one command. `code` is 124 when it was cut by the time-out."""
 
     code: int
     out: str
@@ -38,7 +46,7 @@ class Answer:
         """True when no server stood behind the command, so that its output says nothing about
         jobs.
         """
-        return self.code in AWAY or self.code == TIMED_OUT
+        return self.code in _AWAY or self.code == TIMED_OUT
 
     @property
     def words(self) -> str:
@@ -66,9 +74,8 @@ class Pbs:
         self.timeout = timeout
         self.user = getpass.getuser()
 
-    @staticmethod
-    def check() -> None:
-        """Raise WorkflowError when a command of PBS is missing here."""
+    def check(self) -> None:
+        """Raise WorkflowError when a command is missing here, or belongs to another scheduler."""
         missing = [
             name for name in ("qsub", "qselect", "qstat", "qdel") if shutil.which(name) is None
         ]
@@ -76,6 +83,14 @@ class Pbs:
             raise WorkflowError(
                 f"PBS commands not found: {', '.join(missing)}. Start Snakemake on a login node of "
                 "the cluster (or load the module that brings PBS)."
+            )
+        version = self.call("qstat", "--version")
+        text = version.out + version.err
+        if "pbs_version" not in text and (other := _OTHER_SCHEDULER.search(text)):
+            raise WorkflowError(
+                f"`qstat --version` says {other[0].strip()!r}: this is not PBS Pro or OpenPBS but "
+                "another scheduler, such as Torque or Grid Engine, which this executor can't use. "
+                "Use --executor cluster-generic."
             )
 
     def call(self, *words: str) -> Answer:
@@ -90,9 +105,8 @@ class Pbs:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except (
-            OSError
-        ) as error:  # no more processes for this user: login nodes have such limits; it passes
+        except OSError as error:
+            # no more processes for this user: login nodes have such limits; it passes
             return Answer(TIMED_OUT, "", f"{words[0]} could not be started: {error}")
         try:
             out, err = process.communicate(timeout=self.timeout)
@@ -106,12 +120,12 @@ class Pbs:
 
     def live(self) -> dict[str, str]:
         """{number: id} of all jobs of the user that have not ended. Raises AwayError."""
-        return self._select("-u", self.user)
+        return self._select()
 
     def held(self) -> frozenset[str]:
         """Numbers of the user's jobs that the system holds; none when the server cannot say."""
         try:
-            return frozenset(self._select("-u", self.user, "-h", "s"))
+            return frozenset(self._select("-h", "s"))
         except AwayError:
             return frozenset()
 
@@ -119,13 +133,16 @@ class Pbs:
         """Ids of the user's jobs of this name that have not ended, oldest first. Raises
         AwayError.
         """
-        found = self._select("-u", self.user, "-N", name)
-        return [found[key] for key in sorted(found, key=int)]
+        ids = self._select("-N", name)
+        return [ids[key] for key in sorted(ids, key=int)]
 
     def _select(self, *words: str) -> dict[str, str]:
-        answer = self.call("qselect", *words)
-        if answer.code:
+        command = ("qselect", "-u", self.user, *words)
+        answer = self.call(*command)
+        if answer.away:
             raise AwayError(answer.words)
+        if answer.code:
+            raise AwayError(f"`{' '.join(command)}` fails: {answer.words}", refused=True)
         return {
             number(line): line.strip() for line in answer.out.splitlines() if line[:1].isdigit()
         }

@@ -7,18 +7,20 @@ from pathlib import Path
 
 from .site import Site
 
+_TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+
 
 def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:
-    """The job's script: the site's choice of variables and `variables`, the site's lines, the
-    command, and around it the record of its begin and its end.
+    """The job's script: `variables` and where programs are found, the site's lines, the command,
+    and around it the record of its begin and its end.
 
     PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder,
     whatever qsub saw.
     """
-    found = {key: os.environ[key] for key in site.environment if key in os.environ} | dict(
-        variables
-    )
-    exports = [f"export {key}={shlex.quote(value)}" for key, value in found.items()]
+    places = {key: os.environ[key] for key in _TAKEN_ALONG if key in os.environ}
+    exports = [
+        f"export {key}={shlex.quote(value)}" for key, value in {**places, **variables}.items()
+    ]
     record = shlex.quote(str(end))
     return "\n".join(
         [

@@ -17,7 +17,7 @@ from .commands import number
 @dataclass(frozen=True)
 class Entry:
     """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of
-    what the job does, `asked` are qsub's words but the name and the log (none: not known).
+    what the job does, `options` are qsub's words but the name and the log (none: not known).
 
     `deleted` says that the job was given up: its id may live on for some seconds, and nothing may
     be submitted in its place before it is gone.
@@ -30,7 +30,7 @@ class Entry:
     submitted: float
     id: str | None = None
     deleted: bool = False
-    asked: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -45,18 +45,15 @@ class Ledger:
         either).
         """
         try:
-            found = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
-            return Entry(**{**found, "asked": tuple(found.get("asked", ()))})
-        except (OSError, ValueError, TypeError, AttributeError):
+            fields = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return Entry(**fields | {"options": tuple(fields["options"])})
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def entries(self) -> list[Entry]:
-        """All entries, for the first look after a start."""
-        found = (
-            self.read(path.name.removesuffix(".json"))
-            for path in sorted(self.folder.glob("*.json"))
-        )
-        return [entry for entry in found if entry is not None]
+        """All entries."""
+        names = sorted(path.name.removesuffix(".json") for path in self.folder.glob("*.json"))
+        return [entry for entry in map(self.read, names) if entry]
 
     def write(self, entry: Entry) -> None:
         """Record an entry: whole or not at all, and on disk before the next step."""
@@ -87,15 +84,15 @@ class Ledger:
         """The exit code that the job itself recorded; None when it has not, or when another job
         did.
         """
-        try:
-            return int((self._record(name, job_id) or [])[0])
-        except (IndexError, ValueError):
-            return None
+        record = self._record(name, job_id)
+        return int(record[0]) if record and record[0].isdecimal() else None
 
     def _record(self, name: str, job_id: str) -> list[str] | None:
-        """What the job wrote after its id; None when it wrote nothing, or when another job did."""
+        """The words that the job wrote after its id; None when it wrote nothing, or when another
+        job did.
+        """
         try:
-            found, *rest = self.end(name).read_text(encoding="utf-8").split()
+            number_written, *rest = self.end(name).read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             return None
-        return rest if number(found) == number(job_id) else None
+        return rest if number(number_written) == number(job_id) else None

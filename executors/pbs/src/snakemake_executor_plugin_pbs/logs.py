@@ -43,10 +43,10 @@ def node_that_ended_it(log: str) -> str | None:
     try:
         with Path(log).open("rb") as handle:
             handle.seek(max(0, handle.seek(0, 2) - _TAIL))
-            found = _REQUESTED_DEATH.search(handle.read().decode(errors="replace"))
+            match = _REQUESTED_DEATH.search(handle.read().decode(errors="replace"))
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def _printable(path: Path) -> bool:

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from .commands import Answer, number
 
 _UNKNOWN = re.compile(r"Unknown Job Id (\S+)")
-_FINISHED = "Job has finished, use -x"
-_NO_HISTORY = "not configured to maintain job history"
 
 
 @dataclass(frozen=True)
 class Record:
-    """The attributes of one job that the status rules need; None where PBS shows none."""
+    """The attributes of one job that the status rules need; None or "" where PBS shows none."""
 
     id: str
     state: str
@@ -26,31 +24,36 @@ class Record:
     exit_status: int | None
     hold_types: str
     comment: str
-    queue: str
     walltime: str
+    cpu_time: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a `qstat -f` call said of the ids it was asked for, by number."""
+    """Jobs and unknown jobs, by number, of one call of `qstat -f`.
+
+    no_history: it was asked with -x, and the server keeps no history. finished: it was asked
+    without -x for an id that only the history knows. `words` is its complaint.
+    """
 
     records: dict[str, Record]
     unknown: frozenset[str]
     no_history: bool
-    finished: bool = False  # an id was asked for without -x that only the history knows
+    finished: bool
+    words: str
 
 
 def read_report(answer: Answer) -> Report:
-    """Sort the answer of `qstat [-x] -f ID...` into known jobs, unknown jobs, and whether -x was in
-    the right place.
+    """Sort the answer of `qstat [-x] -f ID...`.
 
     The exit code is that of the last bad id; the good ones are printed all the same.
     """
     return Report(
         records={number(record.id): record for record in read_jobs(answer.out)},
-        unknown=frozenset(number(found) for found in _UNKNOWN.findall(answer.err)),
-        no_history=_NO_HISTORY in answer.err,
-        finished=_FINISHED in answer.err,
+        unknown=frozenset(map(number, _UNKNOWN.findall(answer.err))),
+        no_history="not configured to maintain job history" in answer.err,
+        finished="Job has finished, use -x" in answer.err,
+        words=answer.words,
     )
 
 
@@ -58,20 +61,20 @@ def read_jobs(text: str) -> Iterator[Record]:
     """Jobs of a `qstat -f` text. Long values are folded by a newline and a tab."""
     for block in re.split(r"^Job Id: ", text.replace("\n\t", ""), flags=re.MULTILINE)[1:]:
         first, *lines = block.splitlines()
-        found: dict[str, str] = {}
+        shown: dict[str, str] = {}
         for line in lines:
             key, equals, value = line.partition(" = ")
             if equals and key.startswith("    "):
-                found.setdefault(key.strip(), value.strip())
+                shown.setdefault(key.strip(), value.strip())
         yield Record(
             id=first.strip(),
-            state=found.get("job_state", ""),
-            substate=_integer(found.get("substate")),
-            exit_status=_integer(found.get("Exit_status")),
-            hold_types=found.get("Hold_Types", "n"),
-            comment=found.get("comment", ""),
-            queue=found.get("queue", ""),
-            walltime=found.get("Resource_List.walltime", ""),
+            state=shown.get("job_state", ""),
+            substate=_integer(shown.get("substate")),
+            exit_status=_integer(shown.get("Exit_status")),
+            hold_types=shown.get("Hold_Types", "n"),
+            comment=shown.get("comment", ""),
+            walltime=shown.get("Resource_List.walltime", ""),
+            cpu_time=shown.get("resources_used.cput", ""),
         )
 
 

@@ -1,96 +1,59 @@
-"""Which site this is: by the name of the PBS server that the commands here speak to, else by the
-name of this machine.
+"""Which site this is: by the name of the PBS server that the commands here speak to.
 
 The names are data of the site files (`recognize:`). What no file names is `generic`; nothing is
 guessed.
 """
 
 import os
-import shutil
-import socket
-import subprocess
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from .site import read_site, shipped_sites
+from snakemake_interface_common.exceptions import WorkflowError
 
-SITE_VARIABLE = "SNAKEMAKE_PBS_SITE"
-"""The site, where a workflow has recognized it before the executor starts; --pbs-site goes before
-it.
-"""
-PATIENCE = 20.0
-"""Seconds in which `qstat -B` has to answer."""
+from .site import read_site, shipped_sites
 
 
 class Recognized(NamedTuple):
-    """A shipped site and what it was recognized by, in words."""
+    """A site and what it was recognized by, in words."""
 
     site: str
     why: str
 
 
 def this_site() -> Recognized:
-    """The shipped site whose file names this PBS server or this machine, or `generic`."""
+    """The shipped site whose file names this PBS server, or `generic`."""
     server = server_name()
-    hosts = list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))
-    for kind, names, words in (
-        ("servers", [server] if server else [], f"by the PBS server {server}"),
-        ("hosts", hosts, f"by the host {hosts[0]}"),
-    ):
-        for site in shipped_sites():
-            if _fit(names, read_site(site).get("recognize", {}).get(kind, [])):
-                return Recognized(site, words)
-    known = (
-        f"no site file names the PBS server {server}" if server else "no PBS server is known here"
-    )
-    return Recognized("generic", f"{known}, nor the host {hosts[0]}")
+    for site in shipped_sites():
+        if any(fnmatchcase(server, pattern) for pattern in read_site(site).get("recognize", [])):
+            return Recognized(site, f"by the PBS server {server}")
+    known = f"no site file names the PBS server {server}" if server else "no PBS server is named"
+    return Recognized("generic", known)
+
+
+def chosen_site(named: str | None) -> Recognized:
+    """The site that was named, else this one. WorkflowError where a shipped site was named and the
+    commands here speak to the server of another.
+    """
+    here, server = this_site(), server_name()
+    if not named or named == here.site:
+        return here
+    if server and named in shipped_sites() and read_site(named).get("recognize"):
+        raise WorkflowError(
+            f"--pbs-site or the profile says {named}, but the PBS server here is {server}. Use "
+            "--pbs-site generic or a site file of your own, and set --pbs-queue and the resources "
+            "nodes, gpu, mem_mb and runtime to what this cluster has."
+        )
+    return Recognized(named, "as named")
 
 
 def server_name() -> str:
-    """The name of the default PBS server, as PBS's own commands look it up, or as it answers
-    itself; '' without one.
-    """
-    named = (
-        os.environ.get("PBS_DEFAULT")
-        or os.environ.get("PBS_SERVER")
-        or _configured()
-        or _answered()
-    )
-    return named.partition(":")[0].strip().lower()
-
-
-def _configured() -> str:
-    """PBS_SERVER of pbs.conf."""
+    """The name of the default PBS server, where PBS's own commands look it up; '' without one."""
     try:
-        text = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text(
-            encoding="utf-8", errors="replace"
-        )
+        path = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf"))
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
-    lines = (line.partition("=") for line in text.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == "PBS_SERVER"), "")
-
-
-def _answered() -> str:
-    """The server's name by `qstat -B -f`: its first line is `Server: NAME`."""
-    if shutil.which("qstat") is None:
-        return ""
-    try:
-        done = subprocess.run(
-            ["qstat", "-B", "-f"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    first = done.stdout.partition("\n")[0]
-    return first.removeprefix("Server:").strip() if first.startswith("Server:") else ""
-
-
-def _fit(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name.lower(), pattern) for pattern in patterns for name in names)
+        lines = []
+    settings = dict(line.split("=", 1) for line in lines if "=" in line)
+    named = os.environ.get("PBS_DEFAULT") or os.environ.get("PBS_SERVER")
+    return (named or settings.get("PBS_SERVER", "")).partition(":")[0].strip().lower()

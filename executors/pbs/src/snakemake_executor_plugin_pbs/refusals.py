@@ -10,6 +10,7 @@ _FULL = frozenset({38, 39, 173})
 # not authorized, illegal value, unknown queue, user, unknown resource, limits of the queue, not
 # rerunnable.
 _FOR_GOOD = frozenset({1, 2, 3, 5, 8, 32, 154, 159, 166, 170, 175, 187, 188, 190})
+_OPTIONS = "the resource pbs_extra or `arguments` of the site file hold words that qsub refuses"
 _HINTS = {
     "Account_Name": "set --pbs-account",
     "active allocation": "check --pbs-account and the allocation's balance",
@@ -19,13 +20,18 @@ _HINTS = {
     "`qstat -Qf QUEUE` shows it",
     "Unknown queue": "set --pbs-queue or the resource pbs_queue",
     "Unauthorized": "the queue is not open to you: set --pbs-queue or the resource pbs_queue",
-    "Unknown resource": "the request's parts stand in the site file "
-    "(--pbs-site) and the resource pbs_extra",
-    "illegal -": "the resource pbs_extra or `arguments` of the site file hold "
-    "words that this qsub does not take",
-    "invalid option": "the resource pbs_extra or `arguments` of the site file hold "
-    "words that this qsub does not take",
+    "Unknown resource": "the site file (--pbs-site) and the resource pbs_extra name the resources",
+    "illegal -": _OPTIONS,
+    "invalid option": _OPTIONS,
 }
+
+
+class WaitError(Exception):
+    """Not now. `scope` has to wait: the queue or the job of this name, or everything ("")."""
+
+    def __init__(self, scope: str, words: str) -> None:
+        super().__init__(words)
+        self.scope = scope
 
 
 class RefusedError(Exception):
@@ -47,8 +53,6 @@ def passes(answer: Answer) -> bool:
 
 def refusal(answer: Answer) -> RefusedError:
     """The error for an answer that does not pass."""
-    hint = next((hint for key, hint in _HINTS.items() if key in answer.err), None)
-    words = (
-        f"PBS refused it (exit code {answer.code}): {answer.words}{f' -> {hint}' if hint else ''}"
-    )
+    hint = next((f" -> {hint}" for key, hint in _HINTS.items() if key in answer.err), "")
+    words = f"PBS refused it (exit code {answer.code}): {answer.words}{hint}"
     return RefusedError(words, for_good=answer.code in _FOR_GOOD)

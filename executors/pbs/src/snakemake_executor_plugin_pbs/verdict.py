@@ -8,7 +8,6 @@ from typing import Literal
 from .parse import Record
 
 Kind = Literal["running", "success", "failed", "held"]
-Cause = Literal["time", "memory"]
 
 _EXIT_WORDS = {
     -29: "it ran out of its walltime{walltime}: ask for more (resources: runtime)",
@@ -30,8 +29,7 @@ _EXIT_WORDS = {
     265: "it was killed by force (qdel -W force, or SIGKILL)",
     271: "it was deleted or preempted (SIGTERM)",
 }
-_CAUSES: dict[int, Cause] = {-29: "time", -27: "memory"}
-# substates of finished jobs; 92 is no proof of success, dependents of a failed job have it too
+# substate of finished jobs; 92 is no proof of success, dependents of a failed job have it too
 _TERMINATED = 91
 _HELD_FOR_EVER = "too many failed attempts"
 
@@ -40,13 +38,11 @@ _HELD_FOR_EVER = "too many failed attempts"
 class Verdict:
     """`held` is a job that PBS will never start by itself: failed, and to be deleted.
 
-    `words` explain failures; of a success, what it was if the job's own record does not confirm it.
-    `cause` is what the job had too little of.
+    `words` explain failures; of a success, why the job ended if its own record does not confirm it.
     """
 
     kind: Kind
     words: str = ""
-    cause: Cause | None = None
 
 
 RUNNING = Verdict("running")
@@ -68,19 +64,15 @@ def judge(record: Record) -> Verdict:
 
 def _judge_finished(record: Record) -> Verdict:
     status = record.exit_status
+    says = f". PBS says: {record.comment}" if record.comment else ""
     if status is None:
-        reason = (
-            "it was deleted"
-            if record.substate == _TERMINATED
-            else "PBS ended it, because a job before it failed"
-        )
-        return Verdict("failed", _with_comment(reason, record.comment))
-    if status == 0 and record.substate == _TERMINATED:  # seen of a job deleted in its first seconds
-        return Verdict("success", _with_comment("it was deleted", record.comment))
-    if status == 0:
-        return Verdict("success")
-    walltime = f" of {record.walltime}" if record.walltime else ""
+        terminated = record.substate == _TERMINATED
+        words = "it was deleted" if terminated else "PBS ended it, because a job before it failed"
+        return Verdict("failed", words + says)
+    if status == 0:  # substate 91: seen of a job that was deleted in its first seconds
+        return Verdict("success", f"it was deleted{says}" if record.substate == _TERMINATED else "")
     if status in _EXIT_WORDS:
+        walltime = f" of {record.walltime}" if record.walltime else ""
         words = _EXIT_WORDS[status].format(walltime=walltime)
     elif 128 < status < 160:
         words = f"a command in it was killed by signal {status - 128}"
@@ -88,12 +80,4 @@ def _judge_finished(record: Record) -> Verdict:
         words = f"it was killed by signal {status - 256}"
     else:
         words = "it failed"
-    return Verdict(
-        "failed",
-        _with_comment(f"{words} (Exit_status {status})", record.comment),
-        _CAUSES.get(status),
-    )
-
-
-def _with_comment(words: str, comment: str) -> str:
-    return f"{words}. PBS says: {comment}" if comment else words
+    return Verdict("failed", f"{words} (Exit_status {status}){says}")

@@ -1,9 +1,9 @@
 """A stand-in for PBS, for tests: qsub, qselect, qstat and qdel in front of a small server that runs
 jobs here.
 
-It answers as recorded from a real OpenPBS (see ../data); what it leaves out: the running of job
-arrays, interactive jobs, `-W block`, and jobs of other users. Start one with `with
-StandIn(Config()) as pbs:` and put `pbs.bin` on PATH.
+It takes the options and gives the answers that the executor uses, in the words of a real OpenPBS
+(test_standin.py compares them). Start one with `with StandIn(Config()) as pbs:` and put `pbs.bin`
+on PATH.
 """
 
 from .model import Config, Queue

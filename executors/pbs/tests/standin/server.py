@@ -13,12 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from . import answers
-from .asked import place
-from .model import Config, Job
-from .node import deliver, say_in_output, session, signal_session, start
-
-_ATTEMPTS = 21
+from . import commands
+from .model import SERVER, Config, Job
+from .node import deliver, session, signal_session, start
 
 
 class StandIn:
@@ -32,20 +29,18 @@ class StandIn:
         self.config = config or Config()
         self.home = Path(tempfile.mkdtemp(prefix="pbs"))
         self.bin = self.home / "bin"
-        self.spool = self.home / "spool"
         self.calls: list[tuple[float, str, list[str]]] = []
         self.jobs: dict[int, Job] = {}
         self.purged: set[int] = set()
         self.down_nodes: set[int] = set()
         self.lock = threading.RLock()
-        self._answering = threading.Event()
-        self._answering.set()
         self.taken = 0
         self.last = 0
+        self._answering = threading.Event()
+        self._answering.set()
         self._over = threading.Event()
         self._server: socketserver.BaseServer | None = None
-        self.spool.mkdir()
-        answers.install(self.bin)
+        commands.install(self.bin)
 
     def __enter__(self) -> Self:
         self.up()
@@ -64,9 +59,7 @@ class StandIn:
         self.down()
         self._scheduler.join()
         for job in self.jobs.values():
-            if job.process:
-                signal_session(job.process.pid, signal.SIGKILL)
-                job.process.wait()
+            self._kill_at_once(job)
         shutil.rmtree(self.home, ignore_errors=True)
 
     # Levers for tests
@@ -92,16 +85,13 @@ class StandIn:
             daemon_threads = True
             request_queue_size = 128
 
-        (self.home / "socket").unlink(missing_ok=True)
         self._server = Server(str(self.home / "socket"), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def down(self) -> None:
         """The server is gone: clients are refused. Jobs go on."""
-        if self.config.client == "old":
-            (self.home / "old").touch()
         if self._server:
-            (self.home / "socket").unlink(missing_ok=True)
+            (self.home / "socket").unlink()
             self._server.shutdown()
             self._server.server_close()
             self._server = None
@@ -125,73 +115,53 @@ class StandIn:
         with self.lock:
             self.down_nodes.add(node)
             for job in self.jobs.values():
-                if job.state == "R" and any(found == node for found, _ in job.where):
-                    self._kill_at_once(job)
-                    job.exit_status = -20
-                    if job.rerunable:
-                        self._requeue(job)
-                    else:
-                        self._bury(job, 93)
+                if job.state == "R" and node in job.where:
+                    self._lose(job, -20)
 
-    def restart_mom(self, job_id: int) -> None:
+    def restart_mom(self, number: int) -> None:
         """The daemon of a job's node is restarted: a rerunable job runs again, another ends with
         -4.
         """
         with self.lock:
-            job = self.jobs[job_id]
-            self._kill_at_once(job)
-            if job.rerunable:
-                self._requeue(job)
-                job.exit_status = None
-            else:
-                job.exit_status = -4
-                self._bury(job, 93, " and failed")
+            self._lose(self.jobs[number], -4)
 
-    def purge(self, job_id: int) -> None:
+    def purge(self, number: int) -> None:
         """The history of a job runs out."""
         with self.lock:
-            self.purged.add(job_id)
+            self.purged.add(number)
 
     def count(self, *names: str) -> int:
         """How many of the named commands were run so far."""
         return sum(name in names for _, name, _ in self.calls)
 
-    def wait_for(self, job_id: int, *states: str, seconds: float = 120.0) -> Job:
+    def wait_for(self, number: int, *states: str, seconds: float = 120.0) -> Job:
         """Block until a job is in one of these states."""
         end = time.monotonic() + seconds
-        while job_id not in self.jobs or self.jobs[job_id].state not in states:
+        while number not in self.jobs or self.jobs[number].state not in states:
             if time.monotonic() > end:
-                found = self.jobs[job_id].state if job_id in self.jobs else "not there"
-                raise TimeoutError(f"job {job_id} is {found}, not {states}")
+                raise TimeoutError(f"job {number} is not {states}: {self.jobs.get(number)}")
             time.sleep(0.01)
-        return self.jobs[job_id]
+        return self.jobs[number]
 
     # What the commands need
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run one command of a client: {"code", "out", "err"}."""
+    def answer(self, request: dict[str, Any]) -> commands.Answer:
+        """Run one command of a client."""
         with self.lock:
             self.calls.append((time.time(), request["command"], request["words"]))
-            code, out, err = answers.COMMANDS[request["command"]](self, request)
-            return {"code": code, "out": out, "err": err}
-
-    def next_number(self) -> int:
-        """A new job number."""
-        self.last += 1
-        return self.last
+            return commands.COMMANDS[request["command"]](self, request)
 
     def delete(self, job: Job, force: bool = False) -> None:
         """What qdel does to a job that has not ended."""
-        by = f" and terminated by {job.owner}@pbs01"
-        if force or job.state != "R":
-            running = job.state == "R"
-            if running:
-                self._kill_at_once(job)
-                job.exit_status = 265
-            self._bury(job, 91, by if running else " and terminated" if job.comment else "")
-            return
-        job.comment = f"{job.comment or ''}{by}"
-        self._terminate(job, 271)
+        if job.state == "R" and not force:
+            job.comment += f" and terminated by {job.owner}@{SERVER}"
+            self._terminate(job, 271)
+        elif job.state == "R":
+            self._kill_at_once(job)
+            job.exit_status = 265
+            self._bury(job, 91, f" and terminated by {job.owner}@{SERVER}")
+        else:
+            self._bury(job, 91, " and terminated")
 
     # The scheduler
 
@@ -203,12 +173,8 @@ class StandIn:
 
     def _step(self, job: Job) -> None:
         now = time.time()
-        if job.state == "Q" and not job.index:  # arrays are listed and not run
+        if job.state == "Q":
             self._try_to_start(job)
-        elif job.state == "W" and now >= (job.not_before or 0):
-            job.change("Q", 10)
-        elif job.state == "H" and job.after is not None and job.held == "s":
-            self._look_at_parent(job, *job.after)
         elif job.state == "R" and job.process is not None:
             code = job.process.poll()
             if code is not None and not (job.kill_at and session(job.process.pid)):
@@ -216,83 +182,86 @@ class StandIn:
             elif job.kill_at is not None:
                 if now >= job.kill_at:
                     signal_session(job.process.pid, signal.SIGKILL)
-            elif (
-                job.walltime is not None
-                and now - (job.started or now) > job.walltime / self.config.speed
-            ):
-                words = (
-                    f"=>> PBS: job killed: walltime {job.walltime} exceeded limit {job.walltime}\n"
-                )
-                say_in_output(job, self.spool / job.id, words)
-                job.comment = f"{job.comment} and exceeded resource walltime"
+            elif job.walltime and now - job.started > job.walltime / self.config.speed:
+                job.comment += " and exceeded resource walltime"
                 self._terminate(job, -29)
-        elif job.state == "E" and job.leaves_exiting is not None and now >= job.leaves_exiting:
-            status = job.exit_status or 0
-            killed = job.terminated is not None
+        elif job.state == "E" and now >= job.leaves_exiting:
+            killed, status = job.terminated is not None, job.exit_status
             words = "" if killed else " and failed" if status else " and finished"
             self._bury(job, 91 if job.terminated == 271 else 93 if status else 92, words)
 
-    def _look_at_parent(self, job: Job, kind: str, number: int) -> None:
-        parent = self.jobs.get(number)
-        if parent is None or parent.state != "F":
-            return  # an unknown one is waited for too
-        if kind == "afterany" or (kind == "afterok") == (parent.exit_status == 0):
-            job.after, job.held = None, "n"
-            job.change("Q", 10)
-        else:
-            self._bury(job, 92)
-
     def _try_to_start(self, job: Job) -> None:
-        queue = self.config.queues[job.queue]
-        if not queue.started:
+        if not self.config.queues[job.queue].started:
             job.comment = "Not Running: Queue not started."
             return
-        where, short = place(job, self.jobs.values(), self.config, self.down_nodes)
-        if where is None:
-            job.comment = f"Not Running: Insufficient amount of resource: {short} "
+        where = self._place(job)
+        if not where:
+            job.comment = "Not Running: Insufficient amount of resource: ngpus "
+            return
+        if job.live_output and not job.output.parent.is_dir():
+            job.state, job.substate, job.held = "H", 20, "s"
+            job.run_count, job.exit_status = 21, -3
+            job.comment = "job held, too many failed attempts to run"
             return
         job.where = where
-        if "d" in job.keep and not job.output.parent.is_dir():
-            job.where = []
-            job.run_count, job.exit_status, job.held = _ATTEMPTS, -3, "s"
-            job.change("H", 20, "job held, too many failed attempts to run")
-            return
-        self._start(job)
-
-    def _start(self, job: Job) -> None:
-        start(job, self.spool / job.id)
-        job.run_count += 1
         job.exit_status = job.kill_at = job.terminated = None
-        when = time.strftime("%a %b %d at %H:%M", time.localtime(job.started))
-        job.change("R", 42, f"Job run at {when} on {job.vnodes()}")
+        job.started, job.ended = time.time(), None
+        job.run_count += 1
+        start(job, self.home / job.id)
+        when = time.strftime("%a %b %d at %H:%M")
+        job.state, job.substate = "R", 42
+        job.comment = f"Job run at {when} on (node{where[0] + 1:02}:ncpus=1)"
+
+    def _place(self, job: Job) -> list[int]:
+        """Nodes with room for the chunks of a job, one for each; none where one finds no room."""
+        limits = {"ncpus": self.config.ncpus, "ngpus": self.config.ngpus}
+        free = {node: dict(limits) for node in set(range(self.config.nodes)) - self.down_nodes}
+        for other in self.jobs.values():
+            if other.state in {"R", "E"}:
+                for node, chunk in zip(other.where, other.chunks, strict=True):
+                    for key, value in chunk.items() if node in free else ():
+                        free[node][key] -= value
+        where: list[int] = []
+        for chunk in job.chunks:
+            room = [
+                node
+                for node, left in sorted(free.items())
+                if node not in where and all(left[key] >= value for key, value in chunk.items())
+            ]
+            if not room:
+                return []
+            where.append(room[0])
+        return where
 
     def _begin_exit(self, job: Job, code: int) -> None:
-        job.ended = time.time()
         status = code if code >= 0 else 256 - code
         job.exit_status = job.terminated if job.terminated is not None else status
-        job.delivered = deliver(job, self.spool / job.id)
-        job.leaves_exiting = job.ended + (
-            self.config.exiting if job.delivered else self.config.undeliverable
-        )
-        job.change("E", 51)
+        delivered = deliver(job, self.home / job.id)
+        job.ended = time.time()
+        job.leaves_exiting = job.ended + (0.05 if delivered else self.config.undeliverable)
+        job.state, job.substate = "E", 51
 
     def _terminate(self, job: Job, status: int) -> None:
-        if job.process is None or job.kill_at is not None:
-            return
-        job.terminated = status
-        job.kill_at = time.time() + self.config.kill_delay
-        signal_session(job.process.pid, signal.SIGTERM)
+        if job.process is not None and job.kill_at is None:
+            job.terminated = status
+            job.kill_at = time.time() + self.config.kill_delay
+            signal_session(job.process.pid, signal.SIGTERM)
 
     def _kill_at_once(self, job: Job) -> None:
         if job.process is not None:
             signal_session(job.process.pid, signal.SIGKILL)
             job.process.wait()
-        job.ended = time.time()
 
-    def _requeue(self, job: Job) -> None:
-        job.where, job.started, job.process = [], None, None
-        job.change("Q", 10)
+    def _lose(self, job: Job, status: int) -> None:
+        self._kill_at_once(job)
+        job.exit_status = status
+        if job.rerunable:
+            job.where, job.process = [], None
+            job.state, job.substate = "Q", 10
+        else:
+            self._bury(job, 93, " and failed" if status == -4 else "")
 
     def _bury(self, job: Job, substate: int, words: str = "") -> None:
         job.ended = job.ended or time.time()
-        job.change("F", substate, f"{job.comment}{words}" if job.comment else None)
+        job.state, job.substate = "F", substate
+        job.comment += words if job.comment else ""

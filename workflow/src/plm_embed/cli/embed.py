@@ -1,6 +1,7 @@
 """The commands that compute: weights and embed."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -124,6 +125,12 @@ WORKERS = click.option(
 )
 @settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
 @click.option(
+    "--gpu-required",
+    is_flag=True,
+    help="Fail without a GPU unless --device is cpu; the workflow sets this in jobs that a "
+    "scheduler starts.",
+)
+@click.option(
     "--minutes",
     default=0.0,
     type=click.FloatRange(0),
@@ -140,6 +147,7 @@ def embed(
     settings: Settings,
     nodes: int,
     workers: int,
+    gpu_required: bool,
     minutes: float,
     share: Path | None,
     node: int | None,
@@ -156,7 +164,7 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store \\
         --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
 """
-    from plm_embed.jobs.gpus import visible_gpus
+    from plm_embed.jobs.gpus import taken, visible_gpus
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.jobs.nodes import node_number
     from plm_embed.sequences.summary import check_present
@@ -167,7 +175,10 @@ def embed(
         from plm_embed.planning.sizes import announce
 
         announce(bucket, weights_folder, settings)
-    workers = workers or (1 if settings.device == "cpu" else max(1, len(visible_gpus())))
+    on_cpu = settings.device == "cpu"
+    if gpu_required and not on_cpu:
+        settings = replace(settings, device="cuda")
+    workers = workers or (1 if on_cpu else max(1, len(visible_gpus())))
     job = Job(
         bucket=bucket,
         weights=weights_folder,
@@ -176,11 +187,12 @@ def embed(
         workers=workers,
         minutes=minutes if job_id() else 0,
         nodes=nodes,
-        arguments=tuple(sys.argv[1:]),
+        arguments=(*sys.argv[1:], *["--gpu-required"] * gpu_required),
         node=node_number(node) if share else 0,
         share=share,
     )
-    embed_bucket(job, settings)
+    with nullcontext() if on_cpu else taken(workers):
+        embed_bucket(job, settings)
 
 
 COMMANDS = (weights, embed)

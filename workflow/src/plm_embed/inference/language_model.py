@@ -20,8 +20,9 @@ from plm_embed.fingerprint import (
 )
 from plm_embed.inference.arguments import asked, machine, residue_policy
 from plm_embed.inference.inputs import Given, Named, named_sequences, refuse
-from plm_embed.inference.pipeline import Vectors, token_budget
+from plm_embed.inference.pipeline import Vectors
 from plm_embed.inference.resolve import compute_dtype, fingerprint_of
+from plm_embed.inference.room import room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import known
 from plm_embed.inference.vector_stream import LeftOut, VectorStream
@@ -97,8 +98,8 @@ class LanguageModel:
             self._engine: Engine | None = family.engine(
                 self.manifest, tensors, self.device, self.dtype
             )
-            self_test(self._engine, folder)
-        self._budget = 0
+            self._room = room_for(self._engine, [self.manifest.layers])
+            self_test(self._engine, folder, self._room.budget)
 
     def __enter__(self) -> Self:
         return self
@@ -213,19 +214,12 @@ class LanguageModel:
                     yield one.id, _token_rows(vector) if tokens else next(iter(vector.values()))
 
     def _block(self, named: Iterator[Named]) -> Iterator[Named]:
-        with self._settings():
-            wanted = BATCHES_AT_ONCE * self._tokens()
+        wanted = BATCHES_AT_ONCE * self._room.budget
         for one in named:
             yield one
             wanted -= self.manifest.family.tokens(len(one.sequence))
             if wanted <= 0:
                 return
-
-    def _tokens(self) -> int:
-        """Tokens of a batch."""
-        if not self._budget:
-            self._budget = token_budget(self._ready(), [self.manifest.layers])
-        return self._budget
 
     def _ready(self) -> Engine:
         if self._engine is None:
@@ -257,13 +251,12 @@ class LanguageModel:
         todo = list(range(len(distinct)))
         found: dict[str, Vectors] = {}
         with self._settings():
-            stream = VectorStream(self._ready(), fingerprint, distinct, self._tokens())
+            stream = VectorStream(self._ready(), self._room, fingerprint, distinct)
             with progress("embed", stream.tokens(todo), "tokens", bar) as meter:
                 for step in stream.run(todo):
                     for i, vectors in step.finished:
                         found[distinct[i]] = vectors
                     meter.advance(step.counted)
-            self._budget = stream.budget
         left_out = {distinct[i]: _LEFT_OUT[why] for i, why in stream.left_out.items()}
         refuse(
             (

@@ -24,16 +24,16 @@ from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
 from plm_embed.models.encoder.engine import Engine
-from plm_embed.models.packed_batch import TOKENS, Batch
+from plm_embed.models.packed_batch import Batch
 
-Vectors = dict[str, NDArray[np.float32]]
-"""Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
-
-
-SHARE_OF_FREE_MEMORY = 0.8
-"""What batches may take; the rest is for fragments, and for sequences longer than those that were
-measured.
+Vectors = dict[str, NDArray[Any]]
+"""Of one sequence or window, by representation name: (D,) fp32, or (L, D) per residue: fp32, or
+stored bits (uint16), which were rounded on the device; then `largest_number` knows what they were
+before. Stored bits may lie in memory that the next batches need: copy them.
 """
+LARGEST = "largest_"
+STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+"""Storage types that matrices are rounded to on the device: half as much to copy and to hold."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Inference:
     busy: float = 0.0
     exact: int = 0
     """Sequences that were computed in fp32, because float16 could not hold their numbers."""
+    _copies: torch.cuda.Stream | None = None
 
     def launch(self, sequences: list[str], batch: Batch, exact: bool = False) -> Launched:
         """Queue a batch. An error about memory leaves nothing that matters in the queue."""
@@ -73,10 +74,18 @@ class Inference:
         marks[0].record()
         pooled = self._pooled(batch, exact)
         marks[1].record()
-        rows = {name: torch.empty(found.shape, pin_memory=True) for name, found in pooled.items()}
-        for name, found in pooled.items():
-            rows[name].copy_(found, non_blocking=True)
-        marks[2].record()
+        rows = {
+            name: torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+            for name, found in pooled.items()
+        }
+        # the next batch need not wait until this one is copied
+        self._copies = self._copies or torch.cuda.Stream(self.model.device)  # type: ignore[no-untyped-call]
+        self._copies.wait_event(marks[1])
+        with torch.cuda.stream(self._copies):
+            for name, found in pooled.items():
+                rows[name].copy_(found, non_blocking=True)
+                found.record_stream(self._copies)
+            marks[2].record()
         return Launched(sequences, batch, rows, marks)
 
     def collect(self, launched: Launched) -> list[Vectors]:
@@ -89,7 +98,7 @@ class Inference:
             broken = [
                 i
                 for i, vectors in enumerate(found)
-                if not all(np.isfinite(v).all() for v in vectors.values())
+                if not all(np.isfinite(largest_number(vectors, name)) for name in vectors)
             ]
             # fp32 takes twice the memory that the budget was measured for
             for batch in Packer([launched.batch.lengths[i] for i in broken], self.model.rows):
@@ -109,21 +118,35 @@ class Inference:
 
     @torch.inference_mode()
     def _pooled(self, batch: Batch, exact: bool) -> dict[str, Tensor]:
-        """Rows of each representation, on the device: one per sequence, residue or token."""
+        """Rows of each representation, on the device: one per sequence, residue or token. Of those
+        that are rounded to the storage type, also the largest number of each row, (rows,).
+        """
         batch = batch.to(self.model.device)
+        stored = STORED.get(self.fingerprint.storage_dtype)
         rows = {}
         for layer, states in self.model.forward(batch, self.fingerprint.layers, exact).items():
             for pooling in self.fingerprint.pooling:
-                rows[representation(pooling, layer)] = pool_batch(pooling, states, batch)
+                name = representation(pooling, layer)
+                rows[name] = pool_batch(pooling, states, batch)
+                if stored is not None and has_matrix(name):
+                    low, high = torch.aminmax(rows[name], dim=1)
+                    rows[LARGEST + name] = torch.maximum(-low, high)
+                    rows[name] = rows[name].to(stored)
         return rows
 
     def _split(self, launched: Launched) -> list[Vectors]:
         lengths = [stop - first for first, stop in launched.batch.residues]
         found: list[Vectors] = [{} for _ in lengths]
+        ends = np.cumsum(lengths, dtype=np.int64)
         for name, rows in launched.rows.items():
-            # pinned memory is scarce: the next batches need it
-            array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
-            parts = np.split(array, np.cumsum(lengths)[:-1]) if has_matrix(name) else list(array)
+            if name.startswith(LARGEST):
+                parts = list(np.maximum.reduceat(rows.numpy(), [0, *ends[:-1]]))
+            elif rows.dtype != torch.float32:
+                parts = np.split(rows.view(torch.int16).numpy().view(np.uint16), ends[:-1])
+            else:
+                # pinned memory is scarce: the next batches need it
+                array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
+                parts = np.split(array, ends[:-1]) if has_matrix(name) else list(array)
             for vectors, part in zip(found, parts, strict=True):
                 vectors[name] = part
         if "per_token" in self.fingerprint.pooling:
@@ -133,26 +156,10 @@ class Inference:
         return found
 
 
-def token_budget(model: Engine, layers: Sequence[int]) -> int:
-    """Tokens per batch for a device: on CUDA from its free memory and what a first batch takes."""
-    if model.device.type != "cuda":
-        return TOKENS["cpu"]
-    batch = model.pack([np.zeros(model.rows // 32, np.uint8)] * 32)
-    torch.cuda.synchronize(model.device)
-    torch.cuda.reset_peak_memory_stats(model.device)
-    before = torch.cuda.memory_allocated(model.device)
-    model.forward(batch, layers)
-    torch.cuda.synchronize(model.device)
-    taken = torch.cuda.max_memory_allocated(model.device) - before
-    torch.cuda.empty_cache()
-    return budget_from(torch.cuda.mem_get_info(model.device)[0], taken, model.rows, TOKENS["cuda"])
-
-
-def budget_from(free: int, taken: int, rows: int, largest: int) -> int:
-    """Tokens for `free` bytes when `rows` tokens take `taken` bytes: a multiple of `rows`, at least
-    one, at most `largest`."""
-    slices = int(SHARE_OF_FREE_MEMORY * free / max(taken, 1))
-    return max(rows, min(largest, slices * rows))
+def largest_number(vectors: Vectors, name: str) -> float:
+    """The largest absolute number of a representation as it was computed; NaN if one is."""
+    known = vectors.get(LARGEST + name)
+    return float(np.abs(vectors[name]).max() if known is None else known)
 
 
 @dataclass

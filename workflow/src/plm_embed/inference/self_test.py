@@ -17,7 +17,6 @@ import torch
 from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
@@ -140,17 +139,17 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
         return torch.from_numpy(stored["mean"])
 
 
-def self_test(engine: Engine, folder: Path) -> SelfTest:
+def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     """Compare the engine with the golden vectors, in several places of a batch, and the bits of
     sequences in company with those of the same alone.
 
+    A batch has two slices, or one where a `budget` of tokens allows no more.
     Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
     """
     manifest, dtype = engine.manifest, engine.precision
     golden = _golden(folder, manifest)
     probes = [engine.tokenize(probe) for probe in _probes(manifest)]
-    # below two slices memory is short, and all batches have one
-    slices = min(2, token_budget(engine, [manifest.layers]) // engine.rows)
+    slices = 2 if not budget or budget >= 2 * engine.rows else 1
     pieces, copies = _lay(probes, slices * engine.rows, engine.rows)
     states, means = _run(engine, pieces, manifest.layers)
     ours = torch.stack([means[place] for place, _ in copies]).cpu()

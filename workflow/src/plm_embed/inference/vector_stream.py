@@ -12,7 +12,15 @@ import torch
 from plm_embed.errors import PlmEmbedError, out_of_memory
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.packing import Packer, TokensAhead
-from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
+from plm_embed.inference.pipeline import (
+    LARGEST,
+    Inference,
+    Launched,
+    Prefetch,
+    Vectors,
+    largest_number,
+)
+from plm_embed.inference.room import Room
 from plm_embed.kernels import devices
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.packed_batch import Batch
@@ -40,10 +48,9 @@ class VectorStream:
     """Computes the vectors of normalized `sequences`, in whatever order keeps the device busy."""
 
     model: Engine
+    room: Room
     fingerprint: Fingerprint
     sequences: list[str]
-    budget: int
-    """Tokens per batch. Lowered when memory runs out."""
     left_out: dict[int, LeftOut] = field(default_factory=dict)
     """Indices of sequences that have no vector, and why: they did not fit into the device's memory
     even alone, or have more tokens than the model has positions for.
@@ -66,6 +73,7 @@ class VectorStream:
         DeviceError when the device is of no more use, PlmEmbedError when a number is not finite or
         too large for the storage type.
         """
+        self.room.least = self.room.budget
         pieces = self._pieces(todo)
         counted = [self._cost(piece) for piece in pieces]
         costs = counted.copy()
@@ -107,8 +115,8 @@ class VectorStream:
 
         known = self.model.manifest.family.token_per_letter
         lengths = [stop - start for _, (start, stop) in pieces]
-        ahead = TokensAhead(self.model, lengths, texts, self.budget, costs)
-        packer = Packer(costs if known else (), self.budget, () if known else ahead.blocks())
+        ahead = TokensAhead(self.model, lengths, texts, self.room.budget, costs)
+        packer = Packer(costs if known else (), self.room.budget, () if known else ahead.blocks())
         cuda = self.model.device.type == "cuda"
         launched: deque[tuple[list[int], Launched]] = deque()
         with Prefetch(packer, costs, prepare, ahead=2 if cuda else 0) as batches:
@@ -137,6 +145,8 @@ class VectorStream:
                 if exhausted:  # only now: the error held on to the tensors of the call that failed
                     self._make_room(batches, pieces, costs, batch or batches.give_up())
                 else:
+                    if self.room.grow():
+                        packer.budget, self.model.rows = self.room.budget, self.room.rows
                     yield batch, vectors
 
     def _leave_out(self, wordy: Iterable[int]) -> None:
@@ -153,20 +163,19 @@ class VectorStream:
     def _make_room(
         self, batches: Prefetch, pieces: list[Piece], costs: list[int], batch: list[int]
     ) -> None:
-        """After an out-of-memory error: halve the budget, or give up a sequence that does not fit
-        alone.
+        """After an out-of-memory error: make batches smaller, or give up a sequence that does not
+        fit alone. DeviceError where even the smallest batch does not: no sequence is to blame.
         """
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
-        if len(batch) > 1:
-            self.budget = max(self.budget // 2, 1)
-            batches.put_back(batch, self.budget)
-            log.warning("out of memory: token budget lowered to %d", self.budget)
+        tokens = [costs[at] for at in batch]
+        if self.room.shrink(tokens):
+            self.model.rows = self.room.rows
+            batches.put_back(batch, self.room.budget)
             return
-        i, _ = pieces[batch[0]]
-        if costs[batch[0]] <= self.model.rows:
-            # even the smallest batch does not fit: the sequence is not to blame
+        if sum(tokens) <= self.room.rows:
             raise devices.too_small(self.model.device)
+        i, _ = pieces[batch[0]]
         log.warning(
             "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
         )
@@ -175,10 +184,12 @@ class VectorStream:
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """The vectors of a sequence, from those of its windows."""
         where = self._spans(i)
-        vectors = whole(self.fingerprint, [windows[span] for span in where], where)
+        pieces = [windows[span] for span in where]
+        vectors = whole(self.fingerprint, pieces, where)
         most = largest(self.fingerprint.storage_dtype)
-        for name, vector in vectors.items():
-            found = np.abs(vector).max()
+        for name in vectors:
+            of = pieces if LARGEST + name in pieces[0] else [vectors]
+            found = np.max([largest_number(each, name) for each in of])
             if not found <= most:  # NaN compares false
                 raise PlmEmbedError(
                     f"{name} of a sequence of {len(self.sequences[i])} residues "

@@ -4,13 +4,15 @@ Python's lock; and how many threads multiply NumPy's matrices.
 
 import ctypes
 import importlib
+import math
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 Item = TypeVar("Item")
@@ -22,6 +24,8 @@ _OPENBLAS = (
     "openblas_{}64_",  # those of NumPy 1.26
     "openblas_{}",  # conda's and Linux distributions'
 )
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc/self")
 _OWN_THREADS = 1
 """What OpenBLAS says of itself when its threads are its own; OpenMP's are not counted here."""
 
@@ -81,8 +85,38 @@ def give_up(pool: ThreadPoolExecutor) -> None:
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """CPU cores that this process may use: those it may run on, or fewer, where a cgroup (of a
+    container, or of a scheduler) has less time than they have.
+    """
+    own = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if own else os.cpu_count() or 1
+    return min([count, *(max(1, math.ceil(quota)) for quota in _quotas())])
+
+
+def _quotas() -> Iterator[float]:
+    """Cores' worth of time that this process's cgroup and those around it may take, where they are
+    limited.
+    """
+    try:
+        lines = (PROC / "cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CGROUPS / "cpu" if controllers else CGROUPS
+        inside = Path(path.lstrip("/"))
+        for folder in (root / each for each in (inside, *inside.parents)):
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                if controllers:
+                    period = int((folder / "cpu.cfs_period_us").read_text())
+                    quota = int((folder / "cpu.cfs_quota_us").read_text())
+                else:
+                    words = (folder / "cpu.max").read_text().split()
+                    quota, period = int(words[0].replace("max", "-1")), int(words[1])
+                if quota > 0:
+                    yield quota / period
 
 
 class Behind:

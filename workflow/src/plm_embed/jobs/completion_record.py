@@ -71,7 +71,7 @@ class Work:
     exact: int | None = field(default=None, metadata=IF_KNOWN)
     """Sequences that were computed again with exact products, since theirs were not finite."""
     toks_per_batch: int | None = field(default=None, metadata=IF_KNOWN)
-    """The token budget at the end; lowered where memory ran out."""
+    """The smallest token budget; below the usual one where memory ran out."""
 
 
 @dataclass(frozen=True, kw_only=True)

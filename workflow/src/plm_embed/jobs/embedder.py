@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import DeviceError, NodeError, PlmEmbedError, no_space
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
-from plm_embed.inference.pipeline import Vectors, token_budget
+from plm_embed.inference.pipeline import Vectors
 from plm_embed.inference.resolve import fingerprint_of
+from plm_embed.inference.room import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
@@ -138,12 +139,12 @@ class Embedder:
         self.self_test: SelfTest | None = None
         self.loading_seconds = 0.0
         self.budget = 0
-        """Tokens per batch; lowered where memory ran out."""
+        """The fewest tokens per batch so far; fewer where memory ran out."""
         self.stopping = False
         """Set by a signal: no further batch is computed."""
         self.published: SimpleQueue[Published] = SimpleQueue()
         self._weights_folder, self._settings = weights_folder, settings
-        self._model: Engine | None = None
+        self._model: tuple[Engine, Room] | None = None
         self._stack = ExitStack()
         self._writer = self._stack.enter_context(Behind(1))
         self._scratch: Path | None = None
@@ -162,7 +163,7 @@ class Embedder:
         finally:
             self._stack.close()
 
-    def load(self) -> Engine:
+    def load(self) -> tuple[Engine, Room]:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
         if self._model is None:
             began = time.monotonic()
@@ -172,16 +173,16 @@ class Embedder:
                 model = manifest.family.engine(
                     manifest, tensors, self.device, fingerprint.compute_dtype
                 )
+                room = room_for(model, fingerprint.layers, self._settings.toks_per_batch)
+                self.budget = room.budget
                 try:
-                    self.self_test = self_test(model, self._weights_folder)
+                    self.self_test = self_test(model, self._weights_folder, room.budget)
                 except PlmEmbedError as error:
                     if self.device.type == "cuda":  # the weights were right where they were made
                         raise DeviceError(str(error)) from error
                     raise
-                self.budget = self._settings.toks_per_batch or token_budget(
-                    model, fingerprint.layers
-                )
-            self._model, self.loading_seconds = model, time.monotonic() - began
+            self._model = model, room
+            self.loading_seconds = time.monotonic() - began
             log.info(
                 "model loaded, self-test passed in %.1f s: %s", self.loading_seconds, self.self_test
             )
@@ -205,8 +206,7 @@ class Embedder:
                 self._settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch"
             )
         )
-        model = self.load()
-        stream = VectorStream(model, self.store.fingerprint, sequences, self.budget)
+        stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
         todo = list(range(len(sequences)))
         total, done, busy, exact = stream.tokens(todo), 0, 0.0, 0
         began = last = time.monotonic()
@@ -226,7 +226,7 @@ class Embedder:
                 self.publish()
             if self.stopping:
                 break
-        self.budget = min(self.budget, max(stream.budget, model.rows))
+        self.budget = min(self.budget, stream.room.least)
         return dict(stream.left_out)
 
     def publish(self, wait: bool = False) -> None:

@@ -1,17 +1,25 @@
-"""The GPUs of this node, found without touching CUDA: which a worker may use, and which CPU cores
-lie next to it.
+"""The GPUs of this node, found without touching CUDA: which a job takes, which a worker may use,
+and which CPU cores lie next to it.
 """
 
+import errno
+import fcntl
+import logging
 import os
-import shutil
-import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-SYSFS = Path("/sys/bus/pci/devices")
+from plm_embed.kernels.node_gpus import PCI, ask_nvidia, nvidia_gpus
+
+log = logging.getLogger(__name__)
+LOCKS = Path("/tmp")
+"""The same folder for all users of a machine, who share its GPUs."""
+SECONDS_BETWEEN_LOOKS = 1.0
+"""At GPUs that are taken: short beside a job."""
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -20,7 +28,58 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
         listed = map(str.strip, environment["CUDA_VISIBLE_DEVICES"].split(","))
         # CUDA too stops at what names none: -1, or SLURM's NoDevFiles
         return list(takewhile(_names_gpu, listed))
-    return _ask("--query-gpu=index")
+    return [gpu.id for gpu in nvidia_gpus()]
+
+
+@contextmanager
+def taken(count: int) -> Iterator[None]:
+    """While this job has `count` GPUs to itself: it waits until so many are free, and
+    CUDA_VISIBLE_DEVICES becomes their names.
+
+    Nothing changes where a scheduler, or the user, gave the job no more than it takes, nor where
+    there are fewer. Other jobs of this program are kept off by a lock for each GPU, which the
+    kernel releases when the process ends, however it ends.
+    """
+    names = visible_gpus()
+    if len(names) < count or (len(names) == count and "CUDA_VISIBLE_DEVICES" in os.environ):
+        yield
+        return
+    uuids = {gpu.id: gpu.uuid for gpu in nvidia_gpus()}
+    said = False
+    while True:
+        with ExitStack() as locks:
+            mine: list[str] = []
+            for name in names:
+                if len(mine) < count and _lock(uuids.get(name, name), locks):
+                    mine.append(name)
+            if len(mine) == count:
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+                yield
+                return
+        if not said:
+            log.info("waiting for %d of %d GPUs: other jobs have taken them", count, len(names))
+            said = True
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _lock(name: str, locks: ExitStack) -> bool:
+    """Lock a GPU until `locks` ends; False where another process has it."""
+    path = LOCKS / f"plm-embed-{name.replace('/', '-')}.lock"
+    options = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    # created or opened, never both: the kernel refuses that to other users in a folder like /tmp
+    with suppress(FileExistsError):
+        made = os.open(path, options | os.O_CREAT | os.O_EXCL, 0o644)
+        os.fchmod(made, 0o644)  # whatever the umask: others must be able to open it
+        os.close(made)
+    file = os.open(path, options)
+    locks.callback(os.close, file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
 
 
 def _names_gpu(name: str) -> bool:
@@ -29,7 +88,7 @@ def _names_gpu(name: str) -> bool:
 
 def gpu_names() -> list[str]:
     """What the GPUs of this machine are called; none without a driver that answers."""
-    return _ask("--query-gpu=name")
+    return [gpu.name for gpu in nvidia_gpus()]
 
 
 def near_cores(gpu: str) -> set[int]:
@@ -38,10 +97,10 @@ def near_cores(gpu: str) -> set[int]:
     On Polaris the order is reversed (GPU 0 is next to the last cores), so it is looked up, never
     guessed.
     """
-    for address in _ask("--query-gpu=pci.bus_id", f"--id={gpu}"):
+    for address in ask_nvidia("--query-gpu=pci.bus_id", f"--id={gpu}", "--format=csv,noheader"):
         # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0,
         # 0000:c7:00.0
-        folder = SYSFS / address[-12:].lower()
+        folder = PCI / address[-12:].lower()
         try:
             return _cores((folder / "local_cpulist").read_text())
         except (OSError, ValueError):
@@ -56,19 +115,6 @@ def _cores(text: str) -> set[int]:
         first, _, last = piece.partition("-")
         found.update(range(int(first), int(last or first) + 1))
     return found
-
-
-def _ask(*words: str) -> list[str]:
-    """The lines that nvidia-smi answers; none without an answer."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, *words, "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except subprocess.TimeoutExpired:
-        return []
-    return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
 
 
 class Meter:

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend
 
 from plm_embed.errors import PassingError, out_of_memory
 from plm_embed.kernels import compiled_attention, devices, torch_attention
-from plm_embed.kernels.elementwise import rotate
+from plm_embed.kernels.elementwise import fallback, rotate
 from plm_embed.kernels.packed import Distances, Packed, pack
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,18 @@ def choose(
 ) -> Kernel:
     """The first kernel that works for `heads` of `width`: each is tried on the device, against
     plain arithmetic. `by_distance`: it has to add biases.
+
+    Where a better one did not work, the log says so, and the name of one of another kind does.
     """
+    better: dict[str, str] = {}
     for kernel in _candidates(device, dtype, by_distance):
         problem = _problem(kernel, device, dtype, heads, width, by_distance)
         if not problem:
-            return kernel
+            if not better or kernel.label in better:
+                return kernel
+            return replace(kernel, name=fallback(kernel.name, next(iter(better.values()))))
         log.warning("attention: not %s: %s", kernel.name, problem)
+        better.setdefault(kernel.label, f"{kernel.name}: {problem}")
     raise RuntimeError(f"no attention kernel works on {device} in {dtype}")
 
 
@@ -82,8 +88,10 @@ def _candidates(
             yield Kernel("fused" if half else "", "torch SDPA", torch_attention.sdpa)
         return
     if half and torch.cuda.get_device_capability(device) >= (8, 0):
-        # FlashAttention adds no biases
-        yield from _by_distance() if by_distance else _variable_length()
+        if by_distance:  # FlashAttention adds none
+            yield Kernel("distances", "Triton, biases by distance", _by_distance)
+        else:
+            yield from _variable_length()
     for backend, label in (
         (SDPBackend.EFFICIENT_ATTENTION, "efficient"),
         (SDPBackend.MATH, "math"),
@@ -119,20 +127,8 @@ def _can(feature: str) -> bool:
 
 def _variable_length() -> Iterator[Kernel]:
     """Kernels that take packed sequences as they are. All are FlashAttention, hence one label."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:  # torch before 2.10
-        pass
-    else:
-        # it would log every call
-        logging.getLogger("torch.nn.attention.varlen").setLevel(logging.WARNING)
-        # Splitting keys among blocks would depend on the batch. Where torch cannot be told, it
-        # never splits.
-        one: Callable[..., Any] = partial(varlen_attn, num_splits=1)
-        yield Kernel(
-            "varlen", "torch varlen_attn, num_splits=1", partial(torch_attention.varlen, one)
-        )
-        yield Kernel("varlen", "torch varlen_attn", partial(torch_attention.varlen, varlen_attn))
+    torchs = partial(torch_attention.varlen, torch_attention.flash)
+    yield Kernel("varlen", "torch FlashAttention", torchs)
     try:
         from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
     except Exception as error:  # an extension built for another torch fails in many ways
@@ -143,14 +139,12 @@ def _variable_length() -> Iterator[Kernel]:
         )
 
 
-def _by_distance() -> Iterator[Kernel]:
+def _by_distance(qkv: Tensor, packed: Packed) -> Tensor:
     """The package's own kernel that adds biases, where there is Triton."""
-    try:
-        from plm_embed.kernels import triton_attention
-    except Exception as error:  # no Triton, or one that does not fit this Python
-        log.debug("Triton: %s", error)
-        return
-    yield Kernel("distances", "Triton, biases by distance", triton_attention.attend)
+    from plm_embed.kernels import triton_attention
+
+    out: Tensor = triton_attention.attend(qkv, packed)
+    return out
 
 
 def _problem(  # noqa: PLR0917

@@ -10,12 +10,20 @@ from typing import Literal
 
 import torch
 
-from plm_embed.errors import ConfigError, DeviceError, device_lost, out_of_memory
+from plm_embed.errors import (
+    ConfigError,
+    DeviceError,
+    PlmEmbedError,
+    device_lost,
+    out_of_memory,
+)
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.io.threads import cores
+from plm_embed.kernels import node_gpus
 from plm_embed.kernels.cpu import cpu_name
 
-NO_GPU = ("not set", "", "-1", "NoDevFiles")
-"""What CUDA_VISIBLE_DEVICES is where a process has no GPU; the last is SLURM's."""
+NO_GPU = ("", "-1", "NoDevFiles")
+"""What CUDA_VISIBLE_DEVICES is where GPUs are hidden from a process; the last is SLURM's."""
 _NO_CODE = "no kernel image is available"
 _OLDER = "install the torch for older drivers (docs/laptop.md)"
 SECONDS_TO_COMPUTE = 3 * 3600.0
@@ -28,41 +36,75 @@ ALONE = threading.Lock()
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """`auto` is the visible CUDA device if there is one, else the CPU.
+    """`auto` is the visible CUDA device if there is one, and the CPU where no GPU is shown.
 
-    DeviceError when a GPU is wanted, or given by CUDA_VISIBLE_DEVICES as schedulers do, and cannot
-    be used: a job with a GPU that computes on the CPU would waste both. ConfigError where no
-    attempt could help: torch without CUDA, or no GPU shown.
+    DeviceError when a GPU is wanted, given by CUDA_VISIBLE_DEVICES as schedulers do, or shown by
+    the node, and cannot be used: a job beside a GPU that computes on the CPU would waste both.
+    ConfigError where no attempt could help: a torch that has no code for the GPU, or GPUs that are
+    hidden.
     """
-    available = torch.cuda.is_available()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-    given = visible.strip() not in NO_GPU
-    if not available and (wanted == "cuda" or (wanted == "auto" and given)):
-        built = torch.version.cuda or torch.version.hip
-        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else built or "CPU only"
-        words = (
-            f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
-            f"CUDA_VISIBLE_DEVICES: {visible})\n"
-            "request a GPU and install requirements/cuda.txt, or compute on the CPU: device cpu"
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = visible is not None and visible.strip() in NO_GPU
+    shown = "" if hidden else node_gpus.shown()
+    if wanted == "auto" and (hidden or (visible is None and not shown)):
+        return torch.device("cpu")
+    raise _unusable(shown, "not set" if visible is None else visible)
+
+
+def _unusable(shown: str, visible: str) -> PlmEmbedError:
+    """What to say of a GPU that cannot be used; `shown`: whose it is, or empty without one."""
+    cuda, hip = torch.version.cuda, torch.version.hip
+    build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU only"
+    if not shown:
+        cause, remedy = "this job is shown none", "request a GPU and install requirements/cuda.txt"
+    elif shown == "Intel":
+        cause, remedy = "plm-embed has no code for the Intel GPU here", "take another node"
+    elif (shown == "NVIDIA" and cuda) or (shown == "AMD" and hip):
+        cause, remedy = _reason(), "install a driver that fits this torch"
+    else:
+        cause = f"this torch is not made for the {shown} GPU here"
+        remedy = (
+            "install requirements/cuda.txt in an empty environment (docs/laptop.md)"
+            if shown == "NVIDIA"
+            else "install torch for ROCm (docs/laptop.md)"
         )
-        if torch.version.cuda:
-            words += f"; {_OLDER}, if the driver is too old for CUDA {torch.version.cuda}"
-        if not built or visible in ("", "-1"):
-            raise ConfigError(words, key="device")
-        raise DeviceError(words)
-    return torch.device("cuda", 0) if available and wanted != "cpu" else torch.device("cpu")
+    if cuda and shown != "AMD":
+        remedy += f", or, if the driver is too old for CUDA {cuda}, {_OLDER}"
+    text = (
+        f"no usable CUDA device on {socket.gethostname()}: {cause} "
+        f"(torch {torch.__version__}: {build}; CUDA_VISIBLE_DEVICES: {visible})\n"
+        f"{remedy}; to compute on the CPU, set speed.device: cpu (in Python device='cpu')"
+    )
+    fits = shown in ("", "NVIDIA" if cuda else "AMD")
+    usable = (cuda or hip) and visible not in ("", "-1") and fits
+    return DeviceError(text) if usable else ConfigError(text, key="device")
+
+
+def _reason() -> str:
+    """Why torch cannot use a GPU, in its own words."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().split("\n", 1)[0].split(". ", 1)[0].rstrip(".")
+    return "torch counts no GPU"
 
 
 def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
     """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32
-    elsewhere.
+    elsewhere, and for bfloat16 on older GPUs, which lack it.
     """
-    modern = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    if wanted == "tfloat32" and not modern:
+    cuda = device.type == "cuda"
+    modern = cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    if (wanted == "tfloat32" and not modern) or (wanted == "bfloat16" and cuda and not modern):
+        other = "float32" if wanted == "tfloat32" else "float32 or float16"
         raise ConfigError(
-            "embedding.compute_dtype: tfloat32 needs a GPU of compute capability 8.0 or later, "
+            f"embedding.compute_dtype: {wanted} needs a GPU of compute capability 8.0 or later, "
             f"not {device_name(device)}\n"
-            "set float32, or auto",
+            f"set {other}, or auto",
             key="embedding.compute_dtype",
         )
     if wanted == "auto":
@@ -86,7 +128,8 @@ def as_set_up(
     device: torch.device, threads: int | None, wanted: ComputeDtype | Literal["auto"]
 ) -> Iterator[None]:
     """`set_up` for the time of a block, which no other such block shares: what torch is told holds
-    for the whole process. `threads` None leaves torch's number.
+    for the whole process. `threads` None leaves torch's number, unless a cgroup has
+    less time.
     """
     matmul = torch.backends.cuda.matmul
     with ALONE:
@@ -96,7 +139,7 @@ def as_set_up(
             "allow_bf16_reduced_precision_reduction",
         )
         before, held = torch.get_num_threads(), {name: getattr(matmul, name) for name in names}
-        set_up(device, threads or before, wanted)
+        set_up(device, threads or min(before, cores()), wanted)
         try:
             yield
         finally:
@@ -126,7 +169,7 @@ def check(device: torch.device) -> None:
     try:
         ones = torch.ones(size, size, device=device)
         total = float((ones @ ones).sum())  # small powers of two: exact in any precision and order
-    except RuntimeError as error:
+    except (RuntimeError, torch.cuda.DeferredCudaCallError) as error:  # the latter: MIG
         hint = f"\n{_OLDER}: this one is not built for this GPU" if _NO_CODE in str(error) else ""
         raise DeviceError(f"{named} does not compute: {error}{hint}") from error
     if total != size**3:

@@ -3,7 +3,7 @@ activations, all in fp32.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plm_embed.accuracy import FALLBACK
 from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
 from plm_embed.kernels.linear import Activation, Linear
@@ -21,6 +22,19 @@ ROTATED = 1 << 16
 """Numbers rotated at a time on a CPU: what its cache holds in fp32, with all terms."""
 UP = 300, 256
 """Rows and columns of the feed-forward that is tried: several tiles of a product."""
+DEPTH = 256
+"""Columns of the product that is tried with a sum within it."""
+ROUNDED = 3
+"""How far a kernel may be from exact arithmetic, in steps (`eps`) of its dtype, at the result or at
+1, whichever is larger.
+
+A right one rounds where a product ends (with a gate, where two of them do) and where it writes its
+result, by half a step each time: those here stay below 1.5 steps for every model.
+"""
+SUMMED = 1e-4
+"""The same in float32, which sums thousands of numbers in another order: 2e-6 was seen."""
+TF32 = 2.0**-10
+"""A step of what products read in TF32."""
 
 
 @dataclass(frozen=True)
@@ -120,40 +134,64 @@ def _up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) 
     return linear(x, activation) if gate is None else gate(x, activation).mul_(linear(x))
 
 
+def fallback(name: str, reason: str) -> str:
+    """The name of a kernel that serves in place of a better one."""
+    return f"{name} ({FALLBACK}{reason})"
+
+
 PLAIN = Elementwise("torch", norm, _add, _query_key, _up)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What they are for: a model's width and heads, and its way into the feed-forward."""
+    """What they are for: a model's widths, of all heads together `inner`, and what its layers do.
+
+    normed: queries and keys have norms; turned: they are rotated. biased: the products into the
+    feed-forward have biases.
+    """
 
     dim: int
     heads: int
     activation: Activation
-    gated: bool
-    biased: bool
+    inner: int = 0
+    gated: bool = False
+    biased: bool = True
+    rms: bool = False
+    epsilon: float = 1e-5
+    normed: bool = False
+    turned: bool = True
 
 
 def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
-    """Fused kernels where Triton works on this device, else torch's own operations."""
+    """Fused kernels where Triton works on this device, else torch's own operations, whose name then
+    says why.
+    """
     if device.type != "cuda":
         return PLAIN
+    problem = ""
     for within in (True, False) if _product_pays(device, dtype) else (False,):
         try:
-            fused = _fused(within)
-            problem = _problem(fused, device, dtype, form)
+            chosen = _fused(within)
+            wrong = _problem(chosen, device, dtype, form)
         except Exception as error:
             # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
             # operations always work
             if out_of_memory(error):  # says nothing about the kernels
                 raise
             devices.synchronize(device)  # raises what it says on a device that is lost
-            problem = f"{type(error).__name__}: {error}".splitlines()[0]
-        if not problem:
-            return fused
-        log.warning("not Triton's %s: %s", "product" if within else "kernels", problem)
-    log.warning("torch's own operations serve, more slowly (docs/speed.md has what Triton needs)")
-    return PLAIN
+            wrong = f"{type(error).__name__}: {error}".splitlines()[0]
+        if not wrong:
+            break
+        problem = f"Triton's {'product' if within else 'kernels'}: {wrong}"
+    else:
+        chosen = PLAIN
+    if not problem:
+        return chosen
+    log.warning(
+        "%s serve, more slowly, for %s (docs/speed.md has what Triton needs)",
+        "torch's own operations" if chosen is PLAIN else chosen.name, problem,
+    )  # fmt: skip
+    return replace(chosen, name=fallback(chosen.name, problem))
 
 
 def _product_pays(device: torch.device, dtype: torch.dtype) -> bool:
@@ -180,7 +218,8 @@ def _fused(within: bool) -> Elementwise:
 
     def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
         weights = None if norms is None else (norms[0].weight, norms[1].weight)
-        triton.query_key(qkv, weights, 0.0 if norms is None else norms[0].epsilon, rotary)
+        epsilon, rms = (0.0, False) if norms is None else (norms[0].epsilon, norms[0].rms)
+        triton.query_key(qkv, weights, rotary, epsilon=epsilon, rms=rms)
 
     def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
         if gate is None and activation == "relu":  # no pass of its own
@@ -197,55 +236,81 @@ def _fused(within: bool) -> Elementwise:
 
 
 def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:
-    """What differs from the plain operations, in words; empty when nothing does."""
-    found = [
-        [part.float().cpu() for part in _trial(each, device, dtype, form)]
-        for each in (PLAIN, tried)
+    """Words for what is wrong with kernels that compute in `dtype`; empty when nothing is.
+
+    They are compared with float32 arithmetic on the CPU on the same numbers, which `dtype` holds.
+    """
+    pairs = zip(
+        _trial(tried, device, dtype, form, dtype),
+        _trial(PLAIN, torch.device("cpu"), dtype, form, torch.float32),
+        strict=True,
+    )
+    apart = [
+        ((result.float().cpu() - exact).abs() / (1 + exact.abs())).max() for result, exact in pairs
     ]
-    worst = max(
-        float(((ours - plain).abs() / (1 + plain.abs())).max())
-        for plain, ours in zip(*found, strict=True)
-    )
-    return (
-        ""
-        if worst <= (1e-4 if dtype == torch.float32 else 0.015)
-        else f"they are off by {worst:.2g}"
-    )
+    worst = float(torch.stack(apart).max())  # not a number if one of them is not
+    return "" if worst <= max(ROUNDED * _step(dtype), SUMMED) else f"they are off by {worst:.2g}"
+
+
+def _step(dtype: torch.dtype) -> float:
+    matmul = torch.backends.cuda.matmul
+    newer = getattr(matmul, "fp32_precision", None)  # torch 2.9 or later
+    tf32 = matmul.allow_tf32 if newer is None else newer == "tf32"
+    return TF32 if tf32 and dtype == torch.float32 else torch.finfo(dtype).eps
 
 
 def _trial(
-    each: Elementwise, device: torch.device, dtype: torch.dtype, form: Form
-) -> Iterable[Tensor]:
-    """What they make of a few random numbers."""
+    way: Elementwise,
+    device: torch.device,
+    dtype: torch.dtype,
+    form: Form,
+    arithmetic: torch.dtype,
+) -> Iterator[Tensor]:
+    """Results of `way` in `arithmetic` for a few random numbers that `dtype` holds.
+
+    Rows have means other than 0, which a norm must take away or must not, and the first is so small
+    that the norm's epsilon counts.
+    """
     random = torch.Generator().manual_seed(1)
 
-    def draw(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(shape, generator=random).to(device, kind)
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random)
 
-    rows, dim, heads = 5, form.dim, form.heads
-    half = dim // heads // 2
-    layer = Norm(draw(dim), draw(dim))
-    root = Norm(layer.weight, None, 1e-6, rms=True)
-    x, out = draw(rows, dim), Linear(draw(dim, dim, kind=dtype) / dim**0.5, None)
-    for by in (layer, root, replace(layer, missing=draw(dim))):
-        each.add(x, out, draw(rows, dim, kind=dtype))
-        yield x.clone()
-        yield each.norm(x, by, dtype)
-        yield each.norm(x, by, dtype, keep=True).clone()  # it may be x itself
-        yield x.clone()
-    angle = draw(rows, half)
-    norms = Norm(draw(dim), None), Norm(draw(dim), None)
-    for pair in (None, norms):
-        qkv = draw(rows, 3, heads, 2 * half, kind=dtype)
-        each.query_key(qkv, pair, (angle.cos(), angle.sin()))
-        yield qkv
-    rows, width = UP
-    linear, gate = (
-        Linear(
-            draw(width, dim, kind=dtype) / dim**0.5,
-            draw(width, kind=dtype) if form.biased else None,
+    def held(numbers: Tensor) -> Tensor:
+        return numbers.to(dtype).to(device, arithmetic)
+
+    def linear(rows: int, columns: int, biased: bool) -> Linear:
+        weight = held(draw(rows, columns) / columns**0.5)
+        return Linear(weight, held(draw(rows)) if biased else None)
+
+    dim, inner = form.dim, form.inner or form.dim
+    scales = torch.tensor((0.003, 0.1, 1.0, 10.0, 100.0))[:, None]
+    rows = len(scales)
+    stream = draw(rows, dim).to(device)
+    way.add(stream, linear(dim, DEPTH, biased=False), held(draw(rows, DEPTH)))
+    yield stream
+
+    numbers = (scales * (1 + draw(rows, dim))).to(device)
+    weight, bias, missing = (draw(dim).to(device) for _ in range(3))
+    plain = Norm(weight, None, form.epsilon, form.rms)
+    for by in [plain] if form.rms else [plain, replace(plain, bias=bias)]:
+        for lacking in (by, replace(by, missing=missing)):
+            yield way.norm(numbers.clone(), lacking, arithmetic)
+            kept = numbers.clone()
+            yield way.norm(kept, lacking, arithmetic, keep=True).clone()  # it may be `kept` itself
+            yield kept
+
+    if form.normed or form.turned:
+        qkv = held(1 + draw(rows, 3, form.heads, inner // form.heads))
+        norms = tuple(replace(plain, weight=draw(inner).to(device)) for _ in range(2))
+        angle = draw(rows, inner // form.heads // 2).to(device)
+        way.query_key(
+            qkv,
+            (norms[0], norms[1]) if form.normed else None,
+            (angle.cos(), angle.sin()) if form.turned else None,
         )
-        for _ in range(2)
-    )
-    x = draw(rows, dim, kind=dtype)
-    yield each.up(x, linear, gate if form.gated else None, form.activation)
+        yield qkv
+
+    tall, wide = UP
+    up, gate = (linear(wide, dim, form.biased) for _ in range(2))
+    yield way.up(held(draw(tall, dim)), up, gate if form.gated else None, form.activation)

@@ -22,6 +22,12 @@ SCORE_BYTES = 1 << 20
 """Scores alive at a time on a CPU: what its cache holds."""
 MASK_BYTES = 1 << 28
 """Biases written out at a time on a GPU, whose kernels read them from memory."""
+_FLASH = torch.ops.aten._flash_attention_forward
+_UNSPLIT: dict[str, Any] = {
+    each.name: 1 for each in _FLASH.default._schema.arguments if each.name == "num_splits"
+}
+"""To split keys among blocks would depend on the batch. Where torch cannot be told, it never does.
+"""
 
 
 def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
@@ -93,6 +99,16 @@ def varlen(function: Callable[..., Any], qkv: Tensor, packed: Packed) -> Tensor:
         query, key, value, packed.boundaries, packed.boundaries, longest, longest
     ).flatten(1)
     out[used:] = 0
+    return out
+
+
+def flash(*where: Any) -> Tensor:
+    """torch's FlashAttention, called as `torch.nn.attention.varlen_attn` calls it.
+
+    To import that takes 2.5 s of a processor, since it brings torch's compiler, and it may take
+    cuDNN's attention in place of this one.
+    """
+    out: Tensor = _FLASH(*where, 0.0, False, return_debug_mask=False, **_UNSPLIT)[0]
     return out
 
 

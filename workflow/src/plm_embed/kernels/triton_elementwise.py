@@ -67,10 +67,11 @@ def _query_key_kernel(  # noqa: PLR0917
     block: tl.constexpr,
     epsilon: tl.constexpr,
     norm: tl.constexpr,
+    center: tl.constexpr,
     rotate: tl.constexpr,
 ):
     """One token's q or k per program: `pairs` numbers, each with the one half a head further, in
-    a layer norm without bias over all heads, then rotated.
+    a layer norm without bias over all heads, or an RMS norm without `center`, then rotated.
     """
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -83,9 +84,10 @@ def _query_key_kernel(  # noqa: PLR0917
     first = tl.load(first_ptr, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(first_ptr + half, mask=inside, other=0.0).to(tl.float32)
     if norm:
-        mean = (tl.sum(first, axis=0) + tl.sum(second, axis=0)) / (2 * pairs)
-        first = tl.where(inside, first - mean, 0.0)
-        second = tl.where(inside, second - mean, 0.0)
+        if center:
+            mean = (tl.sum(first, axis=0) + tl.sum(second, axis=0)) / (2 * pairs)
+            first = tl.where(inside, first - mean, 0.0)
+            second = tl.where(inside, second - mean, 0.0)
         squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
         deviation = tl.sqrt(squares / (2 * pairs) + epsilon)
         weight_ptr = query_weight_ptr + place if part == 0 else key_weight_ptr + place
@@ -185,13 +187,15 @@ def norm(
 def query_key(
     qkv: Tensor,
     weights: tuple[Tensor, Tensor] | None,
-    epsilon: float,
     rotary: tuple[Tensor, Tensor] | None,
+    *,
+    epsilon: float,
+    rms: bool,
 ) -> None:
     """Norm and rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place.
 
-    weights: (H d,) fp32 each, of layer norms without bias; rotary: cosines and sines (n, d / 2)
-    fp32. Either may be None.
+    weights: (H d,) fp32 each, of layer norms without bias, or RMS norms; rotary: cosines and sines
+    (n, d / 2) fp32. Either may be None.
     """
     half = qkv.shape[3] // 2
     pairs = qkv.shape[2] * half
@@ -209,6 +213,7 @@ def query_key(
         block,
         epsilon,
         weights is not None,
+        not rms,
         rotary is not None,
         num_warps=_warps(block),
     )

@@ -17,6 +17,9 @@ ROWS = {"cpu": 256, "cuda": 16384}
 another shape.
 """
 
+LEAST_ROWS = {"cpu": 256, "cuda": 1024}
+"""What products shrink to where memory is short: with fewer rows, the last bits may differ."""
+
 TOKENS = {"cpu": 2048, "cuda": 32768}
 """Largest token budget of a batch when none is asked for; a multiple of `ROWS`."""
 

@@ -18,6 +18,7 @@ from plm_embed.planning import gpu_time
 from plm_embed.sequence_windows import spans
 from plm_embed.typed_json import IF_KNOWN
 
+_SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
 
 
@@ -73,12 +74,15 @@ def flops_per_token(model: Model, tokens: int) -> float:
 
 def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:
     """Speeds of the GPUs in gpus.yaml, from the reckoned times of their kernels."""
-    return [_estimate(name, model, todo, dtype) for name in gpu_table()["gpus"]]
+    return [estimate(name, model, todo, dtype) for name in gpu_table()["gpus"]]
 
 
-def _estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> Speed:
-    table = gpu_table()
-    gpu = table["gpus"][name]
+def estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> Speed:
+    """The speed of one GPU of gpus.yaml, or of a slice of it, by its short name."""
+    gpu = known_gpu(name)
+    if gpu is None:
+        return Speed(name, None, "not known", "nothing is known of this GPU: try --measure")
+    table = {**gpu_table(), "gpus": {name: gpu}}
     used: ComputeDtype = gpu["auto"] if dtype == "auto" else dtype
     peak = gpu["peaks"].get(used)
     if peak is None:
@@ -103,7 +107,7 @@ def _estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal
         1 / seconds,
         "estimated",
         f"{gpu['peak_source']}; {gpu['kernels_source']}",
-        how=f"{flops / seconds / 1e12:.3g} of {peak:g} TFLOP/s ({used}), kernel by kernel",
+        how=f"{flops / seconds / 1e12:.3g} of {peak:.4g} TFLOP/s ({used}), kernel by kernel",
     )
 
 
@@ -156,13 +160,32 @@ def _startup(records: Iterable[Completion]) -> float:
 
 
 def device_label(device: str, threads: int | None = None) -> str:
-    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its
-    threads.
+    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB', 'A100 MIG 1g.5gb' for a slice of it; a
+    CPU's name with the number of its threads.
     """
     for name, gpu in gpu_table()["gpus"].items():
         if re.search(rf"\b{gpu['match']}\b", device):
-            return str(name)
+            piece = _SLICE.search(device)
+            return f"{name} MIG {piece['sevenths']}g.{piece['memory']}gb" if piece else str(name)
     return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
+
+
+def known_gpu(label: str) -> dict[str, Any] | None:
+    """What gpus.yaml says of a GPU, or what follows from it for a slice of one (MIG)."""
+    table = gpu_table()
+    name, _, profile = label.partition(" MIG ")
+    gpu: dict[str, Any] | None = table["gpus"].get(name)
+    piece = _SLICE.search(label)
+    if gpu is None or not profile or not piece:
+        return gpu
+    share = table["kernels"]["slice"] * int(piece["sevenths"]) / 7
+    memory = int(piece["memory"])
+    return {
+        **gpu,
+        "memory_gb": memory,
+        "peaks": {dtype: share * peak for dtype, peak in gpu["peaks"].items()},
+        "bandwidth": gpu["bandwidth"] * min(1, memory / gpu["memory_gb"]),
+    }
 
 
 @cache

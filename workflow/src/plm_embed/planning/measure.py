@@ -135,14 +135,15 @@ def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked
 
     table = read_table(sequences)
     embedder = Embedder(weights, folder, settings)
-    model, fingerprint = embedder.load(), embedder.store.fingerprint
+    model, room = embedder.load()
+    fingerprint = embedder.store.fingerprint
     family = find_model(fingerprint.model).family
 
     def run(tokens: float, phase: float = 0.5) -> _Slice:
         """Embed about so many tokens, of lengths as in the whole, longest first."""
         texts = sample(table, tokens, phase, family)["sequence"].to_pylist()
         texts.sort(key=len, reverse=True)
-        stream = VectorStream(model, fingerprint, texts, embedder.budget)
+        stream = VectorStream(model, room, fingerprint, texts)
         todo = [i for i, text in enumerate(texts) if spans(len(text), fingerprint.long_sequences)]
         began = time.monotonic()
         done = sum(step.tokens for step in stream.run(todo))

@@ -93,7 +93,7 @@ class _Draft:
 
     @property
     def on_cpu(self) -> bool:
-        return self.chosen.speed.device not in costs.gpu_table()["gpus"]
+        return costs.known_gpu(self.chosen.speed.device) is None
 
 
 def plan(question: Question) -> list[Plan]:
@@ -282,7 +282,6 @@ def _chosen(
             f"--device: {question.device}: nothing is known of it; known are {known}",
             key="--device",
         )
-    gpus = costs.gpu_table()["gpus"]
     mine = [one for one in forecasts if one.speed.here or one.speed.basis == "measured here"]
     # of what is here the measured one counts more; a site's jobs get GPUs
     mine.sort(key=lambda one: one.speed.basis != "measured here")
@@ -290,7 +289,7 @@ def _chosen(
         one
         for one in mine
         if not here.site
-        or one.speed.device in gpus
+        or costs.known_gpu(one.speed.device)
         or (not question.site and one.speed.basis == "measured here")
     )
     return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")

@@ -84,10 +84,8 @@ def _devices_here(
     time.
     """
     labels = list(dict.fromkeys(map(device_label, gpu_names()))) if visible_gpus() else []
-    known = {speed.device: speed for speed in costs.estimates(model, todo, dtype)}
     for label in labels:
-        unknown = Speed(label, None, "not known", "nothing is known of this GPU: try --measure")
-        yield replace(known.get(label, unknown), workers=workers, here=True)
+        yield replace(costs.estimate(label, model, todo, dtype), workers=workers, here=True)
     if not labels:
         yield _cpu(todo, dtype, workers)
 

@@ -147,8 +147,10 @@ def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
 
 def encode(values: Array, dtype: StorageDtype) -> Array:
     """Numbers to stored bits of the same shape, rounded to nearest, ties to even; what overflows
-    becomes infinite.
+    becomes infinite. Unsigned integers are stored bits already.
     """
+    if values.dtype.kind == "u":
+        return values
     if dtype == "float16":
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(values, dtype="<f2").view("<u2")

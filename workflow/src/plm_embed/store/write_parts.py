@@ -24,7 +24,11 @@ from plm_embed.store.hdf5 import (
 
 SCHEMA_VERSION = 1
 BYTES_PER_PART = 512 << 20
-"""A part is published at the latest when it holds this much; bounds the job's memory."""
+"""A part is published at the latest when it holds this much as fp32; bounds the job's memory."""
+_BYTES_AT_ONCE = 4 << 20
+"""Of matrices that are put in order, summed and written before others: as much as stays in a
+processor's cache.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,37 +68,48 @@ def write_part(
         for part in (rows.length, rows.windows, *rows.representations.values())
     ):
         raise ValueError("keys, lengths, windows and vectors differ in number")
-    vectors = {
-        name: _stored(name, rows.representations[name], order)
-        for name in fingerprint.representations
-    }
-    offset = np.zeros(1, dtype=np.int64)
+    counts = np.zeros(0, dtype=np.int64)
     for name in filter(has_matrix, fingerprint.representations):
-        counts = [len(rows.representations[name][i]) for i in order]
-        if len(offset) > 1 and not np.array_equal(np.diff(offset), counts):
+        found = np.array([len(rows.representations[name][i]) for i in order], dtype=np.int64)
+        if len(counts) and not np.array_equal(counts, found):
             raise ValueError(f"{name}: other numbers of residues than the layer before")
-        offset = np.cumsum([0, *counts], dtype=np.int64)
-    columns = Columns(
-        keys, rows.length[order], rows.windows[order], offset if len(offset) > 1 else None
-    )
+        counts = found
+    offset = np.concatenate(([0], np.cumsum(counts))) if len(counts) else None
+    columns = Columns(keys, rows.length[order], rows.windows[order], offset)
     with connect(path, "w") as file:
-        dims = {name: values.shape[1] for name, values in vectors.items()}
+        dims = {
+            name: np.shape(rows.representations[name][0])[-1]
+            for name in fingerprint.representations
+        }
         create_part(file, columns, dims, fingerprint, provenance)
-        for name, values in vectors.items():
-            bits = encode(values, fingerprint.storage_dtype)
-            write_bits(file["representations"][name], 0, bits)
-            write_checksums(file, name, 0, bits, np.diff(offset))
+        for name in fingerprint.representations:
+            values = rows.representations[name]
+            if has_matrix(name):
+                _write_matrices(file, name, [values[i] for i in order], counts, fingerprint)
+            else:
+                bits = encode(np.asarray(values)[order], fingerprint.storage_dtype)
+                write_bits(file["representations"][name], 0, bits)
+                write_checksums(file, name, 0, bits, counts)
 
 
-def _stored(name: str, values: Array | Sequence[Array], order: NDArray[np.int64]) -> Array:
-    """All rows of a representation in the given order of its sequences: (n, D), or flat (R, D) when
-    per residue.
-    """
-    return (
-        np.concatenate([values[i] for i in order])
-        if has_matrix(name)
-        else np.asarray(values)[order]
-    )
+def _write_matrices(
+    file: h5py.File,
+    name: str,
+    matrices: Sequence[Array],
+    counts: NDArray[np.int64],
+    fingerprint: Fingerprint,
+) -> None:
+    """Write the flat rows of matrices, and their checksums, some matrices at a time."""
+    begin = row = 0
+    while begin < len(matrices):
+        end, size = begin + 1, matrices[begin].nbytes
+        while end < len(matrices) and size + matrices[end].nbytes <= _BYTES_AT_ONCE:
+            size += matrices[end].nbytes
+            end += 1
+        bits = encode(np.concatenate(matrices[begin:end]), fingerprint.storage_dtype)
+        write_bits(file["representations"][name], row, bits)
+        write_checksums(file, name, begin, bits, counts[begin:end])
+        begin, row = end, row + len(bits)
 
 
 class Columns(NamedTuple):

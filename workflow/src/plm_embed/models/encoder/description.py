@@ -66,7 +66,9 @@ class Encoder:
     attention_bias: bool = True
     """Whether q, k, v and the output projection have biases."""
     query_key_norm: bool = False
-    """Layer norms without bias of q and of k over all heads together, before the rotation."""
+    """Norms of the same kind, without bias, of q and of k over all heads together, before the
+    rotation.
+    """
     scaled_scores: bool = True
     """Whether scores are divided by the root of a head's width."""
     activation: Activation = "gelu"

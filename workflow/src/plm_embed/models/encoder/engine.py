@@ -25,6 +25,7 @@ from plm_embed.models.encoder import distances
 from plm_embed.models.encoder.description import Buckets, Learned, Rotary, Slopes
 from plm_embed.models.encoder.layers import Layer, Loader
 from plm_embed.models.manifest import Manifest
+from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.tokenizer_file import Ids
 
@@ -64,6 +65,7 @@ class Engine:
         self.precision = dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
+        """Of a product. Equal bits in any batch are those of one number of rows."""
         self._family = manifest.family
         self._tokens = self._family.tokens_of(tensors)
         self._encoder = encoder = self._family.encoder
@@ -91,9 +93,7 @@ class Engine:
         self._exact = (
             self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
         )
-        shape = manifest.dim, manifest.heads
-        form = elementwise.Form(*shape, encoder.activation, encoder.gated, encoder.up_bias)
-        self.elementwise = elementwise.choose(device, self.dtype, form)
+        self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
 
     def tokenize(self, sequence: str) -> Ids:
         """Token ids of a normalized sequence, special tokens included. May run in threads."""
@@ -257,6 +257,23 @@ class _Way:
     attend: attention.Kernel
     packed: Packed
     rotary: tuple[Tensor, Tensor] | None
+
+
+def form(model: Model | Manifest) -> elementwise.Form:
+    """What its layers ask of the kernels between products."""
+    encoder = model.family.encoder
+    return elementwise.Form(
+        model.dim,
+        model.heads,
+        encoder.activation,
+        inner=model.inner,
+        gated=encoder.gated,
+        biased=encoder.up_bias,
+        rms=encoder.norm == "rms",
+        epsilon=encoder.epsilon,
+        normed=encoder.query_key_norm,
+        turned=isinstance(encoder.positions, Rotary),
+    )
 
 
 def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:

@@ -44,8 +44,8 @@ def all_states(
 ) -> list[dict[int, Tensor]]:
     """Representations (tokens, D) of each sequence after each of `layers`, fp32.
 
-    With `rounding` inputs of matrix products are rounded as this dtype does, and all else is
-    float64; float32 computes in float32 throughout.
+    Without `rounding` in float64; with it in float32, where inputs and results of matrix products
+    are rounded as this dtype does.
     """
     encoder = manifest.family.encoder
     tokenize = manifest.family.tokens_of(tensors).tokenize
@@ -66,11 +66,10 @@ def all_states(
 
 
 def round_to(dtype: ComputeDtype, x: Tensor) -> Tensor:
-    """Round numbers to a compute dtype, and return them in the dtype that they had."""
-    if dtype == "tfloat32":  # the exponent of float32, a mantissa of 10 bits
-        mantissa, exponent = torch.frexp(x)
-        return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
-    return x.to(getattr(torch, dtype)).to(x.dtype)
+    """Round numbers in float32 to a compute dtype; they stay float32."""
+    if dtype == "tfloat32":  # the exponent of float32, 10 of the 23 bits of its mantissa
+        return ((x.view(torch.int32) + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
+    return x if dtype == "float32" else x.to(getattr(torch, dtype)).float()
 
 
 class _Part(dict[str, Tensor]):
@@ -83,30 +82,32 @@ class _Part(dict[str, Tensor]):
     ) -> None:
         super().__init__()
         self._tensors, self._prefix, self._rounding = tensors, prefix, rounding
-        self._dtype = torch.float32 if rounding == "float32" else torch.float64
+        self._dtype = torch.float64 if rounding is None else torch.float32
 
     def __missing__(self, name: str) -> Tensor:
         self[name] = self._tensors[self._prefix + name].to(self._dtype)
         return self[name]
 
     def rounded(self, x: Tensor) -> Tensor:
+        """Round an input of a linear layer."""
         return x if self._rounding is None else round_to(self._rounding, x)
 
-    def within_attention(self, x: Tensor) -> Tensor:
-        """Round an input of attention's own products, which stay in fp32 with tfloat32."""
+    def stored(self, x: Tensor) -> Tensor:
+        """Round a result of a product or an input of attention, which float32 and tfloat32 keep."""
         return x if self._rounding == "tfloat32" else self.rounded(x)
 
     def holds(self, name: str) -> bool:
         return f"{self._prefix}{name}.weight" in self._tensors
 
     def linear(self, name: str, x: Tensor, wide: bool = False) -> Tensor:
-        """Multiply by a matrix; with `wide`, float16 rounds neither of the two."""
+        """Multiply by a matrix; with `wide`, float16 rounds nothing of it."""
         weight = f"{name}.weight"
-        if not (wide and self._rounding == "float16"):
-            x = self.rounded(x)
-            if weight not in self:
-                self[weight] = self.rounded(self[weight])
-        return x @ self[weight].T + self.bias(name)
+        if wide and self._rounding == "float16":
+            return x @ self[weight].T + self.bias(name)
+        x = self.rounded(x)
+        if weight not in self:
+            self[weight] = self.rounded(self[weight])
+        return self.stored(x @ self[weight].T + self.bias(name))
 
     def bias(self, name: str) -> Tensor | float:
         return self[f"{name}.bias"] if f"{self._prefix}{name}.bias" in self._tensors else 0.0
@@ -147,12 +148,12 @@ def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
         q, k, v = (each.reshape(shape).transpose(0, 1) for each in (q, k, v))  # (H, T, d)
         if isinstance(encoder.positions, Rotary):
             q, k = _turned(q), _turned(k)
-        q, k, v = map(part.within_attention, (q, k, v))
+        q, k, v = map(part.stored, (q, k, v))
         scores = q @ k.transpose(1, 2)
         if encoder.scaled_scores:
             scores = scores / math.sqrt(q.shape[-1])
         scores = (scores + _biases(manifest, outer, len(y))).to(y.dtype)
-        shares = part.within_attention(torch.softmax(scores, -1))
+        shares = part.stored(torch.softmax(scores, -1))
         mixed = (shares @ v).transpose(0, 1).reshape(len(y), -1)
         return part.linear("self_attn.out_proj", mixed) / shrink
 

@@ -1,0 +1,69 @@
+"""How much a model computes here, from the speed of the GPU on paper."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from plm_embed.fingerprint import LongSequences
+from plm_embed.models.model import Model
+from plm_embed.planning import costs, gpu_time
+
+SECONDS = 15.0
+"""Of a job's computing."""
+LEAST = {"cpu": 4096, "cuda": 32768}
+"""Tokens of a job: on a GPU a batch."""
+BESIDES = 7 * 16384
+"""Rows of the self-test and of the places of a batch."""
+RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Tokens per second of a model on paper and in `plan`, 0 where nothing is known, and how many
+    its job computes.
+    """
+
+    reckoned: float
+    planned: float
+    tokens: int
+
+
+def on_paper(model: Model, gpu: str, device: str) -> Paper:
+    """By the GPU's name; of sequences as `draw` makes them."""
+    few = Counter(map(len, draw(model, 10000)))
+    todo, label = costs.work(model, few, LongSequences()), costs.device_label(gpu)
+    planned = next(
+        (speed.tokens_per_second or 0.0 for speed in costs.estimates(model, todo, "auto")
+         if speed.device == label),
+        0.0,
+    )  # fmt: skip
+    if not planned:
+        return Paper(0.0, 0.0, LEAST[device])
+    dtype = costs.gpu_table()["gpus"][label]["auto"]
+    at = gpu_time.rates(costs.gpu_table(), label, dtype)
+    size = 2 if dtype.endswith("16") else 4
+    seconds = gpu_time.seconds_per_token(model, todo.tokens / todo.sequences, size, at)
+    return Paper(1 / seconds, planned, max(LEAST[device], round(SECONDS * planned)))
+
+
+def seconds_of(model: Model, paper: Paper) -> float:
+    """About how long a model takes, its weights included, which are made, hashed and loaded; more
+    than there is where nothing is known.
+    """
+    if not paper.planned:
+        return float("inf")
+    return 40 + 25 * model.parameters / 1e9 + (paper.tokens + BESIDES) / paper.planned
+
+
+def draw(model: Model, tokens: float, mean: float = 500, spread: float = 0.3) -> list[str]:
+    """Random sequences of so many tokens, and up to one more, with log-normal lengths."""
+    letters = "ACGT" if model.family.alphabet.name == "dna" else RESIDUES
+    mean *= model.family.letters_per_token
+    random = np.random.default_rng(5)
+    sequences: list[str] = []
+    while tokens > 0:
+        length = int(np.clip(random.lognormal(np.log(mean) - spread**2 / 2, spread), 20, 2 * mean))
+        sequences.append("".join(random.choice(list(letters), length)))
+        tokens -= model.family.tokens(length)
+    return sequences

@@ -1,0 +1,38 @@
+"""The script of a SLURM job: Snakemake, and a shell that looks after it.
+
+It starts Snakemake once, in the batch script itself. The plain plugin starts a second one below
+srun; SLURM then accounts for what happens (out of memory, an exit status) to that step alone.
+"""
+
+SECONDS_BETWEEN_TRIES, TRIES = 10, 60
+"""To have SLURM end a job whose slurmstepd is gone; the controller may be away just then."""
+
+# SIGTERM: with proctrack/cgroup SLURM announces the end of a job to this shell alone. Elsewhere it
+# tells all processes, and the rule is told twice.
+# slurmstepd: without it (kill -9) nobody tells SLURM that the script has ended, and the job would
+# keep its GPUs until its time is up. Where /proc does not show it, nothing is done.
+_SCRIPT = """\
+told=
+trap 'told=1; trap "" TERM; kill -TERM 0' TERM
+stepd() {{ [ "$(cat /proc/$PPID/comm 2>/dev/null)" = slurmstepd ]; }}
+stepd && watched=1 || watched=
+{{ trap : TERM; {command}
+}} &
+wait $!
+status=$?
+if [ "$told" ] && [ $status -gt 128 ]; then
+    wait $!
+    status=$?
+fi
+if [ "$watched" ] && ! stepd; then
+    for _ in $(seq {tries}); do
+        scancel "$SLURM_JOB_ID" && break
+        sleep {pause}
+    done
+fi
+exit $status"""
+
+
+def job_script(command: str) -> str:
+    """Return what follows `#!/bin/sh` in the script that runs a command of one line."""
+    return _SCRIPT.format(command=command, tries=TRIES, pause=SECONDS_BETWEEN_TRIES)
