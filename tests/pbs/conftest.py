@@ -44,9 +44,9 @@ QUICK = [
     "--jobs",
     "8",
 ]
-ANY_PBS = "pbs"
+ANY_PBS = "generic-pbs"
 """The profile for any PBS, one GPU for a job."""
-CONFIG = {"buckets": 2, "speed": {"device": "cpu", "flush_minutes": 0.01}}
+ON_CPU = ("embed:device=cpu", "embed:flush_minutes='0.01'")
 
 
 def pytest_report_header() -> str:
@@ -77,6 +77,7 @@ class Campaign:
             }
 
     def command(self, profile: str, *options: str, **config: object) -> list[str]:
+        """Options end with what is said of resources, which stands for all that the profile says."""
         chosen = [
             "--profile",
             str(ROOT / "profiles" / profile),
@@ -84,7 +85,9 @@ class Campaign:
             *shlex.split(os.environ.get("PBS_TEST_ARGS", "")),
             *options,
         ]
-        return snakemake_command(self.folder, *chosen, **(CONFIG | config))
+        if "--set-resources" not in options:
+            chosen += ["--set-resources", "embed:gpu=1"]
+        return snakemake_command(self.folder, *chosen, *ON_CPU, **({"buckets": 2} | config))
 
     def run(self, profile: str, *options: str, **config: object) -> str:
         """Run to the end, which must be a good one; what Snakemake said."""
@@ -142,7 +145,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 
     def make(folder: Path) -> None:
         done = snakemake(
-            working_folder(folder), GATHERED, "--cores", "2", **CONFIG | {"buckets": 1}
+            working_folder(folder), GATHERED, "--cores", "2", buckets=1
         )
         assert done.returncode == 0, done.stdout
 

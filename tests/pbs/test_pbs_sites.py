@@ -49,12 +49,13 @@ def test_polaris_by_the_literal_command(
 
 
 def test_a_profile_that_is_written_submits_to_its_queue(campaign: Campaign, pbs: StandIn) -> None:
-    words = ("profile", "--account", "lab", "--queue", "debug", "--output", "mine")
+    pbs.config.queues["long"] = Queue("long")
+    words = ("profile", "--account", "lab", "--queue", "long", "--output", "mine")
     subprocess.run(
         [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, check=True,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     campaign.run(str(campaign.folder / "mine"), "--until", "deduplicate")
     (job,) = pbs.jobs.values()
-    assert "-q debug -A lab" in job.arguments
+    assert "-q long -A lab" in job.arguments
     assert (campaign.folder / "results" / "sequences" / "summary.json").is_file()

@@ -115,7 +115,8 @@ def test_no_gpu(folder: Path) -> None:
     assert done.returncode == 1
     words = (
         "CUDA_VISIBLE_DEVICES",
-        "request a GPU and install requirements/cuda.txt, or compute on the CPU: device cpu",
+        "request a GPU and install requirements/cuda.txt",
+        "to compute on the CPU, set device: cpu",
     )
     told(done.stdout, *words, row="no usable CUDA device")
     # as a cluster's job does it, whose resources ask for a GPU or not

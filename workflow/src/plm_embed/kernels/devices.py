@@ -77,7 +77,7 @@ def _unusable(shown: str, visible: str) -> PlmEmbedError:
     text = (
         f"no usable CUDA device on {socket.gethostname()}: {cause} "
         f"(torch {torch.__version__}: {build}; CUDA_VISIBLE_DEVICES: {visible})\n"
-        f"{remedy}; to compute on the CPU, set speed.device: cpu (in Python device='cpu')"
+        f"{remedy}; to compute on the CPU, set device: cpu (in Python device='cpu')"
     )
     fits = shown in ("", "NVIDIA" if cuda else "AMD")
     usable = (cuda or hip) and visible not in ("", "-1") and fits
