@@ -97,7 +97,7 @@ def test_the_plan_counts_the_weights(configfile: Path) -> None:
 def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
     with pytest.raises(PlmEmbedError, match="V100: it is not made for bfloat16; name another one"):
-        planned(plan.Question(configfile, site="gadi"))
+        planned(plan.Question(configfile, device="V100"))
 
 
 def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:

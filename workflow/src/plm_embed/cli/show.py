@@ -48,7 +48,7 @@ def watch(results: Path, once: bool) -> None:
 @click.option(
     "--site",
     default="",
-    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a "
+    help="polaris, perlmutter; slurm: what sinfo says here; or a "
     "YAML file like executors/pbs has. "
     "Without it, the configuration's, or the one that is recognized here.",
 )
