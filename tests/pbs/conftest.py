@@ -77,7 +77,7 @@ class Campaign:
             }
 
     def command(self, profile: str, *options: str, **config: object) -> list[str]:
-        """Options end with what is said of resources, which stands for all that the profile says."""
+        """The options end with what is asked of embed, for which the profile then is not read."""
         chosen = [
             "--profile",
             str(ROOT / "profiles" / profile),

@@ -14,17 +14,20 @@ pytestmark = pytest.mark.workflow
 
 
 @pytest.fixture
-def campaign(tmp_path: Path) -> Path:
+def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder with what validate looks for, of a run in the folder `ran`."""
+    weights = tmp_path / "ran" / "w" / "m"
+    monkeypatch.setattr("plm_embed.inference.weights_cache.prepared_folder", lambda _: weights)
     folder = tmp_path / "results" / "m"
     for path in (folder / "embedded", folder.parent / "sequences"):
         path.mkdir(parents=True)
-    for path in (tmp_path / "ran" / "w" / "m", tmp_path / "ran" / "s"):
+    for path in (weights, tmp_path / "ran" / "s"):
         path.mkdir(parents=True)
-    for name in ("master_esm2_embeddings.h5", "records.parquet", "master_esm2_embeddings.parquet"):
+    masters = ("master_esm2_embeddings.h5", "master_esm2_embeddings.parquet")
+    for name in (*masters, "records.parquet", "weights.json"):
         (folder / name).touch()
     (folder / "config.yaml").write_text(
-        f'# a head\n# Paths are relative to "{tmp_path}/ran"\nweights_folder: w\nstore: s\n'
+        f'# a head\n# Paths are relative to "{tmp_path}/ran"\nstore: s\n'
         "validate: {spot_checks: 100}\n"
     )
     return folder

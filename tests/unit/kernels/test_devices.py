@@ -138,7 +138,7 @@ def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
     with pytest.raises(error, match=text) as told:
         devices.choose_device("auto")
     _, remedy = str(told.value).splitlines()
-    assert "set speed.device: cpu" in remedy
+    assert "set device: cpu" in remedy
     assert devices.choose_device("cpu") == CPU
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # nobody means it
     assert devices.choose_device("auto") == CPU
