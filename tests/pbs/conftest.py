@@ -144,9 +144,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     """The same campaign on this machine, without a scheduler, in one bucket."""
 
     def make(folder: Path) -> None:
-        done = snakemake(
-            working_folder(folder), GATHERED, "--cores", "2", buckets=1
-        )
+        done = snakemake(working_folder(folder), GATHERED, "--cores", "2", buckets=1)
         assert done.returncode == 0, done.stdout
 
     return Campaign(once(tmp_path_factory, "undisturbed_pbs", make))
