@@ -83,7 +83,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the
 	$(BIN)/lint-imports --no-cache --no-logo
 	cd executors/pbs && ../../$(BIN)/mypy --strict src
 	cd executors/slurm && ../../$(BIN)/mypy --strict src
-	$(BIN)/snakefmt --line-length 100 --check workflow
+	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/hadolint containers/Dockerfile
 
