@@ -75,10 +75,9 @@ def as_plain_jobs(folder: Path, cluster: Cluster, commands: dict[str, list[list[
     jobs = [submit("deduplicate", *commands["deduplicate"], [])]
     for command in commands["weights"]:
         subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-    reference = submit("reference", *commands["reference"], jobs)
     jobs = [submit("embed", command, jobs) for command in commands["embed"]]
     jobs = [submit("gather", *commands["gather"], jobs)]
-    jobs = [submit("validate", *commands["validate"], [*jobs, reference])]
+    jobs = [submit("validate", *commands["validate"], jobs)]
     submit("report", *commands["report"], jobs, "--wait")
     return time.monotonic() - began
 

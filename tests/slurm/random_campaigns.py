@@ -49,7 +49,7 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
         if not shared_store:
             result.again += campaign.computed_again()
         results = campaign.folder / "results"
-        left = {"claims": list(results.rglob("claims/*")), "files": list(results.rglob(".tmp-*"))}
+        left = {"files": list(results.rglob(".tmp-*"))}
         result.left += [f"{len(paths)} {what}" for what, paths in left.items() if paths]
     jobs: dict[str, str] = {}
     cluster.wait_for("an answer of slurmctld", lambda: jobs.update(cluster.jobs()) is None)
@@ -160,7 +160,7 @@ def main() -> int:
         undisturbed = Campaign(
             folder / "undisturbed", cluster, sequences=SEQUENCES, lengths=LENGTHS
         )
-        with undisturbed.running("weights"):
+        with undisturbed.running(f"results/{MODEL}/weights.json"):
             pass
         began = time.monotonic()
         with undisturbed.running():

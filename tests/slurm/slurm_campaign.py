@@ -70,17 +70,6 @@ class Campaign(SnakemakeRun):
         environment = dict(word.split("=", 1) for word in words if word)
         return environment["SLURMD_NODENAME"], environment["CUDA_VISIBLE_DEVICES"]
 
-    def expire_claims(self, *buckets: int) -> None:
-        """Let the two minutes pass after which the claim of a job that died on another node counts
-        no more.
-        """
-        for bucket in buckets:
-            with contextlib.suppress(FileNotFoundError):
-                os.utime(
-                    self.folder / "results" / MODEL / "embedded" / "claims" / f"{bucket:04d}",
-                    (0, 0),
-                )
-
     def parts(self, bucket: int | None = None) -> list[Path]:
         """Return the published parts, of one bucket or of all."""
         parts = list((self.folder / "results" / MODEL / "store").glob("*/parts/[0-9a-f]*.h5"))
@@ -119,7 +108,7 @@ class Campaign(SnakemakeRun):
         """Stop each of these buckets' jobs as soon as it has published a part itself, so that it
         cannot end yet. A process that was stopped before is that of the job before.
 
-        SLURM wakes what it signals, and so does SIGKILL; `expire_claims` is due within two minutes.
+        SLURM wakes what it signals, and so does SIGKILL.
         """
         open_buckets = set(buckets)
 

@@ -27,7 +27,6 @@ def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: 
             campaign.hold(0)
             with cluster.silent("slurmctld"), cluster.silent("slurmdbd"):
                 kill(campaign.processes(0))
-                campaign.expire_claims(0)
                 silences = campaign.words().count("SLURM does not answer (squeue)")
                 cluster.wait_for(
                     "a question without an answer",
@@ -61,13 +60,11 @@ def test_snakemake_is_killed(embedding: Callable[..., Campaign], undisturbed: Ca
         late = campaign.job_of(0)[0]
         cluster.run("scontrol", "requeuehold", late)
         end(process, signal.SIGKILL)
-        campaign.expire_claims(0)
         campaign.go_on(1)
         process = campaign.start(GATHERED)
         campaign.hold(0)
         end(process, signal.SIGHUP)
         kill(campaign.processes(0))
-        campaign.expire_claims(0)
         with campaign.running(GATHERED):
             # The old job of the first bucket begins when its successors have done all.
             done = campaign.folder / "results" / MODEL / "embedded" / "0000.json"

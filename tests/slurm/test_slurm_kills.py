@@ -66,7 +66,6 @@ def test_a_job_that_goes_back_to_the_queue(campaign: Campaign, undisturbed: Camp
         campaign.hold(0)
         assert campaign.job_of(0) == (job, "g2")
         cluster.kill_node("g2")
-        campaign.expire_claims(0)
         cluster.start_node("g2")
         campaign.hold(0)
         cluster.run("scontrol", "requeue", job)
@@ -88,7 +87,6 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
         assert node == "g1"
         other = fill(cluster, "g1")
         cluster.wait_for("preemption", lambda: job in cluster.jobs("PR"))
-        campaign.expire_claims(0)
         campaign.wait_for_parts(0)
         cluster.run("scancel", other)
     states = campaign.states()
@@ -166,7 +164,6 @@ def test_kills_at_random(embedding: Callable[..., Campaign], undisturbed: Campai
                     share = share_of_a_core(processes)
                     kill(processes)
                     lost.append((campaign.unsecured(bucket), share))
-                    campaign.expire_claims(bucket)
     assert len(seen) == 3  # a GPU each
     late = [(seconds - flush_seconds) * share for seconds, share in lost]
     assert max(late) <= slack, lost

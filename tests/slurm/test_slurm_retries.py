@@ -41,10 +41,8 @@ def test_jobs_that_are_killed_are_submitted_again(
             used = set(map(campaign.gpus_of, range(2)))
             run("scontrol", "update", f"jobid={campaign.job_of(0)[0]}", "EndTime=now+1")
             kill([campaign.step_of(1)])  # which ends what it had stopped
-            campaign.expire_claims(1)
             campaign.hold(0, 1)
             run("scancel", "--signal=KILL", "--full", campaign.job_of(0)[0])
-            campaign.expire_claims(0)
             run("scancel", campaign.job_of(1)[0])
             campaign.hold(1)
             rule = psutil.Process(campaign.processes(1)[0])
