@@ -1,5 +1,4 @@
-"""Weights adopted or downloaded once: checked, converted, compared with what is known of the
-published ones.
+"""Weights adopted or downloaded once: checked, converted, compared with the published SHA-256.
 
 Campaigns share a weights folder. What is right in it is never written again, and it never becomes
 other weights. To see that it is right takes no torch, which loads for a second: what needs torch is
@@ -12,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
 
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.io.files import (
@@ -31,7 +29,6 @@ from plm_embed.models.manifest import (
     TENSORS,
     Adapter,
     Manifest,
-    Published,
     Source,
     read_manifest,
     write_manifest,
@@ -43,7 +40,6 @@ from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_co
 log = logging.getLogger(__name__)
 CAMPAIGNS = Path("resources", "weights")
 """A campaign's `weights_folder`, unless its configuration names another one."""
-PROOFS: tuple[Published, ...] = get_args(Published)
 
 
 def prepare(
@@ -244,9 +240,10 @@ def _adopt(  # noqa: PLR0917
         adapter=adapter,
     )
     manifest = _measured(output, manifest)
-    if not adapter:
-        manifest = replace(manifest, published=_published(manifest, digests, tensors))
-    if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):
+    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
+    if not adapter and published.is_published(model.name, holding):
+        manifest = replace(manifest, published="sha256")
+    if made and (made.published == "sha256" or manifest.published == "no"):
         # the tensors are the same: what is known of them stays known
         manifest = replace(
             made, self_test_sha256=manifest.self_test_sha256, roundings=manifest.roundings
@@ -276,29 +273,6 @@ def _combined(digests: Mapping[Path, str]) -> str:
     return hashlib.sha256(
         "".join(f"{digest}  {file.name}\n" for file, digest in digests.items()).encode()
     ).hexdigest()
-
-
-def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -> Published:
-    """Whether these are the published weights: by the SHA-256 of the files, else by what the model
-    answers.
-    """
-    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
-    if published.is_published(manifest.model, holding):
-        return "sha256"
-    if published.known_answers(manifest.model) is None:
-        return "no"
-    from plm_embed.inference.reference import last_means
-    from plm_embed.models.weights import Tensors
-
-    means = last_means(manifest, Tensors(tensors), published.peptides())
-    error, bound = published.distance(manifest.model, means), published.tolerance(manifest)
-    log.info(
-        "%s: known answers within %.2g (relative; bound %g)",
-        manifest.model,
-        error,
-        bound,
-    )
-    return "known answers" if error <= bound else "no"
 
 
 def content_of(model: Model, source: Path | None, adapter: Path) -> str:

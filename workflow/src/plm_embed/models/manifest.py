@@ -22,10 +22,8 @@ RECORD = "weights.json"
 results go.
 """
 
-Published = Literal["no", "known answers", "sha256"]
-"""How weights are known to be the published ones: not, by the model's answers, by the SHA-256 of
-their file.
-"""
+Published = Literal["no", "sha256"]
+"""How weights are known to be the published ones: not, or by the SHA-256 of their file."""
 
 
 @dataclass(frozen=True)
@@ -138,4 +136,9 @@ def check_record(weights: Path, folder: Path) -> None:
 
 
 def _read(path: Path, remedy: str) -> Manifest:
-    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
+    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError, _update)
+
+
+def _update(content: dict[str, object]) -> dict[str, object]:
+    """Update a manifest of an earlier version, which took known answers for a kind of proof."""
+    return content | ({"published": "no"} if content.get("published") == "known answers" else {})
