@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.download import BLOCK
 from plm_embed.io.files import sha256_file
@@ -118,7 +118,7 @@ def test_the_published_file_is_known_by_its_sha256(
         assert prepare(TINY_ESM2, again, tmp_path / "out2").published == "sha256"
 
 
-def test_a_manifest_that_names_known_answers_is_of_unproven_weights(tmp_path: Path) -> None:
+def test_manifests_of_earlier_versions(tmp_path: Path) -> None:
     made = prepare(
         TINY_ESM2,
         write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1)),
@@ -129,6 +129,11 @@ def test_a_manifest_that_names_known_answers_is_of_unproven_weights(tmp_path: Pa
     write_sealed(tmp_path / "out" / MANIFEST, content | {"published": "known answers"})
     assert read_manifest(tmp_path / "out") == made
     assert made.published == "no"
+    # the source alone does not give these tensors
+    adapter = {"adapter": {"path": "/a", "sha256": "0" * 64}}
+    write_sealed(tmp_path / "out" / MANIFEST, content | adapter)
+    with pytest.raises(WeightsError, match=r"of this version \(adapter: not known\)"):
+        read_manifest(tmp_path / "out")
 
 
 def test_what_ships_of_published_weights_fits_the_models() -> None:

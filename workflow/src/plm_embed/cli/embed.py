@@ -28,9 +28,6 @@ from plm_embed.inference.settings import Settings
     "the published file is downloaded.",
 )
 @click.option(
-    "--adapter", type=PATH, help="A LoRA adapter in PEFT's layout, merged into the weights."
-)
-@click.option(
     "--output",
     required=True,
     type=PATH,
@@ -57,7 +54,6 @@ def weights(
     *,
     model: str,
     source: Path | None,
-    adapter: Path | None,
     output: Path,
     record: Path | None,
     compute_dtype: Literal["auto"] | ComputeDtype,
@@ -76,7 +72,7 @@ def weights(
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 
-    manifest = prepare(find_model(model), source, output, adapter)
+    manifest = prepare(find_model(model), source, output)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:

@@ -7,7 +7,7 @@ imported where weights are made.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,6 @@ from plm_embed.models.manifest import (
     MANIFEST,
     SELF_TEST,
     TENSORS,
-    Adapter,
     Manifest,
     Source,
     read_manifest,
@@ -46,33 +45,28 @@ def prepare(
     model: Model,
     source: Path | str | None,
     output: Path,
-    adapter: Path | str | None = None,
     *,
     naming: Naming = in_config,
 ) -> Manifest:
     """Make `output` a weights folder of `model` from `source`; without one, from the file that is
     shipped, or from a download.
 
-    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
-    `adapter` a LoRA adapter in PEFT's layout, which is merged into it. Does nothing when `output`
-    is intact and made from the same source. Returns its manifest, with the source and the adapter
-    that were named here, for equal tensors may have come from others. Raises WeightsError when the
-    source cannot be read, is not `model`, or is not what `output` holds. Of several processes with
-    one `output`, one works and the others wait for it. `naming`: what to do with weights that could
-    not be downloaded.
+    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors). Does
+    nothing when `output` is intact and made from the same source. Returns its manifest, with the
+    source that was named here, for equal tensors may have come from others. Raises WeightsError
+    when the source cannot be read, is not `model`, or is not what `output` holds. Of several
+    processes with one `output`, one works and the others wait for it. `naming`: what to do with
+    weights that could not be downloaded.
     """
     source = source or model.shipped
     with exclusive(output):
         remove_abandoned(output)
         made = _made(output)
-        added = _adapter(adapter, model)
         if source is not None:
-            path = Path(source).absolute()
-            return _adopt(model, path, output, made, added)
+            return _adopt(model, Path(source).absolute(), output, made)
         if (
             made
             and made.model == model.name
-            and _digest(made.adapter) == _digest(added)
             and (made.source.url in (*model.urls, model.hub) or made.published == "sha256")
         ):
             if not (wrong := _damage(output, made)):
@@ -81,7 +75,7 @@ def prepare(
             log.info("%s", wrong)
         path, url = fetch(model, output, naming)
         try:
-            made = _adopt(model, path, output, made, added, url)
+            made = _adopt(model, path, output, made, url)
         except PlmEmbedError:
             discard(path)  # or every later call would stumble over it again
             raise
@@ -89,34 +83,25 @@ def prepare(
         return made
 
 
-def is_made_from(made: Manifest, model: Model, source: str, adapter: str, since: int) -> bool:
+def is_made_from(made: Manifest, model: Model, source: str, since: int) -> bool:
     """Whether weights that were made at `since` (in nanoseconds) are those of a source, '' for a
-    download, with an adapter, '' for none.
+    download.
 
     Files are not read where they were named then, unless one was touched later. WeightsError when
     they are not what they are called.
     """
-    if made.model != model.name or bool(made.adapter) != bool(adapter):
+    if made.model != model.name:
         return False
-    if made.adapter:
-        folder = Path(adapter).absolute()
-        same = str(folder) == made.adapter.path and _older(folder.glob("adapter_*"), since)
-        if not same and _digest(_adapter(folder, model)) != made.adapter.sha256:
-            return False
     if not source:
         return made.source.url is not None or made.published == "sha256"
     path = Path(source).absolute()
     layout = source_files.layout_of(path, model)
     files = source_files.files_of(path, layout, model)
-    if str(path) == made.source.path and _older(files, since):
+    # at the same instant, as coarse clocks have it, is no proof
+    if str(path) == made.source.path and all(touched(file) < since for file in files):
         return True
     digests = {file: sha256_file(file) for file in files}
     return (made.source.layout, made.source.sha256) == (layout, _combined(digests))
-
-
-def _older(files: Iterable[Path], since: int) -> bool:
-    # at the same instant, as coarse clocks have it, is no proof
-    return all(touched(file) < since for file in files)
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
@@ -160,27 +145,8 @@ def _sha256(path: Path) -> str:
     return sha256_file(path) if path.is_file() else ""
 
 
-def _adapter(folder: Path | str | None, model: Model) -> Adapter | None:
-    if folder is None:
-        return None
-    from plm_embed.models.sources import adapters
-
-    path = Path(folder).absolute()
-    digests = {file: sha256_file(file) for file in adapters.files_of(path, model)}
-    return Adapter(str(path), _combined(digests))
-
-
-def _digest(adapter: Adapter | None) -> str:
-    return adapter.sha256 if adapter else ""
-
-
-def _adopt(  # noqa: PLR0917
-    model: Model,
-    path: Path,
-    output: Path,
-    made: Manifest | None,
-    adapter: Adapter | None,
-    url: str | None = None,
+def _adopt(
+    model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None
 ) -> Manifest:
     layout, digests = _digests(path, model)
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
@@ -188,19 +154,15 @@ def _adopt(  # noqa: PLR0917
         made
         and made.model == model.name
         and (made.source.layout, made.source.sha256) == (layout, source.sha256)
-        and _digest(made.adapter) == _digest(adapter)
     ):
         if not (wrong := _damage(output, made)):
             log.info("%s: already made from %s and intact", output, path)
-            return replace(made, source=source, adapter=adapter)
+            return replace(made, source=source)
         log.info("%s", wrong)
     from plm_embed.models import weights
-    from plm_embed.models.sources import adapters, checkpoints
+    from plm_embed.models.sources import checkpoints
 
     checkpoint = checkpoints.read(path, layout, model)
-    if adapter:
-        merged = adapters.merge(Path(adapter.path), model, checkpoint.tensors)
-        checkpoint = replace(checkpoint, tensors=merged)
     tensors = output / TENSORS
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output, prefix=temporary_prefix()) as folder:
@@ -212,7 +174,7 @@ def _adopt(  # noqa: PLR0917
             raise WeightsError(
                 f"weights_folder: {output} holds other weights ({made.model}, SHA-256 "
                 f"{made.weights_sha256[:12]}) than "
-                f"{_named(path, url, adapter)} ({model.name}, {sha256[:12]}). "
+                f"{url or path} ({model.name}, {sha256[:12]}). "
                 "Campaigns may share them, so they are not replaced.\n"
                 f"Choose another weights_folder, or delete {output} if nothing needs it.",
                 path=output,
@@ -220,6 +182,7 @@ def _adopt(  # noqa: PLR0917
         if _sha256(tensors) != sha256:
             with atomic_path(tensors) as temporary:
                 converted.rename(temporary)
+    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
     manifest = Manifest(
         model=model.name,
         architecture=model.architecture,
@@ -237,12 +200,9 @@ def _adopt(  # noqa: PLR0917
             (digests[file] for file in digests if file.name == model.tokenizer_file), None
         ),
         tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
-        adapter=adapter,
+        published="sha256" if published.is_published(model.name, holding) else "no",
     )
     manifest = _measured(output, manifest)
-    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
-    if not adapter and published.is_published(model.name, holding):
-        manifest = replace(manifest, published="sha256")
     if made and (made.published == "sha256" or manifest.published == "no"):
         # the tensors are the same: what is known of them stays known
         manifest = replace(
@@ -250,11 +210,11 @@ def _adopt(  # noqa: PLR0917
         )
     write_manifest(output / MANIFEST, manifest)
     size = manifest.bytes / 1e9
-    origin = _named(path, url, adapter)
+    origin = url or path
     log.info("%s: %s from %s, %.3f GB, SHA-256 %s", output, model.name, origin, size, sha256)
     if caveat := published.caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, caveat)
-    return replace(manifest, source=source, adapter=adapter)  # as they were asked for here
+    return replace(manifest, source=source)  # as it was named here
 
 
 def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:
@@ -263,21 +223,9 @@ def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:
     return layout, {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
 
 
-def _named(path: Path, url: str | None, adapter: Adapter | None) -> str:
-    return f"{url or path}" + (f" and the adapter {adapter.path}" if adapter else "")
-
-
 def _combined(digests: Mapping[Path, str]) -> str:
     if len(digests) == 1:
         return next(iter(digests.values()))
     return hashlib.sha256(
         "".join(f"{digest}  {file.name}\n" for file, digest in digests.items()).encode()
     ).hexdigest()
-
-
-def content_of(model: Model, source: Path | None, adapter: Path) -> str:
-    """A SHA-256 of what lies in an adapter and in the file or folder that it is merged into: what
-    was trained further is another model, and what was moved the same one.
-    """
-    base = _combined(_digests(source, model)[1]) if source else ""
-    return hashlib.sha256(f"{base}\n{_digest(_adapter(adapter, model))}".encode()).hexdigest()

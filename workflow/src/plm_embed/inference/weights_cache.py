@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from plm_embed.errors import WeightsError, some_path
-from plm_embed.inference.prepare_weights import content_of, prepare
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.paths import cache_folder
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.model import Model
@@ -22,18 +22,13 @@ def weights_cache() -> Path:
     return cache_folder() / "weights"
 
 
-def prepared_weights(
-    model: Model, weights: str | Path | None, adapter: str | Path | None = None
-) -> Path:
+def prepared_weights(model: Model, weights: str | Path | None) -> Path:
     """The weights folder of a model, made when there is none yet.
 
     `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
-    `weights:` of the configuration may be; None stands for the cache, and a download. An `adapter`
-    is merged into a published file or folder. WeightsError when it holds another model, or cannot
-    be had.
+    `weights:` of the configuration may be; None stands for the cache, and a download. WeightsError
+    when it holds another model, or cannot be had.
     """
-    if adapter is not None:
-        return _adapted(model, weights, some_path("adapter", adapter).absolute())
     if weights is None:
         folder = weights_cache() / model.name
         # only downloads lie there under this name; what was damaged since is found when it is read
@@ -49,21 +44,9 @@ def prepared_weights(
     return _prepared(model, given, folder)
 
 
-def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
-    given = None if weights is None else some_path("weights", weights).absolute()
-    if given and any((folder / MANIFEST).is_file() for folder in (given, given / model.name)):
-        raise WeightsError(
-            f"weights: {given} is a folder of converted weights: an adapter is merged into the "
-            "published file or folder. Name that, or no weights for a download.",
-            path=given,
-        )
-    named = content_of(model, given, adapter)[:8]
-    return _prepared(model, given, weights_cache() / f"{model.name}-{named}", adapter)
-
-
-def _prepared(model: Model, source: Path | None, folder: Path, adapter: Path | None = None) -> Path:
+def _prepared(model: Model, source: Path | None, folder: Path) -> Path:
     try:
-        prepare(model, source, folder, adapter, naming=in_python)
+        prepare(model, source, folder, naming=in_python)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -41,16 +41,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter that was merged into the weights: its folder, and the SHA-256 of the
-    `sha256sum` lines of its two files.
-    """
-
-    path: str
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Manifest:
     """What a weights folder holds. `weights_sha256` and `bytes` are those of model.safetensors."""
 
@@ -77,8 +67,6 @@ class Manifest:
     """Of the published file that decides the tokens; its bytes are among the tensors."""
     tokens_sha256: str | None = field(default=None, metadata=IF_KNOWN)
     """Of what decides the tokens in that file."""
-    adapter: Adapter | None = field(default=None, metadata=IF_KNOWN)
-    """What changed the weights of `source`; what is said of the tensors is said of the sum."""
 
     @property
     def inner(self) -> int:

@@ -82,9 +82,6 @@ def caveat(name: str, manifest: Manifest | None) -> str:
         return "random numbers, not the published weights of any model: these vectors mean nothing"
     if manifest is None:
         return f"{NOT_VERIFIED}: nothing here says where they came from"
-    if manifest.adapter:
-        short = manifest.adapter.sha256[:12]
-        return f"{NOT_VERIFIED}: changed by the adapter {manifest.adapter.path} (SHA-256 {short})"
     other = other_tokens(name, manifest)
     if manifest.published == "sha256":
         return other and f"{NOT_VERIFIED}: {other}"
