@@ -23,17 +23,15 @@ def test_options_reach_the_command_quoted() -> None:
             "table": {"sequence": "the sequence"},
             "speed": {"scratch": "$HOME/it's"},
             "weights": "config",
-            "adapter": "config/demo",
         }
     )
     command = plan.job("deduplicate").shellcmd
     assert " '--sequence-column=the sequence' --keep=assembly_id --keep=protein_name " in command
     assert """ --scratch='$HOME/it'"'"'s' """ in plan.job("embed").shellcmd
     assert " --layers=3 --pooling=mean " in plan.job("embed").shellcmd
-    assert " --source=config --adapter=config/demo " in plan.job("weights").shellcmd
+    assert " --source=config " in plan.job("weights").shellcmd
     downloaded = Plan({"model": "esm2_8m", "weights": ""}).job("weights").shellcmd
     assert "--source" not in downloaded
-    assert "--adapter" not in downloaded
 
 
 @pytest.mark.parametrize(("asked", "left"), [(100, None), (50, 50)])

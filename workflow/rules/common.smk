@@ -21,7 +21,6 @@ gc.freeze()  # all of Snakemake, which the collector of garbage would look throu
 
 from plm_embed.workflow import (
     PlmEmbedError,
-    adapter_files,
     bucket_files,
     by_model,
     bucket_names,

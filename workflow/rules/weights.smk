@@ -1,5 +1,4 @@
 # REQUIRED INPUTS  `weights` in the config: a fair-esm .pt file or a Hugging Face folder; empty: downloaded.
-#                  `adapter`: a folder with a LoRA adapter, or empty
 # OUTPUTS          <vectors>/weights.json: the campaign's copy of the manifest in the weights folder, which has
 #                  model.safetensors, manifest.json and self_test.npz. Campaigns share that folder, so it is not
 #                  declared: Snakemake deletes the outputs of a job before it runs, and gives them a new time after it.
@@ -9,8 +8,6 @@ rule weights:
     """Adopt or download the model's weights, verify and convert them once, on the submitting machine."""
     input:
         source=lambda wildcards: list(filter(None, [of(wildcards)["weights"]])),
-        # its files, for a folder keeps its time when they are overwritten
-        adapter=lambda wildcards: adapter_files(of(wildcards)),
     output:
         "<vectors>/weights.json",
     log:
@@ -28,9 +25,8 @@ rule weights:
     params:
         model=MODEL,
         source=lambda wildcards: options("source", filter(None, [of(wildcards)["weights"]])),
-        adapter=lambda wildcards: options("adapter", filter(None, [of(wildcards)["adapter"]])),
         folder=lambda wildcards: weights_folder(of(wildcards)),
         dtype=lambda wildcards: of(wildcards)["embedding"]["compute_dtype"],
     shell:
-        "python -m plm_embed weights --model {params.model} {params.source:q} {params.adapter:q}"
+        "python -m plm_embed weights --model {params.model} {params.source:q}"
         " --output {params.folder:q} --record {output:q} --compute-dtype {params.dtype} &> {log:q}"

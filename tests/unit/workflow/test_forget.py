@@ -1,6 +1,5 @@
 """Results beside which Snakemake has no notes, or that it takes for current by their times."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -9,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.files import touched
 from plm_embed.models.manifest import RECORD, write_manifest
 from plm_embed.models.registry import MODELS
-from plm_embed.models.sources.adapters import CONFIG, TENSORS
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import Reading
@@ -62,23 +58,10 @@ def write_sequences(**table: str) -> None:
     )
 
 
-def write_weights(source: str, folder: str, adapter: str | None = None) -> None:
-    made = prepare(MODEL, source, Path(folder, MODEL.name), adapter)
+def write_weights(source: str, folder: str) -> None:
+    made = prepare(MODEL, source, Path(folder, MODEL.name))
     VECTORS.mkdir(exist_ok=True)
     write_manifest(VECTORS / RECORD, made)
-
-
-def adapt(scale: int) -> None:
-    """An adapter, as it was long ago."""
-    Path("adapter").mkdir(exist_ok=True)
-    (Path("adapter") / CONFIG).write_text(
-        json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": scale})
-    )
-    name = "base_model.model.esm.encoder.layer.1.attention.self.query.lora_"
-    parts = {f"{name}A.weight": torch.ones(1, 32), f"{name}B.weight": torch.ones(32, 1)}
-    save_file(parts, Path("adapter") / TENSORS[0])
-    for path in Path("adapter").iterdir():
-        os.utime(path, (LONG_AGO, LONG_AGO))
 
 
 def test_what_the_configuration_asks_for_stays() -> None:
@@ -162,28 +145,9 @@ def other_path() -> Config:
     return {"weights": "other.pt", "weights_folder": "w"}
 
 
-def an_adapter() -> Config:
-    adapt(1)
-    return {"adapter": "adapter", "weights_folder": "w"}
-
-
-def another_adapter() -> Config:
-    adapt(1)
-    write_weights("esm2.pt", "w", "adapter")
-    assert said(adapter="adapter", weights_folder="w") == ""
-    adapt(2)
-    return {"adapter": "adapter", "weights_folder": "w"}
-
-
-def no_adapter() -> Config:
-    adapt(1)
-    write_weights("esm2.pt", "w", "adapter")
-    return {}
-
-
 @pytest.mark.parametrize(
     "change",
-    [other_checkpoint, other_link, other_path, an_adapter, another_adapter, no_adapter],
+    [other_checkpoint, other_link, other_path],
 )
 def test_vectors_of_other_weights_are_not_taken_for_these(change: Callable[[], Config]) -> None:
     config = change()

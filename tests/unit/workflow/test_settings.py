@@ -40,7 +40,7 @@ BY_NAME = {key.rpartition(".")[2]: rules for key, rules in KEYS.items()}
 OTHER_NAMES = {"dtype": "compute_dtype"}
 """Of parameters, the key that they are called in the configuration."""
 OF_THE_WORKFLOW = {
-    *("results", "inputs", "model", "weights", "adapter", "weights_folder", "deduplicate"),
+    *("results", "inputs", "model", "weights", "weights_folder", "deduplicate"),
     *("store", "site", "container", "speed.buckets_per_submission", "speed.local_rules"),
 }
 """Keys that no command has an option for, or only one without a default."""

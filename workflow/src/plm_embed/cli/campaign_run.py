@@ -48,7 +48,7 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
     for setting in settings:
         key, equals, value = setting.partition("=")
         # names of models may have a dot
-        *blocks, last = key.split(".", 1 if key.startswith(("weights.", "adapter.")) else -1)
+        *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
         block = config
         for name in blocks:
             block = block.setdefault(name, {}) if isinstance(block, dict) else block
@@ -209,18 +209,13 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _by_model(config: Config, models: Sequence[str]) -> Config:
-    """With weights and adapters named for each of these models, however they were given."""
+    """With weights named for each of these models, however they were given."""
     found = [find_model(name) for name in models]
-    shipped = {model.name: str(model.shipped or "") for model in found}
     named = {
-        key: {model.name: source_of(config[key], model) for model in found}
-        for key in ("weights", "adapter")
+        model.name: source_of(config["weights"], model) or str(model.shipped or "")
+        for model in found
     }
-    return (
-        config
-        | named
-        | {"weights": {name: path or shipped[name] for name, path in named["weights"].items()}}
-    )
+    return config | {"weights": named}
 
 
 def _flat(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:

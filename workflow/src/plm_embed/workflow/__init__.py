@@ -9,7 +9,6 @@ from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.startup import spare_collector
 from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.campaign import (
-    adapter_files,
     bucket_files,
     check_inputs,
     check_reuse,
@@ -70,7 +69,6 @@ __all__ = [
     "REASONS",
     "Given",
     "PlmEmbedError",
-    "adapter_files",
     "bucket_files",
     "bucket_names",
     "buckets_per_job",

@@ -12,7 +12,7 @@ from plm_embed.workflow.config import Config, layers_of, source_of
 def by_model(config: Config) -> dict[str, Config]:
     """The settings of each model of a checked configuration, by its name, in the order of `model`.
 
-    In them `model`, `weights` and `adapter` are one text each, `embedding.layers` counts from the
+    In them `model` and `weights` are one text each, `embedding.layers` counts from the
     input, `store` names a folder, and `reuse` has what holds vectors of this model. ConfigError for
     an entry of `reuse` that is of none of several models.
     """
@@ -26,7 +26,6 @@ def _settings(config: Config, model: Model, reuse: Sequence[str]) -> Config:
     return config | {
         "model": model.name,
         "weights": source_of(config["weights"], model) or str(model.shipped or ""),
-        "adapter": source_of(config["adapter"], model),
         "store": config["store"] or f"{config['results']}/{model.name}/store",
         "reuse": list(reuse),
         "embedding": embedding | {"layers": layers_of(embedding["layers"], model)},

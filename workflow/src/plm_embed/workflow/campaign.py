@@ -60,13 +60,6 @@ def options(name: str, values: Iterable[Any]) -> list[str]:
     return [f"--{name}={value}" for value in values]
 
 
-def adapter_files(config: Config) -> list[str]:
-    """The files of the adapter, as PEFT names them; the folder itself if it has none."""
-    folder = config["adapter"]
-    found = sorted(str(path) for path in Path(folder).glob("adapter_*")) if folder else []
-    return found or list(filter(None, [folder]))
-
-
 def reading_options(config: Config) -> list[str]:
     """How sequence files are read."""
     return as_options(input_reading(config))

@@ -89,9 +89,9 @@ def _contradictions(config: Config, wrong: Sequence[str], *, awaited: bool) -> I
     if usable("model"):
         problems, models = _found_models(config["model"])
         yield from problems
-    for key in filter(usable, ("weights", "adapter")):
-        yield from _shared_out(config, key, models)
-    paths = ("results", "weights_folder", "store", "weights", "adapter", "reuse")
+    if usable("weights"):
+        yield from _shared_out(config, "weights", models)
+    paths = ("results", "weights_folder", "store", "weights", "reuse")
     yield from _path_problems({key: config[key] for key in paths if usable(key)})
     if isinstance(config.get("inputs"), list):
         yield from _inputs_problems(config["inputs"], wrong, awaited=awaited)
@@ -146,9 +146,7 @@ def _found_models(names: Sequence[str]) -> tuple[list[str], list[Model]]:
 
 
 def _shared_out(config: Config, key: str, models: Sequence[Model]) -> Iterator[str]:
-    """Problems with whose weights or adapter a key names; puts canonical names of models in
-    place.
-    """
+    """Problems with whose weights a key names; puts canonical names of models in place."""
     given = config[key] if models else ""
     if isinstance(given, str):
         if given and len(models) > 1:
@@ -173,7 +171,7 @@ def _shared_out(config: Config, key: str, models: Sequence[Model]) -> Iterator[s
 
 
 def source_of(given: str | Mapping[str, str], model: Model) -> str:
-    """What `weights` or `adapter` names for a model; '' for a download, or for none."""
+    """What `weights` names for a model; '' for a download."""
     return given if isinstance(given, str) else given.get(model.name, "")
 
 
@@ -186,13 +184,12 @@ def _path_problems(paths: Config) -> Iterator[str]:
             f"results: {paths['results']}: must not begin with -, which "
             "the commands take for an option"
         )
-    for key, hint in (("weights", '; write "" to download the published weights'), ("adapter", "")):
-        given = paths.get(key, "")
-        for source in [given] if isinstance(given, str) else given.values():
-            if words := unusable(source):
-                yield f"{key}: {source}: {words}"
-            elif source and (words := missing(Path(source))):
-                yield f"{key}: {source}: {words}{hint}"
+    given = paths.get("weights", "")
+    for source in [given] if isinstance(given, str) else given.values():
+        if words := unusable(source):
+            yield f"weights: {source}: {words}"
+        elif source and (words := missing(Path(source))):
+            yield f'weights: {source}: {words}; write "" to download the published weights'
     for path in paths.get("reuse", []):
         if words := unusable(path, in_rules=False) or missing(Path(path)):
             yield f"reuse: {path}: {words}"

@@ -177,7 +177,7 @@ def _other_weights(config: Config, folder: Path) -> bool:
         if made is None:
             return False
         since, model = record.stat().st_mtime_ns, find_model(config["model"])
-        return not is_made_from(made, model, config["weights"], config["adapter"], since)
+        return not is_made_from(made, model, config["weights"], since)
     return False
 
 
