@@ -4,11 +4,12 @@ import bz2
 import gzip
 import lzma
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backports import zstd
 
-from plm_embed.sequences.fasta import Batch
+from plm_embed.sequences.batch import Faults
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
 
@@ -43,9 +44,21 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def read(path: Path, table: Table = TABLE) -> Batch:
-    """All records as one batch; numbers must follow one another."""
-    whole = Batch(-1, kept=[[] for _ in table.keep])
+@dataclass
+class Records:
+    """What a file holds, as lists; the columns of `Batch`."""
+
+    kept: list[list[str | None]]
+    first: int = -1
+    ids: list[str] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
+    residues: list[str] = field(default_factory=list)
+    faults: Faults = field(default_factory=dict)
+
+
+def read(path: Path, table: Table = TABLE) -> Records:
+    """Read all records; numbers must follow one another."""
+    whole = Records([[] for _ in table.keep])
     for batch in Reader(path, table):
         if whole.first < 0:
             whole.first = batch.first
@@ -55,6 +68,6 @@ def read(path: Path, table: Table = TABLE) -> Batch:
         for values, more in zip(whole.kept, batch.kept, strict=False):
             values.extend(more)
         whole.ids += batch.ids
-        whole.headers = [*whole.headers, *batch.headers]
+        whole.headers += batch.headers
         whole.residues += batch.residues
     return whole

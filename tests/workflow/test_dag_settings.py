@@ -23,7 +23,6 @@ def test_options_reach_the_command_quoted() -> None:
             "inputs": [table],
             "model": "esm2_t3_untrained",
             "weights": "config",
-            "adapter": "config/demo",
         },
         embed=["scratch='/local disk'"],
     )
@@ -32,9 +31,9 @@ def test_options_reach_the_command_quoted() -> None:
     assert f"--tables={json.dumps(tables)}" in shlex.split(command)
     assert " --scratch='/local disk' " in plan.job("embed").shellcmd
     assert " --layers=-1 --pooling=mean " in plan.job("embed").shellcmd
-    assert " --source=config --adapter=config/demo " in plan.job("weights").shellcmd
+    assert " --source=config " in plan.job("weights").shellcmd
     downloaded = Plan({"model": "esm2_8m"}).job("weights").shellcmd
-    assert "--source" not in downloaded and "--adapter" not in downloaded
+    assert "--source" not in downloaded
 
 
 def test_a_profile_sets_what_decides_the_speed() -> None:

@@ -89,7 +89,7 @@ def store(wildcards, output):
 
 
 def weights_of(wildcards):
-    """Return the options that name the source of a model's weights, and its adapter."""
+    """Return the option that names the source of a model's weights, if the configuration does."""
     return weights_options(config, MODELS[wildcards.model])
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
-from safetensors.torch import save_file
 
 from plm_embed.cli.main import group
 from plm_embed.errors import WeightsError
@@ -15,7 +13,6 @@ from plm_embed.inference.check_weights import check
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import last_means
 from plm_embed.models import published, weights
-from plm_embed.models.sources.adapters import CONFIG, TENSORS
 from support.families import TINY, add_model, source
 
 
@@ -51,18 +48,6 @@ def test_other_answers_are_an_error(
     monkeypatch.setattr(published, "caveat", lambda *_: "")
     with pytest.raises(WeightsError, match="allowed: report it with this line"):
         list(check(folder))
-
-
-@pytest.mark.usefixtures("folder")
-def test_an_adapter_is_to_change_the_answers(tmp_path: Path) -> None:
-    adapter, module = tmp_path / "adapter", "base_model.model.esmc.layers.0.self_attn.q_proj"
-    adapter.mkdir()
-    (adapter / CONFIG).write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 200}')
-    parts = {f"{module}.lora_A.weight": torch.ones(2, 32)}
-    parts[f"{module}.lora_B.weight"] = torch.linspace(-1, 1, 64).reshape(32, 2)
-    save_file(parts, adapter / TENSORS[0])
-    prepare(TINY["esmc"], source("esmc"), tmp_path / "merged", adapter)
-    assert list(check(tmp_path / "merged"))[-1].endswith("without the adapter, and not compared")
 
 
 def test_the_command_says_where_nothing_is_known(

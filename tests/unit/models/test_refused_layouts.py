@@ -238,3 +238,24 @@ def test_what_is_no_tensor_is_named(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "x.pt")
     with pytest.raises(PlmEmbedError, match=f"x.pt holds {name} without its numbers"):
         read(tmp_path / "x.pt", TINY_ESM2)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_an_adapter_is_refused_with_how_to_merge_it(suffix: str, tmp_path: Path) -> None:
+    folder = tmp_path / "my_adapter"
+    folder.mkdir()
+    file = folder / f"adapter_model.{suffix}"
+    file.write_bytes(b"")
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "config.json").write_text("{}")
+    for source in (folder, file):
+        with pytest.raises(PlmEmbedError) as refused:
+            read(source, TINY_ESM2)
+        assert str(refused.value) == (
+            f"weights: {source} is an adapter of PEFT. Merge it into the model that it was trained "
+            "on, and name the folder that this writes:\n"
+            f"PeftModel.from_pretrained(model, '{folder}').merge_and_unload()"
+            '.save_pretrained("merged")'
+        )
+    write_hugging_face(folder, TINY_ESM2, random_state(TINY_ESM2, 1))  # merged into the same folder
+    assert read(folder, TINY_ESM2)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_embed.sequences.batch import Faults, batch_of, strings
 from plm_embed.sequences.columns import judge
-from plm_embed.sequences.fasta import Batch, Faults, strings
 from plm_embed.sequences.normalize import Normalized, Skipped, format_events, normalize
 from plm_embed.sequences.settings import ResiduePolicy
 
@@ -24,7 +24,7 @@ def test_a_batch_is_judged_record_by_record(
 ) -> None:
     faults: Faults = {place: ("a_fault", None) for place in faulty if place < len(residues)}
     names = [str(number) for number in range(len(residues))]
-    found = judge(Batch(3, names, names, residues, [names], faults), policy)
+    found = judge(batch_of(3, names, names, residues, kept=[names], faults=faults), policy)
     alone = [
         Skipped(*faults[place]) if place in faults else normalize(raw, policy)
         for place, raw in enumerate(residues)

@@ -1,8 +1,7 @@
-"""What is parsed as arrays is what is parsed line by line."""
+"""Records of FASTA are what lies between its headers, however the file is cut into blocks."""
 
 import io
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,17 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences import compiled_sequences, fasta
-from plm_embed.sequences.fasta import PlainBatch, TooLarge, parse_plain, record_blocks
+from plm_embed.sequences.fasta import TooLarge, record_blocks
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
-from support.nasty_inputs import PLAIN, write
+from support.nasty_inputs import write
 
-Parser = Callable[[bytes, int], PlainBatch | None]
-# not what it remembers, which would let all other tests read in C
-IN_C = compiled_sequences.usable.__wrapped__()
-PARSERS = [parse_plain, *([compiled_sequences.parse_plain] if IN_C else [])]
-each_parser = pytest.mark.parametrize("parse", PARSERS, ids=["NumPy", "C"][: len(PARSERS)])
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)
 LINE = st.text("ACDKX", max_size=8) | st.text("ACDk*- \t>\x1c\u00e9", max_size=5)
 RECORD = st.tuples(HEADER, st.lists(LINE, max_size=4))
@@ -34,37 +27,51 @@ def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes | TooLarge
     return list(record_blocks(lambda count: handle.read(min(count, at_once)), size))
 
 
+def as_text(content: bytes) -> str:
+    text = content.decode("utf-8-sig", "plm_embed.latin1")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 @settings(deadline=None, max_examples=75)
 @given(
-    st.lists(RECORD, min_size=1, max_size=6),
-    LINE_END,
-    st.booleans(),
-    st.sampled_from([3, 20, 1 << 22]),
+    records=st.lists(RECORD, min_size=1, max_size=6),
+    line_end=LINE_END,
+    closed=st.booleans(),
+    before=st.sampled_from(["", "\ufeff", "\n \n", "\ufeff# notes\n\u2003\n"]),
+    size=st.sampled_from([3, 20, 1 << 22]),
+    most=st.sampled_from([1, 2, 1 << 16]),
 )
-def test_both_ways_read_the_same(
-    records: list[tuple[str, list[str]]], line_end: str, closed: bool, size: int
+def test_records_are_what_lies_between_headers(
+    *,
+    records: list[tuple[str, list[str]]],
+    line_end: str,
+    closed: bool,
+    before: str,
+    size: int,
+    most: int,
 ) -> None:
     lines = [line for header, residues in records for line in (">" + header, *residues)]
-    content = (line_end.join(lines) + line_end * closed).encode()
-    found = []
+    content = (before + line_end.join(lines) + line_end * closed).encode()
     with (
         TemporaryDirectory() as folder,
-        patch("plm_embed.sequences.records.BATCH_CHARACTERS", size),
+        patch("plm_embed.sequences.fasta.BATCH_CHARACTERS", size),
+        patch("plm_embed.sequences.fasta.MOST_RECORDS", most),
     ):
-        path = write(Path(folder, "a.fasta"), content)
-        for way in (*PARSERS, lambda *_: None):
-            with (
-                patch("plm_embed.sequences.records.parse_plain", way),
-                patch.object(compiled_sequences, "worth_it", lambda _: False),
-            ):
-                batches = list(Reader(path, Table("id", "sequence")))
-            firsts = [batch.first + place for batch in batches for place in range(len(batch.ids))]
-            assert firsts == list(range(1, len(firsts) + 1))
-            names = ("ids", "headers", "residues")
-            found.append(
-                [[text for batch in batches for text in getattr(batch, name)] for name in names]
-            )
-    assert found[1:] == found[:-1]
+        read = list(Reader(write(Path(folder, "a.fasta"), content), Table("id", "sequence")))
+    notes, *pieces = re.split(r"(?:^|(?<=\n))>", as_text(content))
+    assert [batch.faults for batch in read if not batch.first] == (
+        [{0: ("text_before_first_header", "lines: 1")}] if notes.strip() else []
+    )
+    batches = [batch for batch in read if batch.first]
+    numbers = [batch.first + place for batch in batches for place in range(batch.count)]
+    assert numbers == list(range(1, len(pieces) + 1))
+    headers = [piece.split("\n")[0].rstrip() for piece in pieces]
+    for name, expected in (
+        ("headers", headers),
+        ("ids", [(header.split() or [""])[0] for header in headers]),
+        ("residues", ["".join(piece.split("\n")[1:]) for piece in pieces]),
+    ):
+        assert [text for batch in batches for text in getattr(batch, name)] == expected
 
 
 @given(
@@ -74,16 +81,16 @@ def test_both_ways_read_the_same(
 )
 def test_blocks_are_cut_where_records_start(text: str, size: int, at_once: int) -> None:
     content = text.encode()
+    longest = max(map(len, re.split(r"[\n\r]>", text)))
     found = blocks(content, size, at_once)
     assert b"".join(found) == content
     assert all(block.startswith(b">") for block in found[1:])
-    assert all(len(block) >= size for block in found[:-1])
-    assert found == blocks(content, size, 1000)
+    assert all(len(block) <= 2 * (size + at_once) + longest for block in found)
 
 
 @given(
     st.lists(st.text("A>\n\r", max_size=40), max_size=8).map("".join),
-    st.integers(1, 20),
+    st.integers(1, 11),
     st.integers(1, 9),
     st.integers(20, 30),
 )
@@ -119,73 +126,3 @@ def test_complete_records_come_before_an_error() -> None:
     assert next(found) == b">a\nMK\n>b\nMT\n"
     with pytest.raises(RuntimeError):
         next(found)
-
-
-@each_parser
-def test_plain_records_become_columns(parse: Parser) -> None:
-    batch = parse(PLAIN.encode(), 5)
-    assert batch and batch.first == 5 and batch.ids == ["AAD51929.1", "AAD51931.1"]
-    assert batch.headers == ["AAD51929.1 matrix protein 2", "AAD51931.1 nuclear export protein"]
-    assert "".join(batch.residues).encode() == batch.text
-    assert batch.ends.tolist() == [97, 218]
-
-
-@each_parser
-def test_letters_are_left_to_those_who_know_the_alphabet(parse: Parser) -> None:
-    batch = parse(b">a\nmk-J*\n", 1)
-    assert batch and batch.residues == ["mk-J*"]
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        b"",
-        b"\n>a\nMK\n",
-        b"\xef\xbb\xbf>a\nMK\n",
-        b">a\n\n",
-        b">\nMK\n",
-        b"> a\nMK\n",
-        b">a \nMK\n",
-        b">a\tb\nMK\n",
-        b">a\nM K\n",
-        b">a\r\nMK\r\n",
-        b">\xc3\xa9\nMK\n",
-        b">a\nMK\n>b\n",
-        b">a\n>b\nMK\n",
-        b">a\nM K\n>b\nMK\n",
-        b">a\n\xff\n>b\nMK\n",
-        b">a\nM\x7f\n",
-        b">a\x7f\nMK\n",
-        b">a\nMK\n> b\nMK\n",
-        b">a",
-    ],
-)
-@each_parser
-def test_what_needs_a_closer_look_is_left_to_it(block: bytes, parse: Parser) -> None:
-    assert parse(block, 1) is None
-
-
-@each_parser
-def test_a_block_of_very_many_records_is_left_too(parse: Parser) -> None:
-    block = b">a\nM\n" * fasta.MOST_RECORDS
-    found = parse(block, 1)
-    assert found and found.count == fasta.MOST_RECORDS
-    assert parse(block + b">a\nM\n", 1) is None
-
-
-@pytest.mark.skipif(not IN_C, reason="no C compiler here")
-@given(
-    st.lists(st.sampled_from([b"\n>a\nM", b"\n", b">", b" ", b"a", b"~!"])),
-    st.sampled_from([b"", b"", b" ", b"\x1f", b"\x7f", b"\0", b"\xff"]),
-    st.integers(0, 30),
-)
-def test_both_parsers_take_the_same_blocks_for_plain(
-    pieces: list[bytes], odd: bytes, place: int
-) -> None:
-    plain = b">a\nM" + b"".join(pieces)
-    block = plain[:place] + odd + plain[place:]
-    numpys, cs = (parse(block, 1) for parse in PARSERS)
-    assert (numpys is None) == (cs is None)
-    if numpys and cs:
-        for name in ("ids", "headers", "residues"):
-            assert getattr(numpys, name) == getattr(cs, name)

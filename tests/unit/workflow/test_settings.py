@@ -39,7 +39,7 @@ BY_NAME = {key.rpartition(".")[2]: rules for key, rules in KEYS.items()}
 OTHER_NAMES = {"dtype": "compute_dtype"}
 """Of parameters, the key that they are called in the configuration."""
 OF_THE_WORKFLOW = {
-    *("results", "inputs", "model", "weights", "adapter", "weights_folder", "store", "container"),
+    *("results", "inputs", "model", "weights", "weights_folder", "store", "container"),
 }
 """Keys that no command has an option for, or only one without a default."""
 STEPS: dict[str, tuple[type, ...]] = {

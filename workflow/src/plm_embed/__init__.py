@@ -41,7 +41,6 @@ if _typing.TYPE_CHECKING:
 
     class _How(EmbedHow, total=False):
         weights: str | Path | None
-        adapter: str | Path | None
         device: Literal["auto", "cpu", "cuda"]
         dtype: ComputeDtype | Literal["auto"]
         threads: int | None
@@ -109,7 +108,6 @@ def load(
     model: str = "esm2_t6_8M_UR50D",
     *,
     weights: "str | Path | None" = None,
-    adapter: "str | Path | None" = None,
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
@@ -122,7 +120,6 @@ def load(
         weights: A checkpoint file or folder, a weights folder, or a campaign's `weights_folder`.
             None downloads the published weights once, to PLM_EMBED_WEIGHTS or
             ~/.cache/plm-embed/weights.
-        adapter: The folder of a LoRA adapter in PEFT's layout, merged into the published weights.
         device: auto is the GPU if there is one.
         dtype: The precision of the computation; auto is bfloat16 on a GPU from Ampere on, else
             float32.
@@ -145,7 +142,7 @@ def load(
         found = find_model(model)
         machine(device, dtype, threads)  # what is asked for wrongly must not wait for a download
         residue_policy(found.family, strand)
-        folder = prepared_weights(found, weights, adapter)
+        folder = prepared_weights(found, weights)
         return LanguageModel(folder, device, dtype, threads, strand)
 
 
@@ -184,7 +181,6 @@ def embed(
     long_sequences: "LongSequences | None" = None,
     on_error: "OnError" = "raise",
     weights: "str | Path | None" = None,
-    adapter: "str | Path | None" = None,
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
@@ -206,7 +202,6 @@ def embed(
         on_error: raise an InputError for a sequence that has no vector (it names the record), or
             skip it: its row is NaN (per residue, its matrix is empty), and a warning names it.
         weights: As in `load`.
-        adapter: As in `load`.
         device: As in `load`.
         dtype: As in `load`.
         threads: As in `load`.
@@ -230,7 +225,6 @@ def embed(
     with load(
         model,
         weights=weights,
-        adapter=adapter,
         device=device,
         dtype=dtype,
         threads=threads,

@@ -41,7 +41,7 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
     config: Config = dict(given)
     for setting in settings:
         key, equals, value = setting.partition("=")
-        *blocks, last = key.split(".", 1 if key.startswith(("weights.", "adapter.")) else -1)
+        *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
         block = config
         for name in blocks:
             block = block.setdefault(name, {})

@@ -28,9 +28,6 @@ from plm_embed.inference.settings import Settings
     "the published file is downloaded.",
 )
 @click.option(
-    "--adapter", type=PATH, help="A LoRA adapter in PEFT's layout, merged into the weights."
-)
-@click.option(
     "--cache",
     type=PATH,
     show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
@@ -62,7 +59,6 @@ def weights(
     *,
     model: str,
     source: Path | None,
-    adapter: Path | None,
     cache: Path | None,
     output: Path | None,
     record: Path | None,
@@ -83,10 +79,10 @@ def weights(
     from plm_embed.models.registry import find_model
 
     if output:
-        manifest = prepare(find_model(model), source, output, adapter)
+        manifest = prepare(find_model(model), source, output)
         manifest = replace(manifest, folder=str(output.absolute()))
     else:
-        manifest = prepare_cached(find_model(model), source, adapter, cache=cache)
+        manifest = prepare_cached(find_model(model), source, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from plm_embed.accuracy import bound, remark
 from plm_embed.errors import WeightsError
+from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.kernels.devices import device_name
 from plm_embed.models import published
@@ -33,12 +34,10 @@ def check(folder: Path) -> Iterator[str]:
         if published.known_answers(name) is None:
             yield f"known answers: none are known for {name}"
             return
-        if model.manifest.adapter:
-            yield "known answers: those are of the model without the adapter, and not compared"
-            return
         error = published.distance(name, model.embed(published.peptides(), bar=False))
         # both are rounded: these by the dtype here, the known ones by bfloat16
-        limit = bound(model.dtype, model.manifest.roundings) + published.tolerance(model.manifest)
+        dtypes: tuple[ComputeDtype, ...] = (model.dtype, "bfloat16")
+        limit = sum(bound(dtype, model.manifest.roundings) for dtype in dtypes)
     far = f"{100 * error:.2g} % from the published model's, {100 * limit:.2g} % allowed"
     if error > limit:
         why = "report it with this line" if not caveat else "these are other weights"

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
+from plm_embed.sequences.batch import Batch, Faults, batch_of, strings
 from plm_embed.sequences.columns import judge
-from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy
@@ -98,7 +98,7 @@ def of_kind(given: Given, alphabet: Alphabet) -> Given:
     return given
 
 
-def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
+def _batches(given: Given) -> Iterator[Batch]:
     if isinstance(given, Path | str):
         path = _expanded(given)
         if isinstance(given, str) and not _is_file(path):
@@ -127,16 +127,16 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
     ones = iter(given.items() if isinstance(given, Mapping) else given)
     first = 1
     while taken := list(islice(ones, AT_ONCE)):
-        batch = Batch(first)
-        for number, one in enumerate(taken, first):
-            id, sequence = _pair(one, number)
-            # half a character, as Python has for bytes that are no text, is none of Arrow's
-            batch.ids.append(id.encode(errors="replace").decode())
-            batch.residues.append((sequence or "").encode(errors="replace").decode())
-            if sequence is None:
-                batch.faults[number - first] = NO_VALUE
-        batch.headers = batch.ids
-        yield batch
+        pairs = [_pair(one, number) for number, one in enumerate(taken, first)]
+        # half a character, as Python has for bytes that are no text, is none of Arrow's
+        ids, residues = (
+            [(text or "").encode(errors="replace").decode() for text in texts]
+            for texts in zip(*pairs, strict=True)
+        )
+        faults: Faults = {
+            place: NO_VALUE for place, (_, residue) in enumerate(pairs) if residue is None
+        }
+        yield batch_of(first, ids, ids, residues, faults=faults)
         first += len(taken)
 
 

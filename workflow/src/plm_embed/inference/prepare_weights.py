@@ -1,5 +1,4 @@
-"""Weights adopted or downloaded once: checked, converted, compared with what is known of the
-published ones.
+"""Weights adopted or downloaded once: checked, converted, compared with the published SHA-256.
 
 Campaigns share a weights folder. What is right in it is never written again, and it never becomes
 other weights. To see that it is right takes no torch, which loads for a second: what needs torch is
@@ -13,7 +12,6 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
 
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.io.files import (
@@ -29,9 +27,7 @@ from plm_embed.models.manifest import (
     MANIFEST,
     SELF_TEST,
     TENSORS,
-    Adapter,
     Manifest,
-    Published,
     Source,
     read_manifest,
     write_manifest,
@@ -41,40 +37,34 @@ from plm_embed.models.sources import source_files
 from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_config
 
 log = logging.getLogger(__name__)
-PROOFS: tuple[Published, ...] = get_args(Published)
 
 
 def prepare(
     model: Model,
     source: Path | str | None,
     output: Path,
-    adapter: Path | str | None = None,
     *,
     naming: Naming = in_config,
 ) -> Manifest:
     """Make `output` a weights folder of `model` from `source`; without one, from the file that is
     shipped, or from a download.
 
-    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
-    `adapter` a LoRA adapter in PEFT's layout, which is merged into it. Does nothing when `output`
-    is intact and made from the same source. Returns its manifest, with the source and the adapter
-    that were named here, for equal tensors may have come from others. Raises WeightsError when the
-    source cannot be read, is not `model`, or is not what `output` holds. Of several processes with
-    one `output`, one works and the others wait for it. `naming`: what to do with weights that could
-    not be downloaded.
+    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors). Does
+    nothing when `output` is intact and made from the same source. Returns its manifest, with the
+    source that was named here, for equal tensors may have come from others. Raises WeightsError
+    when the source cannot be read, is not `model`, or is not what `output` holds. Of several
+    processes with one `output`, one works and the others wait for it. `naming`: what to do with
+    weights that could not be downloaded.
     """
     source = source or model.shipped
     with exclusive(output):
         remove_abandoned(output)
         made = _made(output)
-        added = _adapter(adapter, model)
         if source is not None:
-            path = Path(source).absolute()
-            return _adopt(model, path, output, made, added)
+            return _adopt(model, Path(source).absolute(), output, made)
         if (
             made
             and made.model == model.name
-            and _digest(made.adapter) == _digest(added)
             and (made.source.url in (*model.urls, model.hub) or made.published == "sha256")
         ):
             if not (wrong := _damage(output, made)):
@@ -83,7 +73,7 @@ def prepare(
             log.info("%s", wrong)
         path, url = fetch(model, output, naming)
         try:
-            made = _adopt(model, path, output, made, added, url)
+            made = _adopt(model, path, output, made, url)
         except PlmEmbedError:
             discard(path)  # or every later call would stumble over it again
             raise
@@ -132,27 +122,8 @@ def _sha256(path: Path) -> str:
     return sha256_file(path) if path.is_file() else ""
 
 
-def _adapter(folder: Path | str | None, model: Model) -> Adapter | None:
-    if folder is None:
-        return None
-    from plm_embed.models.sources import adapters
-
-    path = Path(folder).absolute()
-    digests = {file: sha256_file(file) for file in adapters.files_of(path, model)}
-    return Adapter(str(path), _combined(digests))
-
-
-def _digest(adapter: Adapter | None) -> str:
-    return adapter.sha256 if adapter else ""
-
-
-def _adopt(  # noqa: PLR0917
-    model: Model,
-    path: Path,
-    output: Path,
-    made: Manifest | None,
-    adapter: Adapter | None,
-    url: str | None = None,
+def _adopt(
+    model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None
 ) -> Manifest:
     layout, digests = _digests(path, model)
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
@@ -160,19 +131,15 @@ def _adopt(  # noqa: PLR0917
         made
         and made.model == model.name
         and (made.source.layout, made.source.sha256) == (layout, source.sha256)
-        and _digest(made.adapter) == _digest(adapter)
     ):
         if not (wrong := _damage(output, made)):
             log.info("%s: already made from %s and intact", output, path)
-            return replace(made, source=source, adapter=adapter)
+            return replace(made, source=source)
         log.info("%s", wrong)
     from plm_embed.models import weights
-    from plm_embed.models.sources import adapters, checkpoints
+    from plm_embed.models.sources import checkpoints
 
     checkpoint = checkpoints.read(path, layout, model)
-    if adapter:
-        merged = adapters.merge(Path(adapter.path), model, checkpoint.tensors)
-        checkpoint = replace(checkpoint, tensors=merged)
     tensors = output / TENSORS
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output, prefix=temporary_prefix()) as folder:
@@ -184,7 +151,7 @@ def _adopt(  # noqa: PLR0917
             raise WeightsError(
                 f"{output} holds other weights ({made.model}, SHA-256 "
                 f"{made.weights_sha256[:12]}) than "
-                f"{_named(path, url, adapter)} ({model.name}, {sha256[:12]}). "
+                f"{url or path} ({model.name}, {sha256[:12]}). "
                 "Campaigns may share them, so they are not replaced.\n"
                 f"Choose another folder, or delete {output} if nothing needs it.",
                 path=output,
@@ -192,6 +159,7 @@ def _adopt(  # noqa: PLR0917
         if _sha256(tensors) != sha256:
             with atomic_path(tensors) as temporary:
                 converted.rename(temporary)
+    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
     manifest = Manifest(
         model=model.name,
         architecture=model.architecture,
@@ -209,23 +177,21 @@ def _adopt(  # noqa: PLR0917
             (digests[file] for file in digests if file.name == model.tokenizer_file), None
         ),
         tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
-        adapter=adapter,
+        published="sha256" if published.is_published(model.name, holding) else "no",
     )
     manifest = _measured(output, manifest)
-    if not adapter:
-        manifest = replace(manifest, published=_published(manifest, digests, tensors))
-    if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):
+    if made and (made.published == "sha256" or manifest.published == "no"):
         # the tensors are the same: what is known of them stays known
         manifest = replace(
             made, self_test_sha256=manifest.self_test_sha256, roundings=manifest.roundings
         )
     write_manifest(output / MANIFEST, manifest)
     size = manifest.bytes / 1e9
-    origin = _named(path, url, adapter)
+    origin = url or path
     log.info("%s: %s from %s, %.3f GB, SHA-256 %s", output, model.name, origin, size, sha256)
     if caveat := published.caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, caveat)
-    return replace(manifest, source=source, adapter=adapter)  # as they were asked for here
+    return replace(manifest, source=source)  # as it was named here
 
 
 def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:
@@ -245,10 +211,6 @@ def _sha256_since(path: Path, *_: int) -> str:
     return sha256_file(path)
 
 
-def _named(path: Path, url: str | None, adapter: Adapter | None) -> str:
-    return f"{url or path}" + (f" and the adapter {adapter.path}" if adapter else "")
-
-
 def _combined(digests: Mapping[Path, str]) -> str:
     if len(digests) == 1:
         return next(iter(digests.values()))
@@ -257,33 +219,8 @@ def _combined(digests: Mapping[Path, str]) -> str:
     ).hexdigest()
 
 
-def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -> Published:
-    """Whether these are the published weights: by the SHA-256 of the files, else by what the model
-    answers.
+def content_of(model: Model, source: Path | str) -> str:
+    """Return a SHA-256 of the files of a source: files that were moved are the same weights, files
+    that were changed are others.
     """
-    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
-    if published.is_published(manifest.model, holding):
-        return "sha256"
-    if published.known_answers(manifest.model) is None:
-        return "no"
-    from plm_embed.inference.reference import last_means
-    from plm_embed.models.weights import Tensors
-
-    means = last_means(manifest, Tensors(tensors), published.peptides())
-    error, bound = published.distance(manifest.model, means), published.tolerance(manifest)
-    log.info(
-        "%s: known answers within %.2g (relative; bound %g)",
-        manifest.model,
-        error,
-        bound,
-    )
-    return "known answers" if error <= bound else "no"
-
-
-def content_of(model: Model, source: Path | str | None, adapter: Path | str | None) -> str:
-    """Return a SHA-256 of the files of a source and of an adapter: files that were moved are the
-    same weights, files that were changed are others.
-    """
-    path = Path(source).absolute() if source else None
-    base = _combined(_digests(path, model)[1]) if path else ""
-    return hashlib.sha256(f"{base}\n{_digest(_adapter(adapter, model))}".encode()).hexdigest()
+    return _combined(_digests(Path(source).absolute(), model)[1])

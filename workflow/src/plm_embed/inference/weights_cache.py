@@ -32,22 +32,21 @@ def weights_cache() -> Path:
 def prepare_cached(
     model: Model,
     source: Path | str | None = None,
-    adapter: Path | str | None = None,
     *,
     cache: Path | None = None,
     naming: Naming = in_config,
 ) -> Manifest:
     """Prepare weights in the cache, unless they are there, and return their record.
 
-    `source` and `adapter` as in `prepare`. A download is called by its model; what comes from
-    files, by their content.
+    `source` as in `prepare`. A download is called by its model; what comes from files, by their
+    content.
     """
     source = source or model.shipped
     cache = (cache or weights_cache()).absolute()
-    named = f"-{content_of(model, source, adapter)[:12]}" if source or adapter else ""
+    named = f"-{content_of(model, source)[:12]}" if source else ""
     folder = cache / f"{model.name}{named}"
     try:
-        manifest = prepare(model, source, folder, adapter, naming=naming)
+        manifest = prepare(model, source, folder, naming=naming)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -69,9 +68,8 @@ def prepared_folder(weights: Path) -> Path:
     folder = Path(record.folder or "")
     held: Manifest | None = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     if held is None:
-        adapter = record.adapter.path if record.adapter else None
         cache = folder.parent if record.folder else None
-        held = prepare_cached(find_model(record.model), record.source.path, adapter, cache=cache)
+        held = prepare_cached(find_model(record.model), record.source.path, cache=cache)
         folder = Path(held.folder or "")
     if held.weights_sha256 != record.weights_sha256:
         raise WeightsError(
@@ -82,30 +80,20 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
-def prepared_weights(
-    model: Model, weights: str | Path | None, adapter: str | Path | None = None
-) -> Path:
+def prepared_weights(model: Model, weights: str | Path | None) -> Path:
     """Return the folder of prepared weights of a model, made when there is none yet.
 
     `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
-    configuration may be; None stands for a download. An `adapter` is merged into a published file
-    or folder. WeightsError when it holds another model, or cannot be had.
+    configuration may be; None stands for a download. WeightsError when it holds another model, or
+    cannot be had.
     """
-    given = None if weights is None else some_path("weights", weights).absolute()
-    changed = None if adapter is None else some_path("adapter", adapter).absolute()
-    ready = given and ((given / MANIFEST).is_file() or given.suffix == ".json")
-    if ready and changed:
-        raise WeightsError(
-            f"weights: {given} is a folder of converted weights: an adapter is merged into the "
-            "published file or folder. Name that, or no weights for a download.",
-            path=given,
-        )
-    if given and ready:
-        folder = prepared_folder(given)
-    elif not (given or changed) and (weights_cache() / model.name / MANIFEST).is_file():
+    named = None if weights is None else some_path("weights", weights).absolute()
+    if named and ((named / MANIFEST).is_file() or named.suffix == ".json"):
+        folder = prepared_folder(named)
+    elif not named and (weights_cache() / model.name / MANIFEST).is_file():
         folder = weights_cache() / model.name  # what was damaged since is found when it is read
     else:
-        folder = Path(prepare_cached(model, given, changed, naming=in_python).folder or "")
+        folder = Path(prepare_cached(model, named, naming=in_python).folder or "")
     if (there := read_manifest(folder).model) != model.name:
         raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
     return folder

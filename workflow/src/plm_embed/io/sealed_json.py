@@ -7,7 +7,7 @@ without white space.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,16 +27,21 @@ def write_sealed(path: Path, record: object) -> None:
     write_json(path, {**content, SEAL: _digest(plain)})
 
 
-def read_sealed(
-    path: Path, kind: type[T], what: str, remedy: str, error: type[PlmEmbedError] = StoreError
+def read_sealed(  # noqa: PLR0917
+    path: Path,
+    kind: type[T],
+    what: str,
+    remedy: str,
+    error: type[PlmEmbedError] = StoreError,
+    update: Callable[[dict[str, object]], dict[str, object]] = dict,
 ) -> T:
     """The dataclass that was written to a sealed JSON file.
 
     `error` when the file is missing, damaged, changed, or lacks a key or has one too many: it names
     the path, says that it is not `what` ("a summary of sequences") and has this `remedy` ("run
-    `plm-embed deduplicate` again").
+    `plm-embed deduplicate` again"). `update` makes the content of an earlier version that of this.
     """
-    content = unsealed(path, what, remedy, error)
+    content = update(unsealed(path, what, remedy, error))
     try:
         return from_plain(kind, content)
     except UnfitError as unfit:

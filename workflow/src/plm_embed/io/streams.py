@@ -148,6 +148,11 @@ def _lines_end(text: bytes) -> int:
     return max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
 
 
+def as_utf8(text: bytes) -> bytes:
+    """Return text as UTF-8; bytes that are not UTF-8 are read as Latin-1."""
+    return text if text.isascii() else text.decode("utf-8", "plm_embed.latin1").encode()
+
+
 def as_text(handle: IO[bytes], newline: str | None) -> io.TextIOWrapper:
     """Bytes as text: a byte order mark dropped, bytes that are not UTF-8 read as Latin-1."""
     return io.TextIOWrapper(

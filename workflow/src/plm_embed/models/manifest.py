@@ -22,10 +22,8 @@ RECORD = "weights.json"
 results go.
 """
 
-Published = Literal["no", "known answers", "sha256"]
-"""How weights are known to be the published ones: not, by the model's answers, by the SHA-256 of
-their file.
-"""
+Published = Literal["no", "sha256"]
+"""How weights are known to be the published ones: not, or by the SHA-256 of their file."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,6 @@ class Source:
     sha256: str
     path: str | None = None
     url: str | None = None
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter that was merged into the weights: its folder, and the SHA-256 of the
-    `sha256sum` lines of its two files.
-    """
-
-    path: str
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -81,8 +69,6 @@ class Manifest:
     """Of what decides the tokens in that file."""
     folder: str | None = field(default=None, metadata=IF_KNOWN)
     """Of a campaign's record: where the prepared weights lie."""
-    adapter: Adapter | None = field(default=None, metadata=IF_KNOWN)
-    """What changed the weights of `source`; what is said of the tensors is said of the sum."""
 
     @property
     def inner(self) -> int:
@@ -124,4 +110,9 @@ def read_record_file(path: Path) -> Manifest:
 
 
 def _read(path: Path, remedy: str) -> Manifest:
-    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
+    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError, _update)
+
+
+def _update(content: dict[str, object]) -> dict[str, object]:
+    """Update a manifest of an earlier version, which took known answers for a kind of proof."""
+    return content | ({"published": "no"} if content.get("published") == "known answers" else {})

@@ -1,8 +1,8 @@
 """What is known of published weights: SHA-256 of their files, and the models' answers to three
 peptides.
 
-The SHA-256 proves that a file is the published one. The answers recognize the same weights in
-another container, as far as bfloat16 can tell: weights that were changed a little give them too.
+The SHA-256 proves that a file is the published one. The answers check a machine, as far as bfloat16
+can tell: weights that were changed a little give them too.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,17 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import bound
 from plm_embed.io.files import read_shipped
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.registry import MODELS
 
 TABLE = Path(__file__).with_name("published.yaml")
 ANSWERS = Path(__file__).with_name("known_answers.npz")
-MOST = 0.1
-"""Largest relative L2 distance from the known answers of weights that pass for the published ones;
-two peptides of a model are 0.19 apart or more.
-"""
 NOT_VERIFIED = "not verified as the published weights"
 
 
@@ -54,11 +49,6 @@ def known_answers(model: str) -> NDArray[np.float32] | None:
     with ANSWERS.open("rb") as file, np.load(file) as answers:
         found: NDArray[np.float32] | None = answers.get(model)
         return found
-
-
-def tolerance(manifest: Manifest) -> float:
-    """Return how far right weights may be from the known answers, which are those of bfloat16."""
-    return min(bound("bfloat16", manifest.roundings), MOST)
 
 
 def distance(model: str, means: NDArray[np.float32]) -> float:
@@ -92,25 +82,14 @@ def caveat(name: str, manifest: Manifest | None) -> str:
         return "random numbers, not the published weights of any model: these vectors mean nothing"
     if manifest is None:
         return f"{NOT_VERIFIED}: nothing here says where they came from"
-    if manifest.adapter:
-        short = manifest.adapter.sha256[:12]
-        return f"{NOT_VERIFIED}: changed by the adapter {manifest.adapter.path} (SHA-256 {short})"
     other = other_tokens(name, manifest)
     if manifest.published == "sha256":
         return other and f"{NOT_VERIFIED}: {other}"
-    if manifest.published == "known answers":
-        why = (
-            "not a published file; it gives the published model's answers to "
-            f"{len(peptides())} peptides within {100 * tolerance(manifest):.2g} %, "
-            "as weights that were changed a little would too"
-        )
-    elif not known_files(name):
-        origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
-        why = f"{origin}no SHA-256 of the published file is known"
-    elif known_answers(name) is None:
+    if known_files(name):
         why = "not a published file whose SHA-256 is known"
     else:
-        why = "not a published file, and other answers than the published model gives"
+        origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
+        why = f"{origin}no SHA-256 of the published file is known"
     return f"{NOT_VERIFIED}: {why}" + (f"; {other}" if other else "")
 
 

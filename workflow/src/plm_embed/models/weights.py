@@ -85,12 +85,8 @@ def _damage(file: BufferedReader, manifest: Manifest) -> str:
 def remedy(manifest: Manifest, folder: Path) -> str:
     """The command that makes a damaged weights folder whole."""
     source = ["--source", manifest.source.path] if manifest.source.path else []
-    adapter = ["--adapter", manifest.adapter.path] if manifest.adapter else []
     command = shlex.join(
-        [
-            *("plm-embed", "weights", "--model", manifest.model),
-            *(*source, *adapter, "--output", str(folder)),
-        ]
+        ["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)]
     )
     return f"run `{command}`"
 

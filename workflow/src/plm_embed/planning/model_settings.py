@@ -5,14 +5,14 @@ from pathlib import Path
 from plm_embed.inference.weights_cache import weights_cache
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import find_model
-from plm_embed.workflow.config import Config, models_of, of_model
+from plm_embed.workflow.config import Config, models_of, source_of
 
 
 def by_model(config: Config) -> dict[str, Config]:
     """Return the settings of each model of a complete configuration, by its name.
 
-    In them `model`, `weights` and `adapter` are one text each, `embedding.layers` counts from the
-    input, and `store` names a folder.
+    In them `model` and `weights` are one text each, `embedding.layers` counts from the input, and
+    `store` names a folder.
     """
     return {name: _settings(config, name) for name in models_of(config)}
 
@@ -22,8 +22,7 @@ def _settings(config: Config, name: str) -> Config:
     layers = [layer % (model.layers + 1) for layer in embedding["layers"]]
     return config | {
         "model": name,
-        "weights": of_model(config, "weights", model) or str(model.shipped or ""),
-        "adapter": of_model(config, "adapter", model),
+        "weights": source_of(config, model) or str(model.shipped or ""),
         "store": config["store"] or f"{config['results']}/{name}/store",
         "embedding": embedding | {"layers": layers},
     }

@@ -23,8 +23,6 @@ def weights_in_words(config: Config, model: Model) -> tuple[str, bool]:
             if found
             else (f"in {folder}; the published ones, by their SHA-256", True)
         )
-    if config["adapter"]:
-        return f"changed by the adapter {config['adapter']}, when it is merged", False
     if config["weights"]:
         found = "" if model.trained else published.caveat(model.name, None)
         return (

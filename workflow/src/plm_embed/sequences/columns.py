@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plm_embed.keys import KEY, KEY_BYTES, KEY_DIGITS
 from plm_embed.sequences.alphabet import ALPHABETS
-from plm_embed.sequences.fasta import Batch, PlainBatch, strings, text_and_ends
+from plm_embed.sequences.batch import Batch, strings, text_and_ends
 from plm_embed.sequences.normalize import Skipped, format_events, normalize
 from plm_embed.sequences.settings import ResiduePolicy
 
@@ -62,11 +62,10 @@ class Judged(NamedTuple):
     ends: NDArray[np.int64]
 
 
-def judge(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
+def judge(batch: Batch, policy: ResiduePolicy) -> Judged:
     """Normalize a batch."""
-    given = batch if isinstance(batch, PlainBatch) else batch.in_columns()
-    odd = _odd(given, policy)
-    return _normalized(given, odd.tolist(), policy) if len(odd) else _clean(given)
+    odd = _odd(batch, policy)
+    return _normalized(batch, odd.tolist(), policy) if len(odd) else _clean(batch)
 
 
 class Account(NamedTuple):
@@ -125,7 +124,7 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(KEY_DIGITS, len(digits) + 1, KEY_DIGITS))
 
 
-def _clean(batch: PlainBatch) -> Judged:
+def _clean(batch: Batch) -> Judged:
     count = batch.count
     none = pa.nulls(count, pa.string())
     no_events = pa.repeat(pa.scalar(""), count)
@@ -134,7 +133,7 @@ def _clean(batch: PlainBatch) -> Judged:
     return Judged(batch.first, batch.kept_columns, *columns, skipped, batch.text, batch.ends)
 
 
-def _odd(batch: PlainBatch, policy: ResiduePolicy) -> NDArray[np.int64]:
+def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
     """The places of the records that are no sequences as they are."""
     if policy.strand == "canonical":
         return np.arange(batch.count)
@@ -148,7 +147,7 @@ def _odd(batch: PlainBatch, policy: ResiduePolicy) -> NDArray[np.int64]:
     return np.flatnonzero(odd)
 
 
-def _normalized(batch: PlainBatch, odd: Sequence[int], policy: ResiduePolicy) -> Judged:
+def _normalized(batch: Batch, odd: Sequence[int], policy: ResiduePolicy) -> Judged:
     """A batch by the rules of `policy`, which have something to say on the `odd` records."""
     count = batch.count
     given = strings(batch.text, batch.ends)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from plm_embed import keys
 from plm_embed.errors import ConfigError
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import Behind
-from plm_embed.sequences import compiled_sequences
+from plm_embed.keys import digests
 from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck, are_words
+from plm_embed.sequences.batch import BATCH_CHARACTERS
 from plm_embed.sequences.columns import Account, Judged, account, judge, taken
-from plm_embed.sequences.fasta import BATCH_CHARACTERS
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import InputFile, Summary
@@ -79,8 +78,6 @@ class Tally:
 def first_pass(readers: Sequence[Reader], policy: ResiduePolicy, tally: Tally) -> Iterator[Account]:
     """Yield everything that is to be told about the records, counted in `tally`."""
     size = sum(reader.bytes for reader in readers)
-    in_c = compiled_sequences.worth_it(size)
-    digests = compiled_sequences.digests if in_c else keys.digests
     with progress("read", size / 1e6, "MB") as meter:
         for source, reader in enumerate(readers):
             done = 0

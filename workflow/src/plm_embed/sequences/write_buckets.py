@@ -13,8 +13,8 @@ from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import Behind
 from plm_embed.keys import bucket_bounds, key_words
+from plm_embed.sequences.batch import strings, text_and_ends
 from plm_embed.sequences.columns import accepted_schema, hex_keys
-from plm_embed.sequences.fasta import strings, text_and_ends
 from plm_embed.sequences.first_pass import BEHIND, Tally
 
 OWN_MEMORY_MB = 420

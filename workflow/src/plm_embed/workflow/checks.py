@@ -25,9 +25,9 @@ from plm_embed.workflow.config import (
     input_tables,
     listed,
     models_of,
-    of_model,
     reading_of,
     schema,
+    source_of,
     with_defaults,
 )
 
@@ -162,9 +162,7 @@ def _mistakes(config: Config) -> Iterator[str]:
         yield f"model: {words}: sequences are of one kind; make it several campaigns"
         return
     yield from _input_mistakes(config)
-    if wrong := [
-        line for key in ("weights", "adapter") for line in _unnamed(config[key], key, models)
-    ]:
+    if wrong := list(_unnamed(config["weights"], models)):
         yield from wrong
         return
     for model in models.values():
@@ -187,14 +185,12 @@ def _input_mistakes(config: Config) -> Iterator[str]:
         yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
-def _unnamed(
-    named: str | Mapping[str, str], key: str, models: Mapping[str, Model]
-) -> Iterator[str]:
-    """Yield mistakes in whose weights or adapters are named."""
+def _unnamed(named: str | Mapping[str, str], models: Mapping[str, Model]) -> Iterator[str]:
+    """Yield mistakes in whose weights are named."""
     if isinstance(named, str):
         if named and len(models) > 1:
             first = next(iter(models))
-            yield f"{key}: {named}: of which model? Write `{key}: {{{first}: {named}}}`"
+            yield f"weights: {named}: of which model? Write `weights: {{{first}: {named}}}`"
         return
     for name in named:
         try:
@@ -202,19 +198,18 @@ def _unnamed(
         except PlmEmbedError:
             known = False
         if not known:
-            yield f"{key}.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
+            yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
 
 
 def _model_mistakes(config: Config, model: Model) -> Iterator[str]:
-    for key in ("weights", "adapter"):
-        path = of_model(config, key, model)
-        absent = path and missing(Path(path))
-        if absent and _prepared_from(config, model, path):
-            absent = ""  # they are not needed any more
-        if words := _unusable(path) or absent:
-            yield f"{key}: {path}: {words}"
-        if key == "weights" and not (path or model.address or model.shipped):
-            yield f"weights: {model.name} cannot be downloaded: name its file"
+    path = source_of(config, model)
+    absent = path and missing(Path(path))
+    if absent and _prepared_from(config, model, path):
+        absent = ""  # it is not needed any more
+    if words := _unusable(path) or absent:
+        yield f"weights: {path}: {words}"
+    if not (path or model.address or model.shipped):
+        yield f"weights: {model.name} cannot be downloaded: name its file"
     asked = from_config(Settings, config)
     most = model.layers
     outside = [layer for layer in asked.layers if not -most - 1 <= layer <= most]
@@ -239,5 +234,4 @@ def _prepared_from(config: Config, model: Model, path: str) -> bool:
         made = read_record(Path(config["results"], model.name))
     except PlmEmbedError:
         return False
-    named = made and {made.source.path, made.adapter.path if made.adapter else None}
-    return bool(named) and str(Path(path).absolute()) in (named or ())
+    return made is not None and made.source.path == str(Path(path).absolute())

@@ -98,9 +98,9 @@ def models_of(config: Config) -> dict[str, Model]:
     return {model.name: model for model in map(find_model, listed(config["model"]))}
 
 
-def of_model(config: Config, key: str, model: Model) -> str:
-    """Return what `weights` or `adapter` names for a model, or ''."""
-    named = config[key]
+def source_of(config: Config, model: Model) -> str:
+    """Return what `weights` names for a model, or '' for a download."""
+    named = config["weights"]
     if isinstance(named, str):
         return named
     return next((path for name, path in named.items() if find_model(name) == model), "")
@@ -141,5 +141,5 @@ def recipe_options(config: Config) -> list[str]:
 
 def weights_options(config: Config, model: Model) -> list[str]:
     """Return the options of `plm-embed weights` for a model."""
-    source, adapter = (of_model(config, key, model) for key in ("weights", "adapter"))
-    return [f"--source={source}"] * bool(source) + [f"--adapter={adapter}"] * bool(adapter)
+    source = source_of(config, model)
+    return [f"--source={source}"] if source else []

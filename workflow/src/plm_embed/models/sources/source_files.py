@@ -21,14 +21,13 @@ def layout_of(source: Path, model: Model) -> Layout:
     file = model.family.file
     wanted = "a fair-esm .pt file" if file == "fair-esm" else "the published file"
     if source.is_dir():
+        model_files = [f"{name}{end}" for name in TENSORS for end in ("", INDEX)]
+        if (source / "adapter_config.json").is_file() and not any(
+            (source / name).is_file() for name in model_files
+        ):
+            raise _adapter(source, source)
         if (source / "config.json").is_file():
             return "hugging-face"
-        if (source / "adapter_config.json").is_file():
-            raise WeightsError(
-                f"weights: {source} is an adapter: name it as `adapter`, and as `weights` the "
-                "model that it was trained on, or nothing.",
-                path=source,
-            )
         if file == "fair-esm":
             raise WeightsError(
                 f"weights: {source} is not a Hugging Face model folder (no config.json).\n"
@@ -41,6 +40,8 @@ def layout_of(source: Path, model: Model) -> Layout:
             f"weights: {source} does not exist. Name {wanted} or a Hugging Face folder.",
             path=source,
         )
+    if source.stem == "adapter_model":
+        raise _adapter(source, source.parent)
     if source.suffix == ".safetensors" and file == "fair-esm":
         raise WeightsError(
             f"weights: {source} is one file of a Hugging Face folder: name the folder "
@@ -48,6 +49,16 @@ def layout_of(source: Path, model: Model) -> Layout:
             path=source,
         )
     return file
+
+
+def _adapter(source: Path, folder: Path) -> WeightsError:
+    return WeightsError(
+        f"weights: {source} is an adapter of PEFT. Merge it into the model that it was trained on, "
+        "and name the folder that this writes:\n"
+        f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload()"
+        '.save_pretrained("merged")',
+        path=source,
+    )
 
 
 def files_of(source: Path, layout: Layout, model: Model) -> list[Path]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plm_embed.sequences.fasta import MOST_RECORDS, Faults, PlainBatch, text_and_ends
+from plm_embed.sequences.batch import MOST_RECORDS, Batch, Faults, text_and_ends
 from plm_embed.sequences.formats import LARGEST_RECORD
 from plm_embed.sequences.tables import Table
 
@@ -26,7 +26,7 @@ def repeats_header(id: str, residues: str, table: Table) -> bool:
     return residues.lstrip(_MARK).strip() == table.sequence and id.lstrip(_MARK).strip() == table.id
 
 
-def in_batches(first: int, cells: pa.RecordBatch, table: Table) -> Iterator[PlainBatch]:
+def in_batches(first: int, cells: pa.RecordBatch, table: Table) -> Iterator[Batch]:
     """Rows from number `first` on, of which `cells` has the columns as text."""
     for start in range(0, cells.num_rows, MOST_RECORDS):
         rows = cells.slice(start, MOST_RECORDS)
@@ -34,7 +34,7 @@ def in_batches(first: int, cells: pa.RecordBatch, table: Table) -> Iterator[Plai
         ids = ids.fill_null("")
         residues, faults = _faults(ids, given, table)
         text, ends = text_and_ends(residues)
-        yield PlainBatch(first + start, ids, ids, text, ends, tuple(kept), faults)
+        yield Batch(first + start, ids, ids, text, ends, tuple(kept), faults)
 
 
 def _faults(

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from plm_embed.errors import InputError
-from plm_embed.io.streams import Stream, line_blocks, so_far
+from plm_embed.io.streams import Stream, as_utf8, line_blocks, so_far
 from plm_embed.io.threads import ahead
-from plm_embed.sequences.fasta import (
+from plm_embed.sequences.batch import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
     BLOCKS_AHEAD,
     Batch,
-    PlainBatch,
+    Faults,
+    batch_of,
 )
 from plm_embed.sequences.formats import LARGEST_RECORD
 from plm_embed.sequences.tables import Table
@@ -49,12 +50,12 @@ class DelimitedText:
         self._line = 0  # lines read so far
         self._row = 0  # characters so far of the row that is being read
 
-    def batches(self, stream: Stream) -> Iterator[Batch | PlainBatch]:
+    def batches(self, stream: Stream) -> Iterator[Batch]:
         # one thread reads, another one parses
         blocks = line_blocks(stream.read1, BATCH_CHARACTERS, _CHARACTER_BYTES * LARGEST_RECORD)
         yield from ahead(self._parsed(ahead(blocks, BLOCKS_AHEAD)), BLOCKS_AHEAD)
 
-    def _parsed(self, blocks: Iterator[bytes]) -> Iterator[Batch | PlainBatch]:
+    def _parsed(self, blocks: Iterator[bytes]) -> Iterator[Batch]:
         first = (block.removeprefix(codecs.BOM_UTF8) for block in islice(blocks, 1))
         for block in chain(first, blocks):
             plain = self._plain(block) if self._names else None
@@ -66,7 +67,7 @@ class DelimitedText:
                     self.records += batch.count
                     yield batch
 
-    def _plain(self, block: bytes) -> Iterator[PlainBatch] | None:
+    def _plain(self, block: bytes) -> Iterator[Batch] | None:
         """The rows of a block as Arrow parses them, many times faster; None where Python's parser
         might read something else, or has something to say.
         """
@@ -76,7 +77,7 @@ class DelimitedText:
             or not _well_quoted(block, self._delimiter)
         ):
             return None
-        utf8 = block if block.isascii() else block.decode(errors="plm_embed.latin1").encode()
+        utf8 = as_utf8(block)
         places = [str(self._names.index(name)) for name in self._table.columns]
         try:
             found = arrow_csv.read_csv(
@@ -141,43 +142,42 @@ class DelimitedText:
             block = next(blocks, b"") if self._row else b""
 
     def _rows(self, rows: Iterator[list[str]]) -> Iterator[Batch]:
-        names, table = self._names, self._table
-        id_place, residues_place, *kept_places = (
-            names.index(name) for name in (table.id, table.sequence, *table.keep)
-        )
-        batch, characters = Batch(self.records + 1, kept=[[] for _ in kept_places]), 0
-        line = self._line
+        columns, table = len(self._names), self._table
+        wanted = table.id, table.sequence, *table.keep
+        id_place, place, *kept = map(self._names.index, wanted)
+        taken: list[list[str]] = []  # wanted cells of the batch under way
+        faults: Faults = {}
+        characters, line = 0, self._line
+
+        def batch() -> Batch:
+            ids, residues, *kept_cells = zip(*taken, strict=True)
+            first = self.records - len(taken) + 1
+            return batch_of(first, ids, ids, residues, kept=kept_cells, faults=faults)
+
         for row in rows:
             line, start, self._row = self._line, line + 1, 0
             if not row:
                 continue
             self.records += 1
-            if len(row) == len(names):
-                residues = row[residues_place]
-                if residues.strip() in MISSING:
-                    batch.faults[batch.count] = NO_VALUE
-                elif repeats_header(row[id_place], residues, table):
-                    batch.faults[batch.count] = REPEATED_HEADER
-            else:
-                residues = ""
+            residues = ""
+            if len(row) != columns:
                 where = f"line {line}" if line == start else f"lines {start} to {line}"
-                batch.faults[batch.count] = (
-                    "ragged_row",
-                    f"{where}: {len(row)} fields instead of {len(names)}",
-                )
-                row.extend([""] * (len(names) - len(row)))
-            batch.ids.append(row[id_place])
-            batch.residues.append(residues)
-            for values, place in zip(batch.kept, kept_places, strict=True):
-                values.append(row[place])
+                detail = f"{where}: {len(row)} fields instead of {columns}"
+                faults[len(taken)] = "ragged_row", detail
+                row.extend([""] * (columns - len(row)))
+            else:
+                residues = row[place]
+                if residues.strip() in MISSING:
+                    faults[len(taken)] = NO_VALUE
+                elif repeats_header(row[id_place], residues, table):
+                    faults[len(taken)] = REPEATED_HEADER
             characters += sum(map(len, row))
-            if characters > BATCH_CHARACTERS or batch.count == BATCH_RECORDS:
-                batch.headers = batch.ids
-                yield batch
-                batch, characters = Batch(self.records + 1, kept=[[] for _ in kept_places]), 0
-        if batch.count:
-            batch.headers = batch.ids
-            yield batch
+            taken.append([row[id_place], residues, *(row[at] for at in kept)])
+            if characters > BATCH_CHARACTERS or len(taken) == BATCH_RECORDS:
+                yield batch()
+                taken, faults, characters = [], {}, 0
+        if taken:
+            yield batch()
 
 
 def _line_ends(block: bytes) -> int:

@@ -10,7 +10,7 @@ from plm_embed.errors import InputError
 from plm_embed.io.parquet import parquet_file
 from plm_embed.io.streams import Stream, so_far
 from plm_embed.io.threads import ahead
-from plm_embed.sequences.fasta import BATCH_CHARACTERS, BATCH_RECORDS, BLOCKS_AHEAD, PlainBatch
+from plm_embed.sequences.batch import BATCH_CHARACTERS, BATCH_RECORDS, BLOCKS_AHEAD, Batch
 from plm_embed.sequences.formats import check_columns
 from plm_embed.sequences.tables import Table
 from plm_embed.sequences.tables.cells import in_batches
@@ -44,7 +44,7 @@ class ParquetTable:
         check_columns(self._path, names, self._table.columns)
         return {name: written[names.index(name)] for name in self._table.columns}
 
-    def batches(self, stream: Stream) -> Iterator[PlainBatch]:
+    def batches(self, stream: Stream) -> Iterator[Batch]:
         """The rows; `stream` of the same file follows them, so that it knows the file's SHA-256."""
         number = 1
         for cells in ahead(_larger(self._cells(stream)), BLOCKS_AHEAD):
