@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 class Plan:
     """What Snakemake plans, or does with another executor, for the shipped configuration with
-    four buckets and `changes`, and with what --set-resources sets for `embed`, to make `targets`, or all.
+    four buckets and `changes`, and with what --set-resources sets for `embed`, to make
+    `targets`, or all.
     """
 
     def __init__(
