@@ -30,7 +30,7 @@ demo: export CUDA_VISIBLE_DEVICES = -1
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), on the CPU, sum it up
 	@echo "On the CPU, also where there is a GPU: the sample is small. docs/laptop.md has the installation for GPUs."
 	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
-	@$(BIN)/snakemake --cores $(CORES) --quiet host rules --config buckets=1 # its 129 sequences take less time than a second job's start
+	@$(BIN)/snakemake --cores $(CORES) --quiet host rules
 	@$(BIN)/python -m plm_embed summary results
 
 test: lint test-unit test-campaigns  ## what anyone can check in some minutes: style, units, whole campaigns, PBS in part

@@ -74,7 +74,7 @@ class Check:
         bucket = _write_bucket(folder / "0000.parquet", sequences)
         command = [sys.executable, "-m", "plm_embed", "embed", str(bucket)]
         command += ["--weights", str(weights), "--store", str(folder / "store")]
-        command += ["--embedded", str(folder / "embedded"), "--output", str(folder / "done.json")]
+        command += ["--record", str(folder / "embedded" / "0000.json")]
         self.run(name, [*command, "--device", self.device, "--scratch", "", *options])
         record = read_completion(folder / "embedded" / "0000.json")
         if record.computed != len(set(sequences)):

@@ -2,7 +2,6 @@
 fails.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -72,14 +71,7 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     record = Embedder(prepared, tmp_path / "store", settings).embed(
         write_bucket(tmp_path, sequences), tmp_path / "0000.json"
     )
-    print(
-        json.dumps(
-            {
-                name: getattr(record, name)
-                for name in ("self_test", "busy", "tokens_per_second", "toks_per_batch")
-            }
-        )
-    )
+    print(record.self_test, record.busy, record.tokens_per_second, record.toks_per_batch)
     assert record.computed == 300
     assert record.self_test and record.self_test.batch_invariant
     assert record.fingerprint.engine.startswith("packed-3-")
@@ -102,7 +94,7 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
     )
     embedder = Embedder(prepared, tmp_path / "store", settings)
     sequences = [random_sequence(900, i) for i in range(300)]
-    model = embedder._loaded()
+    model, _ = embedder.worker.load()
     torch.cuda.empty_cache()
     torch.cuda.synchronize()
     # room for what is there and for two of the smallest batches: one row takes about 15 times its
@@ -116,18 +108,16 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert model.rows <= record.toks_per_batch < 16 * ROWS["cuda"]
-    assert (record.computed, record.skipped) == (300, [])
+    assert (record.computed, record.skipped) == (300, ())
 
 
 def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> None:
     folder = prepare(tmp_path, MODELS["esm2_t3_untrained"], factor=1e5)  # products beyond 65,504
     sequences = [random_sequence(length, length) for length in (5, 50, 200)]
     settings = Settings(device="cuda", compute_dtype="float16", storage_dtype="float32", scratch="")
-    embedder = Embedder(folder, tmp_path / "store", settings)
-    # its self-test would refuse such weights
-    embedder._model = Engine(*weights.load(folder), CUDA, "float16")
-    embedder._budget = ROWS["cuda"]
-    record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
+    record = Embedder(folder, tmp_path / "store", settings).embed(
+        write_bucket(tmp_path, sequences), tmp_path / "0000.json"
+    )
     assert record.exact == 3
     expected = states(engine_of_folder(folder), sequences, [3])
     for sequence, exact in zip(sequences, expected, strict=True):
@@ -145,9 +135,12 @@ from plm_embed.errors import DeviceError
 from plm_embed.inference.settings import Settings
 
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
+sys.path.insert(0, sys.argv[3])
+from support.embedded import Embedder
+
 settings = Settings(device="cuda", toks_per_batch=16384, scratch="")
 embedder = Embedder(weights, folder / "store", settings)
-embedder._loaded()
+embedder.worker.load()
 forward, calls = Engine.forward, []
 
 def failing(self, batch, layers, exact=False):
@@ -171,7 +164,8 @@ def test_a_poisoned_context_ends_the_job_and_keeps_what_was_finished(
 ) -> None:
     sequences = [random_sequence(900, i) for i in range(150)]  # more than 8 batches
     write_bucket(tmp_path, sequences)
-    command = [sys.executable, "-c", FAILING, str(tmp_path), str(prepared)]
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", FAILING, str(tmp_path), str(prepared), tests]
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT
     )

@@ -148,7 +148,7 @@ class Campaign(SnakemakeRun):
 
     def accounted(self, *fields: str) -> list[list[str]]:
         """Return these fields, and the name, of each time that a job of this campaign was run."""
-        runs = re.findall(r"SLURM run ID: (?:\w+_)?(\w{8})-", self.words())
+        runs = re.findall(r"SLURM run ID: (?:\S+_)?(\w{8})-", self.words())
         asked = f"--format={','.join(fields)},JobName"
         lines = self.cluster.run("sacct", "-X", "-D", "-n", "-P", asked).splitlines()
         return [line.split("|") for line in lines if line.endswith(tuple(runs))]

@@ -89,9 +89,9 @@ class SnakemakeRun:
         content = subprocess.run(committed, capture_output=True, check=True).stdout
         (folder / profile).mkdir()
         (folder / profile / "profile.yaml").write_bytes(content)
-        speed = f"device: cpu\n    toks_per_batch: 4000\n    flush_minutes: {flush_minutes!r}"
+        speed = f"device: cpu\n    toks_per_batch: 4000\n    flush_minutes: \"'{flush_minutes}'\""
         line = next(one for one in GPUS if one in content.decode())
-        self.edit_profile(*SITE.values(), (line, f"{line}\n    {speed}".replace("'", "")))
+        self.edit_profile(*SITE.values(), (line, f"{line}\n    {speed}"))
 
     def edit_profile(self, *replacements: tuple[str, str]) -> None:
         """Replace lines of the profile; each must be there."""

@@ -61,7 +61,7 @@ def test_a_profile_that_is_written_needs_no_editing(
     shell.
     """
     folder = tmp_path / "it's a $HOME & (co); [größe] `x` 日本"
-    results = "results of $USER & (co); it's"
+    results = "results of all & (co); [here]"
     campaign = Written(folder, cluster, buckets=1, sequences=20, lengths=(50, 100))
     campaign.adopt_weights(undisturbed)
     (folder / "results").rename(folder / results)

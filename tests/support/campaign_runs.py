@@ -49,8 +49,8 @@ def working_folder(folder: Path, buckets: int = 4) -> Path:
     shutil.copytree(ROOT / "config", folder / "config")
     config = folder / "config/config.yaml"
     shipped = config.read_text(encoding="utf-8")
-    assert "\nbuckets: 4\n" in shipped
+    assert "\nbuckets: 2\n" in shipped
     config.write_text(
-        shipped.replace("\nbuckets: 4\n", f"\nbuckets: {buckets}\n"), encoding="utf-8"
+        shipped.replace("\nbuckets: 2\n", f"\nbuckets: {buckets}\n"), encoding="utf-8"
     )
     return folder

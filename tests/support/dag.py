@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 class Plan:
     """What Snakemake plans, or does with another executor, for the shipped configuration with
-    `changes`, and with what --set-resources sets for `embed`, to make `targets`, or all.
+    four buckets and `changes`, and with what --set-resources sets for `embed`, to make
+    `targets`, or all.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Plan:
             workflow = api.workflow(
                 snakefile=ROOT / "workflow" / "Snakefile",
                 workdir=Path.cwd(),
-                config_settings=ConfigSettings(config=changes or {}),
+                config_settings=ConfigSettings(config={"buckets": 4} | (changes or {})),
                 resource_settings=ResourceSettings(
                     cores=8,
                     overwrite_resources={"embed": Resources.parse(embed, allow_expressions=True)},

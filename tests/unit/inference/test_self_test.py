@@ -159,22 +159,40 @@ def test_a_dtype_that_is_too_coarse_is_refused_and_auto_takes_the_next(
 def test_weights_are_refused_for_a_dtype_when_they_are_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any job starts: float16 cannot hold what these weights make, bfloat16 can."""
-    add_model(monkeypatch, MODEL)
-    state = random_state(MODEL, 1)
-    state["layers.1.fc1.weight"] *= 2**20
-    path = write_fair_esm(tmp_path / "esm2_large.pt", MODEL, state)
-    command = ["weights", "--model", MODEL.name, "--source", str(path)]
+    """Before any job starts: bfloat16 is too coarse for these, float16 is not."""
+    model = Model("esm2_t6_sharp", ESM2, 6, 128, 8)
+    add_model(monkeypatch, model)
+    state = random_state(model, 1)
+    for name in state:
+        factor = 12**0.5 if name.endswith(QUERIES_AND_KEYS) else 2.0 * ("out_proj" in name) or 1.0
+        state[name] *= 0.0 if name.endswith("bias") else factor
+    path = write_fair_esm(tmp_path / "esm2_large.pt", model, state)
+    command = ["weights", "--model", model.name, "--source", str(path)]
 
     def call(dtype: str) -> Result:
         options = ["--output", str(tmp_path / "out"), "--compute-dtype", dtype]
         return CliRunner().invoke(group, command + options)
 
-    assert call("bfloat16").exit_code == 0
-    refused = call("float16").exception
+    assert call("float16").exit_code == 0
+    refused = call("bfloat16").exception
     assert isinstance(refused, ConfigError)
-    assert "embedding.compute_dtype: float16 is too coarse for these weights" in str(refused)
-    assert str(refused).splitlines()[-1] == "set bfloat16, tfloat32 or float32"
+    assert "embedding.compute_dtype: bfloat16 is too coarse for these weights" in str(refused)
+    assert str(refused).splitlines()[-1] == "set float32"
+
+
+@pytest.mark.parametrize(("factor", "held"), [(2.0**17, True), (2.0**24, False)])
+def test_what_float16_cannot_hold_is_tested_as_it_is_computed_in_float32(
+    tmp_path: Path, factor: float, held: bool
+) -> None:
+    """Unless it cannot hold the weights themselves: then it is refused."""
+    state = random_state(MODEL, 1)
+    state["layers.1.fc1.weight"] *= factor
+    folder = tmp_path / "out"
+    made = prepare(MODEL, write_fair_esm(tmp_path / "esm2_large.pt", MODEL, state), folder)
+    assert made.roundings
+    assert accuracy.fits("float16", made.roundings) == held
+    if held:
+        assert self_test(engine_of(folder, "float16"), folder).batch_invariant
 
 
 def test_weights_of_an_earlier_version_are_completed(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_schema_defaults_shipped_file_and_readme_are_in_step() -> None:
     defaults = {name: part.get("default") for name, part in keys(schema()).items()}
     assert set(flat(SHIPPED)) == set(defaults) == {name for name, _ in rows}
     assert {name: yaml.safe_load(value) if value else None for name, value in rows} == defaults
-    of_the_demo = {"inputs", "model"}
+    of_the_demo = {"inputs", "model", "buckets"}
     assert {name: value for name, value in flat(SHIPPED).items() if name not in of_the_demo} == {
         name: value for name, value in defaults.items() if name not in of_the_demo
     }

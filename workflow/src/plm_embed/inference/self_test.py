@@ -81,7 +81,19 @@ def measure_roundings(
     the published formulas with rounded products beside the same formulas in float64.
     """
     exact = _formulas(manifest, tensors)
-    return {dtype: _apart(_formulas(manifest, tensors, dtype), exact) for dtype in FLOOR}
+    measured = {dtype: _apart(_formulas(manifest, tensors, dtype), exact) for dtype in FLOOR}
+    useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
+    roundings: dict[str, Rounding] = {
+        dtype: rounding or useless for dtype, rounding in measured.items()
+    }
+    largest = torch.finfo(torch.float16).max
+    if not measured["float16"] and all(
+        tensor.abs().max() <= largest for tensor in tensors.values() if tensor.is_floating_point()
+    ):
+        # what it cannot hold is computed in float32 with its weights, which have as many bits as
+        # tfloat32's
+        roundings["float16"] = roundings["tfloat32"]
+    return roundings
 
 
 Copy = tuple[int, int]
@@ -103,19 +115,23 @@ def _formulas(
     return [(state, pool("mean", state, residues(len(state)))) for state in states]
 
 
-def _apart(rounded: States, exact: States) -> Rounding:
+def _apart(rounded: States, exact: States) -> Rounding | None:
+    """Return the largest distances of the sequences whose numbers are finite; None without any."""
+    pairs = [
+        (ours, theirs)
+        for ours, theirs in zip(rounded, exact, strict=True)
+        if ours[0].isfinite().all()
+    ]
+    if not pairs:
+        return None
     tokens, means = (
-        [_relative(ours[kind], theirs[kind]) for ours, theirs in zip(rounded, exact, strict=True)]
+        float(f"{max(_relative(ours[kind], theirs[kind]) for ours, theirs in pairs):.4g}")
         for kind in range(2)
     )
-    cosines = [
-        float(torch.cosine_similarity(ours[1], theirs[1], dim=0))
-        for ours, theirs in zip(rounded, exact, strict=True)
-    ]
-    if not np.isfinite([*tokens, *means, *cosines]).all():  # float16 could not hold a number
-        return Rounding(1.0, 1.0, 0.0)
-    mean, apart = (float(f"{max(errors):.4g}") for errors in (means, tokens))
-    return Rounding(mean=mean, tokens=apart, cosine=round(min(cosines), 7))
+    cosine = min(
+        float(torch.cosine_similarity(ours[1], theirs[1], dim=0)) for ours, theirs in pairs
+    )
+    return Rounding(mean=means, tokens=tokens, cosine=round(cosine, 7))
 
 
 def _relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -240,9 +256,20 @@ def _equal_bits(
 def _run(
     engine: Engine, pieces: Sequence[Ids], layer: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """States (tokens, D) of each sequence, and their means (n, D), pooled as an embed job does
-    it.
+    """States (tokens, D) of each sequence, and their means (n, D), pooled as an embed job does it;
+    as there, what float16 cannot hold is computed in float32.
     """
     batch = engine.pack(pieces).to(engine.device)
-    hidden = engine.forward(batch, [layer])[layer]
-    return batch.split(hidden), pool_batch("mean", hidden, batch)
+
+    def run(exact: bool) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        hidden = engine.forward(batch, [layer], exact)[layer]
+        return batch.split(hidden), pool_batch("mean", hidden, batch)
+
+    states, means = run(False)
+    finite = means.isfinite().all(dim=1)
+    if engine.precision == "float16" and not finite.all():
+        exact_states, exact_means = run(True)
+        kept = zip(finite.tolist(), states, exact_states, strict=True)
+        states = tuple(ours if good else exact for good, ours, exact in kept)
+        means = torch.where(finite[:, None], means, exact_means)
+    return states, means
