@@ -23,7 +23,7 @@ from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import Packed
 from plm_embed.kernels.packed import pack as packed
-from plm_embed.models.encoder.description import Buckets, Slopes
+from plm_embed.models.encoder.description import ALiBi, T5RelativeBias
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS, pack
@@ -138,7 +138,7 @@ def written_down(model: Model, within: bool) -> Iterator[Recorder]:
     """A place without numbers, where the engine believes in a GPU. `within`: one where activations
     are parts of products.
     """
-    by_distance = isinstance(model.family.encoder.positions, Buckets | Slopes)
+    by_distance = isinstance(model.family.encoder.positions, T5RelativeBias | ALiBi)
     name = "biased attention" if by_distance else "attention"
     with ExitStack() as stack, FakeTensorMode(), Recorder() as recorder:
 
@@ -185,7 +185,7 @@ def forward(model: Model, length: int, tokens: int, within: bool = False) -> lis
     """Kernels of a pass over `tokens` tokens in sequences of `length`, in bfloat16 on CUDA."""
     with written_down(model, within) as recorder:
         engine = peers.engine(model, Empty(model), CUDA, "bfloat16")
-        engine._distances_for = lambda _: None  # type: ignore[attr-defined,method-assign]
+        engine._bias_by_distance = lambda _: None  # type: ignore[attr-defined,method-assign]
         pieces = [np.zeros(length, np.uint8)] * (tokens // length)
         batch = pack(pieces, [(0, length)] * len(pieces), ROWS["cuda"], 0, pinned=False)
         recorder.spent.clear()

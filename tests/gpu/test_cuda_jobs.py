@@ -21,7 +21,7 @@ from plm_embed.jobs.completion_record import Completion
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS
 from plm_embed.models.registry import MODELS
@@ -141,7 +141,7 @@ import sys
 from pathlib import Path
 import torch
 from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.errors import DeviceError
 from plm_embed.inference.settings import Settings
 

@@ -18,7 +18,7 @@ from plm_embed.jobs import compute_vectors
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.kernels import devices
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
 from support import checkpoints

@@ -13,8 +13,7 @@ from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import embed_bucket, worker
 from plm_embed.kernels import devices
-from plm_embed.models import weights
-from plm_embed.models.encoder import engine
+from plm_embed.models import engine, weights
 from plm_embed.workflow.failures import error_at_the_end
 from support.buckets import SEQUENCES, write_bucket
 

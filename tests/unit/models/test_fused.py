@@ -19,8 +19,7 @@ from plm_embed.accuracy import FALLBACK
 from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
-from plm_embed.models.encoder.engine import Engine, form
-from plm_embed.models.encoder.layers import Loader
+from plm_embed.models.engine import LATE_BIASES, Engine, form
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS
@@ -276,7 +275,7 @@ def test_a_whole_model_through_the_kernels(
     assert engine.elementwise is PLAIN
     expected = engine.forward(batch, layers)
     # as on CUDA
-    monkeypatch.setattr(Loader, "late", True)
+    monkeypatch.setitem(LATE_BIASES, "cpu", True)
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     engine.elementwise = elementwise._fused(within)
     weight = engine._layers[0].fc1.weight

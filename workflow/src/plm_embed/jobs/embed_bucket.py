@@ -35,7 +35,7 @@ from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import bucket_table, check_kind
@@ -194,9 +194,7 @@ class Embedder:
             began = time.monotonic()
             with devices.loading(self.device):
                 manifest, tensors = weights.load(self.weights_folder)
-                model = manifest.family.engine(
-                    manifest, tensors, self.device, self.store.fingerprint.compute_dtype
-                )
+                model = Engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
                 room = room_for(model, self.store.fingerprint.layers, self.settings.toks_per_batch)
                 self.tested = self_test(model, self.weights_folder, room.budget)
             self._model = model, room

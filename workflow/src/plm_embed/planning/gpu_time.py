@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plm_embed.models.encoder.description import Buckets, Encoder, Rotary, Slopes
+from plm_embed.models.encoder.description import ALiBi, Encoder, Rotary, T5RelativeBias
 from plm_embed.models.model import Model
 
 ROWS = 16384
@@ -111,7 +111,7 @@ def of_a_layer(model: Model, length: float, size: int, within: bool = False) -> 
     if encoder.query_key_norm or isinstance(encoder.positions, Rotary):
         angles = 4 * inner // model.heads if isinstance(encoder.positions, Rotary) else 0
         yield Kernel("norm and angles of q and k", "pass", 0, 4 * inner * size + angles)
-    by_distance = isinstance(encoder.positions, Buckets | Slopes)
+    by_distance = isinstance(encoder.positions, T5RelativeBias | ALiBi)
     yield Kernel(
         "attention",
         "biased attention" if by_distance else "attention",
