@@ -82,7 +82,7 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     )
     assert record.computed == 300
     assert record.self_test and record.self_test.batch_invariant
-    assert record.fingerprint.engine.startswith("packed-3-")
+    assert record.fingerprint.engine.startswith("packed-4-")
     assert 0 < record.busy <= 1
     found = vectors(tmp_path, record)
     expected = states(engine_of_folder(prepared), sequences[::20], [WIDE.layers])

@@ -33,7 +33,7 @@ from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.tokenizer_file import Ids
 
-ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-3"}
+ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-4"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
 engine's name in the fingerprint.
 
