@@ -87,7 +87,7 @@ def sums(columns: int, width: int) -> dict[str, float]:
 
 
 def activations(model: Model) -> dict[str, float]:
-    """Seconds of the way into the feed-forward: products alone, and with a pass for the activation."""
+    """Seconds of the way into the feed-forward: products alone, and with the activation behind."""
     encoder = model.family.encoder
 
     def linear() -> Linear:

@@ -42,8 +42,6 @@ on CUDA per GPU type and version of torch, and per kernels, which completion rec
 kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records
 its result.
 """
-
-
 LATE_BIASES = {"cpu": False, "cuda": True}
 """Whether the biases of what is added to the residual stream wait for the next norm, which reads
 the stream anyway. On CUDA the sum is a part of the product, and a pass for its bias would cost
@@ -147,9 +145,8 @@ class Engine:
 
     def _embed(self, batch: Batch) -> Tensor:
         x = F.embedding(batch.tokens, self._embedding)  # (T, D)
-        if (
-            self.manifest.token_dropout
-        ):  # training masked 15 % of the tokens, and zeroed 80 % of these
+        if self.manifest.token_dropout:
+            # training masked 15 % of the tokens and zeroed 80 % of these
             x = x * (1 - 0.15 * 0.8)
         if self._positions is not None and isinstance(self._encoder.positions, Learned):
             x = x + F.embedding(batch.positions + self._encoder.positions.offset, self._positions)
@@ -231,8 +228,7 @@ class Engine:
     def tokenize(self, sequence: str) -> Ids:
         """Return the token ids of a normalized sequence with special tokens. May run in threads."""
         ids = self._tokens.tokenize(sequence)
-        family = self._family
-        if family.token_per_letter and len(ids) != family.tokens(len(sequence)):
+        if self._family.token_per_letter and len(ids) != self._family.tokens(len(sequence)):
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return ids
 
@@ -270,7 +266,7 @@ class _Loader:
         out, down = f"{attention}.out_proj", f"{name}.fc2"
         late = LATE_BIASES[self.device.type]
         first, second = (
-            self.tensors[f"{part}.bias"].to(self.device).float() * factor
+            self.matrix(f"{part}.bias", torch.float32, factor)
             if late and f"{part}.bias" in self.tensors
             else None
             for part in (out, down)
@@ -312,22 +308,24 @@ class _Loader:
         self, *names: str, factor: float = 1.0, fp32: bool = False, biased: bool = True
     ) -> Linear:
         """Load the linear layers of these names as one, times `factor`."""
-
         dtype = torch.float32 if fp32 else self.dtype
 
-        def load(kind: str) -> Tensor | None:
-            found = [f"{name}.{kind}" for name in names if f"{name}.{kind}" in self.tensors]
-            parts = (self.tensors[name].to(self.device) for name in found)  # it converts faster
-            scaled = [(x if factor == 1.0 else x.float() * factor).to(dtype) for x in parts]
-            return torch.cat(scaled) if len(scaled) > 1 else scaled[0] if scaled else None
+        def stack(kind: str) -> Tensor | None:
+            held = [f"{name}.{kind}" for name in names if f"{name}.{kind}" in self.tensors]
+            parts = [self.matrix(name, dtype, factor) for name in held]
+            return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
 
-        weight = load("weight")
+        weight = stack("weight")
         assert weight is not None
-        linear = Linear(weight, load("bias") if biased else None)
+        linear = Linear(weight, stack("bias") if biased else None)
+        del weight
         with suppress(AttributeError, OSError):  # another C library than glibc
-            del weight
             ctypes.CDLL(None).malloc_trim(0)  # it would keep what each matrix took on its way
         return linear
+
+    def matrix(self, name: str, dtype: torch.dtype, factor: float) -> Tensor:
+        tensor = self.tensors[name].to(self.device)  # the device converts faster
+        return (tensor if factor == 1.0 else tensor.float() * factor).to(dtype)
 
 
 def _sum(*vectors: Tensor | None) -> Tensor | None:
