@@ -175,13 +175,13 @@ class Engine:
     def _attention(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
         """Add the attention of y (T, D) to x (T, D)."""
         heads, width = self.manifest.heads, self.manifest.inner
-        qkv = y.new_empty((len(y), 3 * width))  # (T, 3 A)
-        for rows in self._slices(y):
-            layer.qkv(y[rows], out=qkv[rows])
-        qkv = qkv.view(len(y), 3, heads, width // heads)  # (T, 3, H, d)
+        qkv = y.new_empty((len(y), 3, heads, width // heads))  # (T, 3, H, d)
         rotary = None if ctx.attend.rotates else ctx.packed.rotary
-        if layer.query_key_norms is not None or rotary is not None:
-            ctx.fused.query_key(qkv, layer.query_key_norms, rotary)
+        for rows in self._slices(y):
+            layer.qkv(y[rows], out=qkv[rows].view(-1, 3 * width))
+            if layer.query_key_norms is not None or rotary is not None:
+                angles = None if rotary is None else (rotary[0][rows], rotary[1][rows])
+                ctx.fused.query_key(qkv[rows], layer.query_key_norms, angles)
         mixed = ctx.attend(qkv, ctx.packed)  # (T, A)
         for rows in self._slices(x):
             ctx.fused.add(x[rows], layer.out, mixed[rows])
