@@ -32,7 +32,7 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import find_model

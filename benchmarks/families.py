@@ -40,6 +40,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.kernels.devices import device_name
 from plm_embed.models import weights
 from plm_embed.models.encoder import kmers
+from plm_embed.models.engine import Engine
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 
@@ -151,7 +152,7 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
         prepare(model, published, Path(folder, "prepared"))
         manifest, tensors = weights.load(Path(folder, "prepared"))
         made = {
-            dtype: model.family.engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+            dtype: Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
             for dtype in ("float32", "bfloat16")
         }
     tokens = {sequence: made["float32"].tokenize(sequence) for sequence in sequences}

@@ -1,5 +1,5 @@
-"""What benchmarks/roofline.py assumes of a GPU, measured on one: copies of memory, sums and
-activations within products, the largest kernels of a forward pass, and its speed by the number of
+"""What benchmarks/roofline.py assumes of a GPU, measured on one: copies of memory, sums within
+products, activations, the largest kernels of a forward pass, and its speed by the number of
 rows of a product. Weights are random.
 
     PYTHONPATH=workflow/src python3 benchmarks/gpu_kernels.py --model 650M > kernels.json
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from plm_embed.kernels import devices
-from plm_embed.kernels.elementwise import Elementwise, _fused
+from plm_embed.kernels.elementwise import _fused
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES
@@ -87,25 +87,23 @@ def sums(columns: int, width: int) -> dict[str, float]:
 
 
 def activations(model: Model) -> dict[str, float]:
-    """Seconds of the way into the feed-forward: products alone, with a pass for the activation, and
-    with the activation within Triton's product. The last pays where it is shorter.
-    """
+    """Seconds of the way into the feed-forward: products alone, and with the activation behind."""
     encoder = model.family.encoder
 
     def linear() -> Linear:
         weight = random(model.hidden, model.dim) / model.dim**0.5
         return Linear(weight, random(model.hidden) if encoder.up_bias else None)
 
-    def by(way: Elementwise) -> Callable[[], Any]:
-        return lambda: way.up(x, up, gate, encoder.activation)
-
     x, up = random(ROWS_OF["cuda"], model.dim), linear()
     gate = linear() if encoder.gated else None
     products = [product for product in (up, gate) if product is not None]
-    ways: dict[str, Callable[[], Any]] = {"products": lambda: [product(x) for product in products]}
-    ways["and a pass"] = by(_fused(within=False))
-    ways["within"] = by(_fused(within=True))
-    return in_turns(ways)
+    fused = _fused()
+    return in_turns(
+        {
+            "products": lambda: [product(x) for product in products],
+            "and a pass": lambda: fused.up(x, up, gate, encoder.activation),
+        }
+    )
 
 
 def passes(model: Model) -> dict[str, Any]:

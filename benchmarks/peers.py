@@ -16,8 +16,8 @@ import torch
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
 from plm_embed.inference.packing import Packer
 from plm_embed.inference.pipeline import Inference, Prefetch
-from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, TOKENS

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from plm_embed.kernels import attention, elementwise, triton_elementwise, triton_product
+from plm_embed.kernels import attention, elementwise, triton_elementwise
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import Packed
 from plm_embed.kernels.packed import pack as packed
-from plm_embed.models.encoder.description import Buckets, Slopes
+from plm_embed.models.encoder.description import ALiBi, T5RelativeBias
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS, pack
@@ -134,11 +134,9 @@ def _part(x: Tensor, index: Any) -> Tensor:
 
 
 @contextmanager
-def written_down(model: Model, within: bool) -> Iterator[Recorder]:
-    """A place without numbers, where the engine believes in a GPU. `within`: one where activations
-    are parts of products.
-    """
-    by_distance = isinstance(model.family.encoder.positions, Buckets | Slopes)
+def written_down(model: Model) -> Iterator[Recorder]:
+    """A place without numbers, where the engine believes in a GPU."""
+    by_distance = isinstance(model.family.encoder.positions, T5RelativeBias | ALiBi)
     name = "biased attention" if by_distance else "attention"
     with ExitStack() as stack, FakeTensorMode(), Recorder() as recorder:
 
@@ -162,30 +160,19 @@ def written_down(model: Model, within: bool) -> Iterator[Recorder]:
             recorder.note("activation", x, x, *(() if by is None else (by,)))
             return x
 
-        def up(x: Tensor, *by: Any) -> Tensor:
-            weights = [each[0] for each in by[:2] if each is not None]
-            out = x.new_empty((len(x), len(weights[0])))
-            flops = 2.0 * len(weights) * len(x) * weights[0].numel()
-            recorder.note(
-                "activated product", x, *weights, out,
-                flops=flops, depth=x.shape[1], activated=out.numel(),
-            )  # fmt: skip
-            return out
-
-        stack.enter_context(patch.object(triton_product, "up", up))
         for function in (norm, query_key, activate):
             stack.enter_context(patch.object(triton_elementwise, function.__name__, function))
-        kernel, fused = attention.Kernel("", name, attend), elementwise._fused(within)
+        kernel, fused = attention.Kernel("", name, attend), elementwise._fused()
         stack.enter_context(patch.object(attention, "choose", lambda *_: kernel))
         stack.enter_context(patch.object(elementwise, "choose", lambda *_: fused))
         yield recorder
 
 
-def forward(model: Model, length: int, tokens: int, within: bool = False) -> list[Spent]:
+def forward(model: Model, length: int, tokens: int) -> list[Spent]:
     """Kernels of a pass over `tokens` tokens in sequences of `length`, in bfloat16 on CUDA."""
-    with written_down(model, within) as recorder:
+    with written_down(model) as recorder:
         engine = peers.engine(model, Empty(model), CUDA, "bfloat16")
-        engine._distances_for = lambda _: None  # type: ignore[attr-defined,method-assign]
+        engine._bias_by_distance = lambda _: None  # type: ignore[attr-defined,method-assign]
         pieces = [np.zeros(length, np.uint8)] * (tokens // length)
         batch = pack(pieces, [(0, length)] * len(pieces), ROWS["cuda"], 0, pinned=False)
         recorder.spent.clear()
@@ -240,9 +227,6 @@ def on_this_cpu(model: Model, runs: int, length: int = 350, count: int = 5) -> d
                 memory=2 * x.numel() * 4 / timed(lambda: other.copy_(x), 20),
                 depth=0,
                 keys=0,
-                activated=1,
-                instructions=1,
-                within=False,
             )
             layer = _of_a_cpu_layer(model, length)
             padded = [tokens, count * length]  # attention leaves out what fills the last slice

@@ -21,7 +21,6 @@ import click
 import reckoned
 from reckoned import Spent
 
-from plm_embed.models.encoder.description import Rotary
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.planning import gpu_time
@@ -91,11 +90,10 @@ def times(spent: list[Spent], at: gpu_time.Rates) -> dict[str, float]:
 def reckon(name: str, length: int) -> list[dict[str, Any]]:
     """One model at one length on every GPU."""
     model = find_model(name)
-    # as a pass, and within products
-    ways = {within: reckoned.forward(model, length, TOKENS, within) for within in (False, True)}
+    spent = reckoned.forward(model, length, TOKENS)
     flops, table = flops_per_token(model, length), gpu_table()
     passes: dict[str, float] = defaultdict(float)
-    for each in ways[False]:
+    for each in spent:
         if each.kernel.kind == "pass":
             passes[each.name] += each.kernel.bytes / TOKENS / model.layers / model.dim
     print(
@@ -107,9 +105,8 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
     for gpu in GPUS:
         dtype = "float16" if gpu == "V100" else "bfloat16"
         at = gpu_time.rates(table, gpu, dtype)
-        parts = times(ways[at.within], at)
+        parts = times(spent, at)
         seconds = sum(parts.values()) / TOKENS
-        apart, joined = (sum(times(way, at).values()) for way in ways.values())
         products = sum(part for kind, part in parts.items() if "product" in kind)
         least = sum(part for kind, part in parts.items() if kind not in passes) / TOKENS
         planned = gpu_time.seconds_per_token(model, length, 2, at)
@@ -125,9 +122,6 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
                 "share_of_matrix_rate": round(flops / seconds / at.matrix_rate(), 3),
                 "without_passes": round(flops / least / at.matrix_rate(), 3),
                 "outside_products": round(1 - products / sum(parts.values()), 3),
-                "activation_within_products": at.within,
-                "faster_with_it": round(apart / joined - 1, 3),
-                "faster_with_rotation_within": round(rotation_within(model, length, at), 3),
                 "shares_of_time": {
                     kind: round(part / sum(parts.values()), 3)
                     for kind, part in sorted(parts.items(), key=lambda item: -item[1])
@@ -141,26 +135,9 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
         print(
             f"  {gpu:9} {row['tokens_per_second'] / 1e3:6,.0f} k tokens/s, "
             f"{row['share_of_matrix_rate']:.0%} of the matrix rate, without passes "
-            f"{row['without_passes']:.0%}; {parts_shown}; activation within products "
-            f"{row['faster_with_it']:+.1%}{' (is)' * at.within}"
+            f"{row['without_passes']:.0%}; {parts_shown}"
         )
     return rows
-
-
-def rotation_within(model: Model, length: int, at: gpu_time.Rates) -> float:
-    """How much faster it would be if the product that writes q, k and v turned them: a third of the
-    instructions that activate a number. 0 where nothing is turned, or normed over all heads before.
-    """
-    if model.family.encoder.query_key_norm or not isinstance(
-        model.family.encoder.positions, Rotary
-    ):
-        return 0.0
-    seconds = gpu_time.seconds_per_token(model, length, 2, at)
-    layer = {each.name: each for each in gpu_time.of_a_layer(model, length, 2, at.within)}
-    product, turn = layer["q, k and v"], layer["norm and angles of q and k"]
-    turned = replace(product, activated=2 * model.inner / 3)
-    saved = at.seconds(product) + at.seconds(turn) - at.seconds(turned)
-    return seconds / (seconds - model.layers * saved) - 1
 
 
 def with_passes(model: Model, length: int, width: int, at: gpu_time.Rates) -> float:

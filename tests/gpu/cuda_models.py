@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from plm_embed.kernels.devices import set_up
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model

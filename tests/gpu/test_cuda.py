@@ -15,7 +15,7 @@ from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
 from plm_embed.inference.pipeline import Inference, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.inference.room import token_budget
-from plm_embed.kernels import attention, elementwise, torch_attention
+from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
 from plm_embed.models.families.esm.family import ESM1B, ESM2
@@ -156,36 +156,7 @@ def test_fused_kernels_are_in_use_where_triton_is(dtype: str) -> None:
     pytest.importorskip("triton")
     name = engine_of(WIDE, CUDA, dtype).elementwise.name
     assert name.startswith("Triton")
-    within = elementwise._product_pays(CUDA, DTYPES[dtype])
-    assert ("activations within products" in name) == within
     assert "TRITON_INTERPRET" not in os.environ
-
-
-@pytest.mark.parametrize("dtype", list(half_types()))
-@pytest.mark.parametrize("gated", [False, True])
-def test_an_activation_within_a_product_is_exact_and_blind_to_other_rows(
-    gated: bool, dtype: str
-) -> None:
-    """650M with a gate and without, on any GPU that has the instructions."""
-    product = pytest.importorskip("plm_embed.kernels.triton_product")
-    if torch.cuda.get_device_capability(CUDA) < (8, 0):
-        pytest.skip("it copies to shared memory as GPUs do since Ampere")
-    random = torch.Generator(CUDA).manual_seed(3)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=random, device=CUDA).to(DTYPES[dtype])
-
-    x = draw(ROWS["cuda"], 1280)
-    (weight, bias), gate = ((draw(5120, 1280) / 36, draw(5120)) for _ in range(2))
-    found = product.up(x, (weight, bias), gate if gated else None, "gelu")
-    some = slice(100, 300)
-    up = x[some].double() @ weight.double().t() + bias
-    into = x[some].double() @ gate[0].double().t() + gate[1] if gated else up
-    exact = into * torch.special.ndtr(into) * (up if gated else 1)
-    step = torch.finfo(x.dtype).eps
-    assert ((found[some] - exact).abs() <= 0.6 * step * exact.abs() + 1e-4).all()
-    alone = product.up(x[some], (weight, bias), gate if gated else None, "gelu")
-    assert torch.equal(alone, found[some])
 
 
 @pytest.mark.parametrize("dtype", ["float32", *half_types()])

@@ -19,7 +19,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion
 from plm_embed.keys import key
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS
 from plm_embed.models.registry import MODELS
@@ -74,7 +74,7 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     print(record.self_test, record.busy, record.tokens_per_second, record.toks_per_batch)
     assert record.computed == 300
     assert record.self_test and record.self_test.batch_invariant
-    assert record.fingerprint.engine.startswith("packed-3-")
+    assert record.fingerprint.engine.startswith("packed-4-")
     assert 0 < record.busy <= 1
     found = vectors(tmp_path, record)
     expected = states(engine_of_folder(prepared), sequences[::20], [WIDE.layers])
@@ -130,7 +130,7 @@ import os
 import sys
 from pathlib import Path
 import torch
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.errors import DeviceError
 from plm_embed.inference.settings import Settings
 

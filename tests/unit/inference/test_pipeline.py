@@ -22,7 +22,7 @@ from plm_embed.inference.pipeline import STORED, Inference, Prefetch, largest_nu
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.inference.room import Room, budget_from
 from plm_embed.inference.vector_stream import VectorStream
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
 from plm_embed.store.hdf5 import encode

@@ -18,7 +18,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.resolve import compute_dtype
 from plm_embed.inference.self_test import measure_roundings, self_test
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.manifest import MANIFEST, Manifest, write_manifest
 from plm_embed.models.model import Model

@@ -17,7 +17,7 @@ from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import embedder as embedder_module
 from plm_embed.kernels import devices
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
 from support import checkpoints

@@ -19,7 +19,7 @@ from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import embedder, node, worker
 from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.kernels import devices
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.store.store import Store
 from support.jobs import forked, make_bucket, published, record_of

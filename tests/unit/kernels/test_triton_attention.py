@@ -17,7 +17,7 @@ from torch import Tensor
 from plm_embed.kernels import attention
 from plm_embed.kernels.attention import Kernel
 from plm_embed.kernels.packed import Distances, Packed, pack
-from plm_embed.models.encoder.distances import bucket_biases, slope_biases
+from plm_embed.models.encoder.distances import alibi_bias, t5_bias
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 130, 1, 64, 65)
@@ -61,8 +61,8 @@ def exact(qkv: Tensor, lengths: tuple[int, ...], table: Tensor, scale: float) ->
 
 LEARNED = torch.randn((32, HEADS), generator=torch.Generator().manual_seed(1))
 TABLES = {
-    "slopes": (slope_biases(HEADS, 256), 0.25),
-    "buckets": (bucket_biases(LEARNED, 128, 256), 1.0),
+    "slopes": (alibi_bias(HEADS, 256), 0.25),
+    "buckets": (t5_bias(LEARNED, 128, 256), 1.0),
 }
 
 

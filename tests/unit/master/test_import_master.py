@@ -18,7 +18,6 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.settings import Settings
-from plm_embed.models.family import Family
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
@@ -57,7 +56,7 @@ def test_what_is_imported_counts_for_any_engine(
     tmp_path: Path, prepared: Path, monkeypatch, engine: str
 ) -> None:
     adopted(foreign_master(tmp_path / "old", prepared), prepared)
-    monkeypatch.setattr(Family, "engine_name", lambda *_: engine)
+    monkeypatch.setattr("plm_embed.models.engine.name", lambda *_: engine)
     settings = replace(SETTINGS, reuse=(tmp_path / "old" / "store",))
     bucket = write_bucket(tmp_path, SEQUENCES)
     embedder = Embedder(prepared, tmp_path / "new", settings)

@@ -13,9 +13,9 @@ from plm_embed.kernels.packed import Distances, pack
 from plm_embed.kernels.torch_attention import blocked, sdpa
 from plm_embed.models import registry
 from plm_embed.models.encoder import distances, reference
-from plm_embed.models.encoder.description import Encoder, Slopes
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.encoder.description import ALiBi, Encoder
 from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model
@@ -41,7 +41,7 @@ def test_buckets_are_the_published_ones(count: int, last: int) -> None:
 
 
 def test_keys_behind_the_query_have_buckets_of_their_own() -> None:
-    table = distances.bucket_biases(torch.arange(32.0)[:, None], 128, 4)
+    table = distances.t5_bias(torch.arange(32.0)[:, None], 128, 4)
     assert table.tolist() == [[3, 2, 1, 0, 17, 18, 19]]
 
 
@@ -49,7 +49,7 @@ def test_slopes_of_a_number_of_heads_that_is_no_power_of_two() -> None:
     powers = [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]
     assert distances.slopes(12) == [2**-power for power in powers]
     assert distances.slopes(8) == [2**-power for power in range(1, 9)]
-    assert distances.slope_biases(8, 3)[0].tolist() == [-1, -0.5, 0, -0.5, -1]
+    assert distances.alibi_bias(8, 3)[0].tolist() == [-1, -0.5, 0, -0.5, -1]
 
 
 @pytest.mark.parametrize("attend", [sdpa, blocked])
@@ -80,7 +80,7 @@ def test_an_encoder_with_slopes_gates_and_norms_after_the_sums(
 ) -> None:
     encoder = Encoder(
         rows=33,
-        positions=Slopes(),
+        positions=ALiBi(),
         token_types=True,
         embedding_norm="always",
         order="post",

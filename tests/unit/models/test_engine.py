@@ -18,7 +18,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.families.esm.tokens import VOCABULARY
 from plm_embed.models.manifest import Manifest, Source

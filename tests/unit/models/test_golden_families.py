@@ -13,7 +13,7 @@ from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source

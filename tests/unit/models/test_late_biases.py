@@ -13,8 +13,7 @@ from plm_embed.kernels import linear
 from plm_embed.kernels.elementwise import PLAIN
 from plm_embed.kernels.linear import Linear
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
-from plm_embed.models.encoder.layers import Loader
+from plm_embed.models.engine import LATE_BIASES, Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model
 from support import checkpoints
@@ -28,7 +27,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Weights that are not packed, and linear layers without the biases that norms add."""
     monkeypatch.setattr(linear, "_pack", lambda _: None)
     with monkeypatch.context() as late:
-        late.setattr(Loader, "late", True)
+        late.setitem(LATE_BIASES, "cpu", True)
         yield
 
 
@@ -67,7 +66,7 @@ def test_each_layer_asked_for_has_the_biases_before_it(
     )
     state = checkpoints.random_state(model, 7)
     late = within(Engine(manifest, state, CPU, "float32"))
-    monkeypatch.setattr(Loader, "late", False)
+    monkeypatch.setitem(LATE_BIASES, "cpu", False)
     usual = Engine(manifest, state, CPU, "float32")
     batch = usual.prepare(["MKTAYIAKQRQISFVKSHFSRQ" * 3, "ACDEF", "M"])
     for layer in range(model.layers + 1):

@@ -17,7 +17,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.self_test import self_test
 from plm_embed.kernels.devices import choose_device
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import load, write

@@ -20,7 +20,7 @@ import re, sys
 from pathlib import Path
 import torch
 from plm_embed.models import weights
-from plm_embed.models.encoder import engine
+from plm_embed.models import engine
 from plm_embed.kernels.linear import Linear
 
 def memory(kind):

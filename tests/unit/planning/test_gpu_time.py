@@ -27,13 +27,12 @@ def test_the_kernels_are_those_that_the_engine_launches(
     assert ROWS["cuda"] == gpu_time.ROWS
     model, length = find_model(name), 256
     at = gpu_time.rates(gpu_table(), gpu, "bfloat16")
-    assert at.within == (gpu == "L40S")
-    launched = reckoned.forward(model, length, TOKENS, at.within)
+    launched = reckoned.forward(model, length, TOKENS)
     seconds = sum(at.seconds(each.kernel) for each in launched) / TOKENS
     assert gpu_time.seconds_per_token(model, length, 2, at) == pytest.approx(seconds, rel=0.02)
     flops = sum(each.kernel.flops for each in launched) / TOKENS
     assert flops == pytest.approx(flops_per_token(model, length), rel=1e-6)
-    layer = [each.bytes for each in gpu_time.of_a_layer(model, length, 2, at.within)]
+    layer = [each.bytes for each in gpu_time.of_a_layer(model, length, 2)]
     planned = model.layers * sum(layer) + sum(each.bytes for each in gpu_time.around(model, 2))
     moved = sum(each.kernel.bytes for each in launched) / TOKENS
     assert planned == pytest.approx(moved, rel=0.02)
@@ -41,14 +40,11 @@ def test_the_kernels_are_those_that_the_engine_launches(
 
 def test_the_longer_of_arithmetic_and_memory_counts() -> None:
     at = gpu_time.Rates(
-        product=100.0, attention=50.0, biased=25.0, memory=10.0, depth=64.0, keys=75.0,
-        activated=0.5, instructions=36.0, within=True,
+        product=100.0, attention=50.0, biased=25.0, memory=10.0, depth=64.0, keys=75.0
     )  # fmt: skip
     product = gpu_time.Kernel("", "product", 1000.0, 10.0, depth=64)
     assert at.seconds(product) == 1000 / 100 * 2  # sums as short as half of the rate
     assert at.seconds(gpu_time.Kernel("", "product", 1000.0, 300.0, depth=64)) == 30
-    activated = gpu_time.Kernel("", "activated product", 1000.0, 10.0, depth=64, activated=6)
-    assert at.seconds(activated) == 1000 / 100 * 2 / 0.5 + 18 * 6 / 36
     assert at.seconds(gpu_time.Kernel("", "attention", 50.0, 0.0, length=25)) == 4
     assert at.seconds(gpu_time.Kernel("", "biased attention", 50.0, 0.0, length=25)) == 8
     assert at.seconds(gpu_time.Kernel("", "pass", 0.0, 20.0)) == 2

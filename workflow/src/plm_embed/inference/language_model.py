@@ -29,7 +29,7 @@ from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError
@@ -95,9 +95,7 @@ class LanguageModel:
         self.dtype = compute_dtype(dtype, manifest, self.device)
         with devices.loading(self.device), self._settings():
             self.manifest, tensors = weights_folders.load(folder)
-            self._engine: Engine | None = family.engine(
-                self.manifest, tensors, self.device, self.dtype
-            )
+            self._engine: Engine | None = Engine(self.manifest, tensors, self.device, self.dtype)
             self._room = room_for(self._engine, [self.manifest.layers])
             self_test(self._engine, folder, self._room.budget)
 

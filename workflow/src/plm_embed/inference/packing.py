@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from plm_embed.io.threads import give_up
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.tokenizer_file import Ids
 

@@ -23,7 +23,7 @@ from plm_embed.inference.packing import Packer
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 
 Vectors = dict[str, NDArray[Any]]

@@ -12,6 +12,7 @@ from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.settings import Settings, within_limit
 from plm_embed.kernels import devices
+from plm_embed.models import engine
 from plm_embed.models.family import Family, pooling_problems
 from plm_embed.models.manifest import Manifest
 from plm_embed.sequences.settings import ONE_STRAND
@@ -80,6 +81,6 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         long_sequences=settings.long_sequences,
         compute_dtype=dtype,
         storage_dtype=settings.storage_dtype,
-        engine=manifest.family.engine_name(manifest, device, dtype),
+        engine=engine.name(manifest, device, dtype),
         strand=settings.strand,
     )

@@ -8,7 +8,7 @@ import torch
 
 from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import LEAST_ROWS, ROWS, TOKENS
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
 from plm_embed.models.encoder import reference
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import SELF_TEST, Manifest
 from plm_embed.models.tokenizer_file import Ids
 from plm_embed.models.weights import remedy

@@ -22,7 +22,7 @@ from plm_embed.inference.pipeline import (
 )
 from plm_embed.inference.room import Room
 from plm_embed.kernels import devices
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.sequence_windows import Span, spans, whole
 from plm_embed.store.hdf5 import largest

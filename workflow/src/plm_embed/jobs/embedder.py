@@ -33,7 +33,7 @@ from plm_embed.jobs.heartbeat import Published
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
 from plm_embed.sites.scheduler import job_id
@@ -170,9 +170,7 @@ class Embedder:
             with devices.loading(self.device):
                 manifest, tensors = weights.load(self._weights_folder)
                 fingerprint = self.store.fingerprint
-                model = manifest.family.engine(
-                    manifest, tensors, self.device, fingerprint.compute_dtype
-                )
+                model = Engine(manifest, tensors, self.device, fingerprint.compute_dtype)
                 room = room_for(model, fingerprint.layers, self._settings.toks_per_batch)
                 self.budget = room.budget
                 try:

@@ -168,44 +168,28 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
     """
     if device.type != "cuda":
         return PLAIN
-    problem = ""
-    for within in (True, False) if _product_pays(device, dtype) else (False,):
-        try:
-            chosen = _fused(within)
-            wrong = _problem(chosen, device, dtype, form)
-        except Exception as error:
-            # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
-            # operations always work
-            if out_of_memory(error):  # says nothing about the kernels
-                raise
-            devices.synchronize(device)  # raises what it says on a device that is lost
-            wrong = f"{type(error).__name__}: {error}".splitlines()[0]
-        if not wrong:
-            break
-        problem = f"Triton's {'product' if within else 'kernels'}: {wrong}"
-    else:
-        chosen = PLAIN
-    if not problem:
+    try:
+        chosen = _fused()
+        wrong = _problem(chosen, device, dtype, form)
+    except Exception as error:
+        # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
+        # operations always work
+        if out_of_memory(error):  # says nothing about the kernels
+            raise
+        devices.synchronize(device)  # raises what it says on a device that is lost
+        wrong = f"{type(error).__name__}: {error}".splitlines()[0]
+    if not wrong:
         return chosen
+    problem = f"Triton's kernels: {wrong}"
     log.warning(
-        "%s serve, more slowly, for %s (docs/speed.md has what Triton needs)",
-        "torch's own operations" if chosen is PLAIN else chosen.name, problem,
-    )  # fmt: skip
-    return replace(chosen, name=fallback(chosen.name, problem))
+        "torch's own operations serve, more slowly, for %s (docs/speed.md has what Triton needs)",
+        problem,
+    )
+    return replace(PLAIN, name=fallback(PLAIN.name, problem))
 
 
-def _product_pays(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether Triton's product with the activation in it beats cuBLAS's product and a pass, on
-    paper: its memory is slow beside its arithmetic on Ada, and Triton's products are as fast as
-    cuBLAS's there (benchmarks/README.md).
-    """
-    return dtype != torch.float32 and torch.cuda.get_device_capability(device) == (8, 9)
-
-
-def _fused(within: bool) -> Elementwise:
-    """`within`: activations are parts of Triton's product, where its tiles fit."""
+def _fused() -> Elementwise:
     from plm_embed.kernels import triton_elementwise as triton
-    from plm_embed.kernels import triton_product as product
 
     def normed(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
         return triton.norm(
@@ -224,15 +208,11 @@ def _fused(within: bool) -> Elementwise:
     def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
         if gate is None and activation == "relu":  # no pass of its own
             return linear(x, activation)
-        if within and product.fits(linear.weight):
-            by = None if gate is None else (gate.weight, gate.bias)
-            return product.up(x, (linear.weight, linear.bias), by, activation)
         if gate is None:
             return triton.activate(linear(x), activation)
         return triton.activate(gate(x), activation, linear(x))
 
-    parts = "sums and activations" if within else "sums"
-    return Elementwise(f"Triton, {parts} within products", normed, add, query_key, up)
+    return Elementwise("Triton, sums within products", normed, add, query_key, up)
 
 
 def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import ComputeDtype, master_name
+from plm_embed.fingerprint import master_name
 from plm_embed.models.encoder.description import Encoder
 from plm_embed.models.tokenizer_file import Ids, Tokenize, TokenizerFile, Tokens
 from plm_embed.sequence_windows import stored_spans
@@ -17,7 +17,6 @@ from plm_embed.sequences.alphabet import Alphabet
 if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
     import torch
 
-    from plm_embed.models.encoder.engine import Engine
     from plm_embed.models.manifest import Manifest
 
 Layout = Literal["fair-esm", "hugging-face", "tensors"]
@@ -63,7 +62,7 @@ def pooling_problems(pooling: Sequence[str], family: "Family", model: str) -> It
 class Family:
     """Models of one tokenizer that were published together.
 
-    Importing one imports no torch; `engine`, `engine_name` and `reference` do when they are called.
+    Importing one imports no torch; calling `reference` does.
     """
 
     name: str
@@ -112,24 +111,6 @@ class Family:
     """How many letters a token has, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
-
-    def engine(
-        self,
-        manifest: "Manifest",
-        tensors: Mapping[str, "torch.Tensor"],
-        device: "torch.device",
-        dtype: ComputeDtype,
-    ) -> "Engine":
-        """A model on a device."""
-        from plm_embed.models.encoder.engine import Engine
-
-        return Engine(manifest, tensors, device, dtype)
-
-    def engine_name(self, manifest: "Manifest", device: "torch.device", dtype: ComputeDtype) -> str:
-        """The engine's name in the fingerprint."""
-        from plm_embed.models.encoder import engine
-
-        return engine.name(manifest, device, dtype)
 
     @property
     def extra_tokens(self) -> int:

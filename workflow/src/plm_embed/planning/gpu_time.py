@@ -10,15 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plm_embed.models.encoder.description import Buckets, Encoder, Rotary, Slopes
+from plm_embed.models.encoder.description import ALiBi, Encoder, Rotary, T5RelativeBias
 from plm_embed.models.model import Model
 
 ROWS = 16384
 """Rows of one product, which read the same weights once (`models.packed_batch.ROWS`)."""
-INSTRUCTIONS = 18
-"""Of a thread for a number that a product activates: what was compiled has 12 for GELU, 15 for
-SwiGLU, 18 for GEGLU.
-"""
 
 
 @dataclass(frozen=True)
@@ -26,17 +22,15 @@ class Kernel:
     """What one kind of kernel does to one token.
 
     flops: floating-point operations; bytes: read and written; depth: columns of a product's
-    operands, over which it sums; length: keys of a query; activated: numbers that a product
-    activates before it writes them.
+    operands, over which it sums; length: keys of a query.
     """
 
     name: str
-    kind: Literal["product", "activated product", "attention", "biased attention", "pass"]
+    kind: Literal["product", "attention", "biased attention", "pass"]
     flops: float
     bytes: float
     depth: int = 0
     length: float = 0.0
-    activated: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,9 +38,7 @@ class Rates:
     """What a GPU reaches, in FLOP/s and bytes/s.
 
     product: of endless products; with sums of `depth` columns, half of it. attention, biased: of
-    endless sequences; with `keys` keys, half of it. activated: the rate of products with an
-    activation as a share of those without; instructions: of threads, per second, which no product
-    hides. within: whether activations are parts of products.
+    endless sequences; with `keys` keys, half of it.
     """
 
     product: float
@@ -55,18 +47,12 @@ class Rates:
     memory: float
     depth: float
     keys: float
-    activated: float
-    instructions: float
-    within: bool
 
     def seconds(self, kernel: Kernel) -> float:
         """The longer of arithmetic and memory."""
         computing = 0.0
-        if "product" in kernel.kind:
+        if kernel.kind == "product":
             computing = kernel.flops / self.product * (1 + self.depth / kernel.depth)
-            if kernel.activated:
-                computing /= self.activated
-                computing += INSTRUCTIONS * kernel.activated / self.instructions
         elif kernel.kind != "pass":
             rate = self.attention if kernel.kind == "attention" else self.biased
             computing = kernel.flops / rate * (1 + self.keys / kernel.length)
@@ -88,21 +74,18 @@ def rates(table: Mapping[str, Any], gpu: str, dtype: str) -> Rates:
         found["bandwidth"] * 1e9 * kernels["copy"],
         found["depth"],
         kernels["keys"],
-        found["activated"],
-        found["peaks"]["float32"] * 1e12 / 2,
-        dtype.endswith("16") and found.get("within", False),
     )
 
 
 def seconds_per_token(model: Model, length: float, size: int, at: Rates) -> float:
     """Of a token among `length`, by numbers of `size` bytes."""
-    layers = sum(at.seconds(each) for each in of_a_layer(model, length, size, at.within))
+    layers = sum(at.seconds(each) for each in of_a_layer(model, length, size))
     return model.layers * layers + sum(at.seconds(each) for each in around(model, size))
 
 
-def of_a_layer(model: Model, length: float, size: int, within: bool = False) -> Iterator[Kernel]:
+def of_a_layer(model: Model, length: float, size: int) -> Iterator[Kernel]:
     """What one layer does to a token. The residual stream is fp32: 4 bytes each time that it is
-    read or written. `within`: its activations are parts of products.
+    read or written.
     """
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
     kept = 4 if encoder.order == "post" else 0
@@ -111,7 +94,7 @@ def of_a_layer(model: Model, length: float, size: int, within: bool = False) -> 
     if encoder.query_key_norm or isinstance(encoder.positions, Rotary):
         angles = 4 * inner // model.heads if isinstance(encoder.positions, Rotary) else 0
         yield Kernel("norm and angles of q and k", "pass", 0, 4 * inner * size + angles)
-    by_distance = isinstance(encoder.positions, Buckets | Slopes)
+    by_distance = isinstance(encoder.positions, T5RelativeBias | ALiBi)
     yield Kernel(
         "attention",
         "biased attention" if by_distance else "attention",
@@ -120,7 +103,7 @@ def of_a_layer(model: Model, length: float, size: int, within: bool = False) -> 
         length=length,
     )
     yield _product("attention's output", inner, dim, size, summed=True)
-    yield from _up(encoder, dim, hidden, size, within)
+    yield from _up(encoder, dim, hidden, size)
     yield _product("down", hidden, dim, size, summed=True)
 
 
@@ -139,17 +122,11 @@ def _product(name: str, columns: int, rows: int, size: int, summed: bool = False
     return Kernel(name, "product", 2 * columns * rows, moved, depth=columns)
 
 
-def _up(encoder: Encoder, dim: int, hidden: int, size: int, within: bool) -> Iterator[Kernel]:
+def _up(encoder: Encoder, dim: int, hidden: int, size: int) -> Iterator[Kernel]:
     """Into the feed-forward, as far as the product that leaves it."""
     names = ("gate", "up") if encoder.gated else ("up",)
     if not encoder.gated and encoder.activation == "relu":  # cuBLASLt applies it
         yield _product("up", dim, hidden, size)
-    elif within:
-        columns = len(names) * hidden
-        moved = size * (dim + dim * columns / ROWS + hidden)
-        yield Kernel(
-            "up", "activated product", 2 * dim * columns, moved, depth=dim, activated=hidden
-        )
     else:
         for name in names:
             yield _product(name, dim, hidden, size)

@@ -28,7 +28,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Buckets:
+class T5RelativeBias:
     """T5's relative positions: a learned bias per head and bucket of distance, shared by all
     layers.
 
@@ -41,7 +41,7 @@ class Buckets:
 
 
 @dataclass(frozen=True)
-class Slopes:
+class ALiBi:
     """ALiBi without direction: the bias is minus a fixed slope per head times the distance."""
 
 
@@ -51,7 +51,7 @@ class Encoder:
 
     rows: int
     """Of the embedding table."""
-    positions: Rotary | Learned | Buckets | Slopes
+    positions: Rotary | Learned | T5RelativeBias | ALiBi
     token_types: bool = False
     """Whether the embedding's sum has row 0 of a table of two token types."""
     embedding_norm: Literal["never", "always", "if found"] = "never"
@@ -79,7 +79,7 @@ class Encoder:
     down_bias: bool = True
     residual_layers: int | None = None
     """Where given, both branches are divided by sqrt(layers / residual_layers)."""
-    wide_down: bool = False
+    fp32_down_proj: bool = False
     """Whether the feed-forward's last matrix stays in fp32 when the others are in float16, which
     could not hold its products.
     """

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def bucket_biases(weight: Tensor, farthest: int, length: int) -> Tensor:
+def t5_bias(weight: Tensor, farthest: int, length: int) -> Tensor:
     """(H, 2 length - 1) fp32: the bias of each head from distance -(length - 1) (key - query) on.
 
     `weight` (buckets, H) are T5's learned biases.
@@ -19,7 +19,7 @@ def bucket_biases(weight: Tensor, farthest: int, length: int) -> Tensor:
     return weight.float().cpu()[index].T.contiguous()
 
 
-def slope_biases(heads: int, length: int) -> Tensor:
+def alibi_bias(heads: int, length: int) -> Tensor:
     """(H, 2 length - 1) fp32: minus ALiBi's slope of each head times the distance."""
     distance = torch.arange(-length + 1, length).abs()
     return -torch.tensor(slopes(heads))[:, None] * distance

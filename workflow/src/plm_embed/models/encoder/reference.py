@@ -18,11 +18,11 @@ from torch import Tensor
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.models.encoder.description import (
     Activation,
-    Buckets,
+    ALiBi,
     Encoder,
     Learned,
     Rotary,
-    Slopes,
+    T5RelativeBias,
 )
 from plm_embed.models.manifest import Manifest
 
@@ -163,7 +163,7 @@ def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
             y = activation(part.linear("fc_gate", y)) * part.linear("fc1", y)
         else:
             y = activation(part.linear("fc1", y))
-        return part.linear("fc2", y, wide=encoder.wide_down) / shrink
+        return part.linear("fc2", y, wide=encoder.fp32_down_proj) / shrink
 
     for name, branch in (
         ("self_attn_layer_norm", attention),
@@ -191,7 +191,7 @@ def _biases(manifest: Manifest, outer: _Part, length: int) -> Tensor | float:
     positions = manifest.family.encoder.positions
     at = torch.arange(length)
     distance = at[None] - at[:, None]  # key - query
-    if isinstance(positions, Buckets):
+    if isinstance(positions, T5RelativeBias):
         half = positions.count // 2
         exact = half // 2
         ratio = (distance.abs().clamp(min=1) / exact).double().log() / math.log(
@@ -201,7 +201,7 @@ def _biases(manifest: Manifest, outer: _Part, length: int) -> Tensor | float:
         far = (exact + ratio * (half - exact) + 1e-9).long().clamp(max=half - 1)
         index = torch.where(distance.abs() < exact, distance.abs(), far) + (distance > 0) * half
         return outer["embed_distances.weight"][index].permute(2, 0, 1)
-    if isinstance(positions, Slopes):
+    if isinstance(positions, ALiBi):
         return -_slopes(manifest.heads)[:, None, None] * distance.abs()
     return 0.0
 

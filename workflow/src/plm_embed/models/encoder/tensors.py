@@ -5,7 +5,7 @@ shapes.
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from plm_embed.models.encoder.description import Buckets, Learned
+from plm_embed.models.encoder.description import Learned, T5RelativeBias
 
 if TYPE_CHECKING:
     from plm_embed.models.model import Model
@@ -31,7 +31,7 @@ def _embedding(model: "Model", found: Collection[str]) -> Iterator[tuple[str, tu
     yield "embed_tokens.weight", (encoder.rows, model.dim)
     if isinstance(encoder.positions, Learned):
         yield "embed_positions.weight", (encoder.positions.rows, model.dim)
-    if isinstance(encoder.positions, Buckets):
+    if isinstance(encoder.positions, T5RelativeBias):
         yield "embed_distances.weight", (encoder.positions.count, model.heads)
     if encoder.token_types:
         yield "embed_types.weight", (2, model.dim)

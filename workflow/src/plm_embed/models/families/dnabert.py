@@ -5,7 +5,7 @@ differ in nothing but their weights. N, U and the other letters of IUPAC are [UN
 """
 
 from plm_embed.models.encoder.bpe import bpe
-from plm_embed.models.encoder.description import Encoder, Slopes
+from plm_embed.models.encoder.description import ALiBi, Encoder
 from plm_embed.models.encoder.layouts import Names, Published
 from plm_embed.models.families.build_family import dna_family
 
@@ -40,7 +40,7 @@ DNABERT = dna_family(
     4,  # of random DNA 4.5 (70 % GC) to 5.0 (30 % GC)
     Encoder(
         rows=4096,
-        positions=Slopes(),
+        positions=ALiBi(),
         token_types=True,
         embedding_norm="always",
         order="post",

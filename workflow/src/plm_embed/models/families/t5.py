@@ -8,7 +8,7 @@ feed-forward stays in fp32, as transformers keeps it: float16 cannot hold its pr
 
 from dataclasses import replace
 
-from plm_embed.models.encoder.description import Buckets, Encoder
+from plm_embed.models.encoder.description import Encoder, T5RelativeBias
 from plm_embed.models.encoder.layouts import Names, Published
 from plm_embed.models.encoder.vocabulary import Vocabulary
 from plm_embed.models.families.build_family import protein_family
@@ -46,7 +46,7 @@ _CONFIG = {
 }
 _ENCODER = Encoder(
     rows=128,
-    positions=Buckets(32),
+    positions=T5RelativeBias(32),
     norm="rms",
     norm_bias=False,
     final_norm_bias=False,
@@ -56,7 +56,7 @@ _ENCODER = Encoder(
     activation="relu",
     up_bias=False,
     down_bias=False,
-    wide_down=True,
+    fp32_down_proj=True,
 )
 _LETTERS = Vocabulary("ALGVSREDTIPKFQNYMHWCXBOUZ", first=3, suffix=(1,))
 _RARE = dict.fromkeys("UZOB", "X")
@@ -102,7 +102,7 @@ PROSTT5_3DI = replace(
 ANKH = protein_family(
     "ankh",
     _LETTERS,  # the authors map no letter
-    replace(_ENCODER, rows=144, positions=Buckets(64), activation="gelu_tanh", gated=True),
+    replace(_ENCODER, rows=144, positions=T5RelativeBias(64), activation="gelu_tanh", gated=True),
     Published("ankh", _NAMES, _CONFIG | {"feed_forward_proj": "gated-gelu"}),
     papers=(
         "Elnaggar A. et al. Ankh: Optimized protein language model unlocks general-purpose "
