@@ -161,7 +161,7 @@ def test_two_nodes_share_a_bucket(tmp_path: Path, prepared: Path) -> None:
         assert not list(Path(scratch).glob("*/*"))
     record = record_of(tmp_path)
     assert published(tmp_path) == record.unique == record.computed == 300  # nothing twice
-    assert len(record.workers) == 4
+    assert 2 <= len(record.workers) <= 4  # one that starts late may have nothing to do
     beats = heartbeats(tmp_path)
     assert [(beat.node, beat.outcome) for beat in beats] == [(0, "complete"), (1, "complete")]
     assert sum(beat.results.computed for beat in beats) == 300
