@@ -48,12 +48,12 @@ class Campaign(SnakemakeRun):
                 return [process, *descendants(process)]
         return []
 
-    def step_of(self, submission: int) -> int:
-        """Return the slurmstepd of a submission's step."""
+    def script_of(self, submission: int) -> psutil.Process:
+        """Return the shell that runs a submission's batch script; its parent is slurmstepd."""
         return next(
-            parent.pid
-            for parent in psutil.Process(self.processes(submission)[0]).parents()
-            if parent.cmdline()[0].startswith("slurmstepd: [")
+            process
+            for process in psutil.Process(self.processes(submission)[0]).parents()
+            if process.parent().name() == "slurmstepd"
         )
 
     def workers(self, submission: int) -> list[int]:
@@ -139,11 +139,12 @@ class Campaign(SnakemakeRun):
         """Return how many vectors lie in the store more than once."""
         return sum(int(part.name.split("-")[2]) for part in self.parts()) - self.sequences
 
-    def states(self) -> dict[str, list[str]]:
-        """Return the accounted states of each job of this campaign, in order."""
+    def states(self, rule: str = "") -> dict[str, list[str]]:
+        """Return the accounted states of each job of this campaign, or of one rule, in order."""
         states: dict[str, list[str]] = {}
-        for job, state, _ in self.accounted("JobID", "State"):
-            states.setdefault(job, []).append(state.split()[0])
+        for job, state, name in self.accounted("JobID", "State"):
+            if f" {rule}" in name:
+                states.setdefault(job, []).append(state.split()[0])
         return states
 
     def accounted(self, *fields: str) -> list[list[str]]:

@@ -103,7 +103,7 @@ def test_scratch_that_cannot_be_used(embedding: Callable[..., Campaign]) -> None
         "mem": "too small: 0.0 GB free",
     }
     named = {"0000": f"{bad}/net", "0001": "$SLURM_TMPDIR"}
-    scratch = f'scratch: "{named}[wildcards.submission]"'
+    scratch = f'scratch: "{named}[wildcards.bucket]"'
     campaign.edit_profile(("retries: 3", "retries: 0"), ("# scratch: /local/scratch", scratch))
     log = f"results/logs/{MODEL}/embed/0000.log"
     with contextlib.ExitStack() as leave:
@@ -144,13 +144,13 @@ def test_whole_nodes(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) ->
     """One job with four GPUs and as many workers; one of them dies, and the others and its
     successor do the rest.
     """
-    campaign = Campaign(tmp_path / "c", cluster, profile="slurm-node", buckets=4)
+    campaign = Campaign(tmp_path / "c", cluster, profile="slurm-node", buckets=1)
     campaign.adopt(undisturbed)
     with campaign.running(GATHERED):
         cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=600)
         assert campaign.gpus_of(0)[1] == "0,1,2,3"
         cluster.wait_for("parts", campaign.parts)
         kill(campaign.workers(0)[:1])
-    assert list(campaign.states().values()) == [["COMPLETED"]]
+    assert list(campaign.states("embed").values()) == [["COMPLETED"]]
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()

@@ -70,7 +70,7 @@ def test_a_job_that_goes_back_to_the_queue(campaign: Campaign, undisturbed: Camp
         campaign.hold(0)
         cluster.run("scontrol", "requeue", job)
         cluster.run("scancel", other)
-    assert campaign.states() == {job: ["PREEMPTED", "NODE_FAIL", "REQUEUED", "COMPLETED"]}
+    assert campaign.states("embed") == {job: ["PREEMPTED", "NODE_FAIL", "REQUEUED", "COMPLETED"]}
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
 
@@ -89,7 +89,7 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
         cluster.wait_for("preemption", lambda: job in cluster.jobs("PR"))
         campaign.wait_for_parts(0)
         cluster.run("scancel", other)
-    states = campaign.states()
+    states = campaign.states("embed")
     assert states.pop(job) == ["PREEMPTED"]
     assert list(states.values()) == [["COMPLETED"]]
     assert "preempted and not put back into the queue" in campaign.words()

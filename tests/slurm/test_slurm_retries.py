@@ -1,9 +1,7 @@
 """What a second attempt asks for, and what can never run."""
 
-import re
 from collections.abc import Callable
 
-import psutil
 from processes import kill
 from slurm_campaign import GATHERED, Campaign
 from snakemake_run import MODEL
@@ -13,11 +11,8 @@ def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:
     """By job, `rule_embed_wildcards_0000`: the state and the time limit in minutes of each
     attempt.
     """
-    names = re.findall(r"SLURM run ID: (\S+)", campaign.words())
-    fields = ("--format=Comment,State,TimelimitRaw", f"--name={','.join(names)}")
     found: dict[str, list[tuple[str, int]]] = {}
-    for line in campaign.cluster.run("sacct", "-X", "-D", "-n", "-P", *fields).splitlines():
-        job, state, minutes = line.split("|")
+    for job, state, minutes, _ in campaign.accounted("Comment", "State", "TimelimitRaw"):
         found.setdefault(job, []).append((state.split()[0], int(minutes)))
     return found
 
@@ -29,7 +24,7 @@ def test_jobs_that_are_killed_are_submitted_again(
     computes the rest.
 
     Each asks for the same time. The job whose slurmstepd dies ends too, instead of waiting for it
-    with the GPU. Snakemake passes on to its rule that the job is to end.
+    with the GPU. The batch script passes on to the rule that the job is to end.
     """
     campaign = embedding(buckets=2)
     run = campaign.cluster.run
@@ -40,13 +35,12 @@ def test_jobs_that_are_killed_are_submitted_again(
             campaign.hold(0, 1)
             used = set(map(campaign.gpus_of, range(2)))
             run("scontrol", "update", f"jobid={campaign.job_of(0)[0]}", "EndTime=now+1")
-            kill([campaign.step_of(1)])  # which ends what it had stopped
+            kill([campaign.script_of(1).ppid()])  # which ends what it had stopped
             campaign.hold(0, 1)
             run("scancel", "--signal=KILL", "--full", campaign.job_of(0)[0])
             run("scancel", campaign.job_of(1)[0])
             campaign.hold(1)
-            rule = psutil.Process(campaign.processes(1)[0])
-            rule.parent().terminate()  # its Snakemake alone, as with proctrack/cgroup
+            campaign.script_of(1).terminate()  # alone, as with proctrack/cgroup
             campaign.go_on(1)
     finally:
         run("scontrol", "update", "partitionname=gpu", "MaxTime=2-0")
@@ -62,7 +56,7 @@ def test_jobs_that_are_killed_are_submitted_again(
     assert campaign.master() == undisturbed.master()
 
 
-def test_what_can_never_run_is_said_once_and_ends(embedding: Callable[..., Campaign]) -> None:
+def test_what_can_never_run_ends(embedding: Callable[..., Campaign]) -> None:
     """An unknown partition, and a partition that gives less time than is asked for."""
     campaign = embedding(buckets=2)
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: nosuch"))
@@ -71,9 +65,8 @@ def test_what_can_never_run_is_said_once_and_ends(embedding: Callable[..., Campa
         assert campaign.finish(process) == 1
     finally:
         campaign.abandon(process)
-    # where it happens, and at the end
+    # for each job
     assert campaign.words().count("Invalid partition name specified") == 2
-    assert campaign.words().count("SLURM refuses it for the same reason") == 1
     assert campaign.words().count("is not tried again") == 2
     assert not campaign.states()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
 from cluster import Cluster
 from slurm_campaign import GATHERED, MASTER, Campaign
 from snakemake_run import ROOT, SNAKEMAKE
@@ -76,9 +77,14 @@ def test_a_profile_that_is_written_needs_no_editing(
     assert not (folder / "mine").exists()
     written = command(campaign, *asked, "--queue", "gpu")
     assert written.returncode == 0, written.stderr
+    path = folder / "mine" / "profile.yaml"
+    profile = yaml.safe_load(path.read_text())
+    profile["set-resources"]["embed"]["device"] = "cpu"  # the cluster's GPUs are virtual
+    path.write_text(yaml.safe_dump(profile))
     with campaign.running(GATHERED.replace("results", results), "--config", f"results={results}"):
         pass
-    assert "partition gpu" in campaign.words() and "charged to lab" in campaign.words()
+    (embed,) = (job for job in campaign.accounted("Account", "Partition") if " embed " in job[-1])
+    assert embed[:2] == ["lab", "gpu"]
     (folder / results).rename(folder / "results")
     with plm_embed.open(folder / MASTER) as embeddings:
         assert len(embeddings) == campaign.sequences

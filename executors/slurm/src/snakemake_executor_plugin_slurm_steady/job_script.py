@@ -11,8 +11,11 @@ SECONDS_BETWEEN_TRIES, TRIES = 10, 60
 # tells all processes, and the rule is told twice.
 # slurmstepd: without it (kill -9) nobody tells SLURM that the script has ended, and the job would
 # keep its GPUs until its time is up. Where /proc does not show it, nothing is done.
+# SIGHUP: the kernel sends it to all processes when slurmstepd ends while one of them is stopped
+# (scontrol suspend); a zombie's name may then still be in /proc.
 _SCRIPT = """\
-told=
+told= gone=
+trap gone=1 HUP
 trap 'told=1; trap "" TERM; kill -TERM 0' TERM
 stepd() {{ [ "$(cat /proc/$PPID/comm 2>/dev/null)" = slurmstepd ]; }}
 stepd && watched=1 || watched=
@@ -24,7 +27,7 @@ if [ "$told" ] && [ $status -gt 128 ]; then
     wait $!
     status=$?
 fi
-if [ "$watched" ] && ! stepd; then
+if [ "$gone" ] || {{ [ "$watched" ] && ! stepd; }}; then
     for _ in $(seq {tries}); do
         scancel "$SLURM_JOB_ID" && break
         sleep {pause}

@@ -69,15 +69,12 @@ def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
     elif wanted:
         path = os.path.expandvars(wanted)
         reason = unfit(path, needed, memory_allowed=True)
+        remedy = "name another folder, or `auto`, or `''` to write beside the store"
         if reason.startswith(OF_THE_NODE):
-            raise NodeError(f"{socket.gethostname()}: scratch: {path}: {reason}")
+            words = f"{socket.gethostname()}: scratch: {path}: {reason}"
+            raise NodeError(words, path=path, remedy=remedy)
         if reason:
-            raise ConfigError(
-                f"scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to "
-                "write beside the store",
-                key="scratch",
-                path=wanted,
-            )
+            raise ConfigError(f"scratch: {wanted}: {reason}\n{remedy}", key="scratch", path=wanted)
         base = path
     else:
         base = None
