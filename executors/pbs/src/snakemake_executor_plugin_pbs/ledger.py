@@ -77,7 +77,7 @@ class Ledger:
         return self.folder / f"{name}.end"
 
     def began(self, name: str, job_id: str) -> bool:
-        """Whether the job has run, to its end or not."""
+        """Return whether the job has run, to its end or not."""
         return self._record(name, job_id) is not None
 
     def exit_code(self, name: str, job_id: str) -> int | None:

@@ -47,7 +47,7 @@ class RefusedError(Exception):
 
 
 def passes(answer: Answer) -> bool:
-    """Whether a refusal is one that passes by itself: a limit of jobs, a closed queue."""
+    """Return whether a refusal is one that passes by itself: a limit of jobs, a closed queue."""
     return answer.code in _FULL or (answer.code != 0 and "would exceed" in answer.err)
 
 

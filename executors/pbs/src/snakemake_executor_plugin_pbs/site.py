@@ -25,7 +25,7 @@ class Range:
         return f"{fewest}-{most} nodes for {clock(least)} to {clock(longest)}"
 
     def takes(self, nodes: int, seconds: int) -> bool:
-        """Whether a job of this size and time fits."""
+        """Return whether a job of this size and time fits."""
         (fewest, most), (least, longest) = self.nodes, self.walltime
         return fewest <= nodes <= most and least <= seconds <= longest
 

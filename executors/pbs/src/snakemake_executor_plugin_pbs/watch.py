@@ -180,7 +180,7 @@ class Watch:
         return Verdict("failed", verdict.words or words)
 
     def _patience(self, job: Job, now: float, looks: int) -> bool:
-        """Whether a job that left open how it ended is looked at once more."""
+        """Return whether a job that left open how it ended is looked at once more."""
         job.denials += 1
         if job.denials == 1:
             job.denied_since = now

@@ -45,7 +45,7 @@ def quoted_for_the_shell() -> Iterator[None]:
 
 
 def _is_quoted(text: str) -> bool:
-    """Whether a shell reads all of a text as one word in quotes."""
+    """Return whether a shell reads all of a text as one word in quotes."""
     try:
         return text[:1] in {"'", '"'} and text[0] == text[-1] and len(shlex.split(text)) == 1
     except ValueError:

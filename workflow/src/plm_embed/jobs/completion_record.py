@@ -136,7 +136,7 @@ class Completion(Work):
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the job's self-test saw bits that depend on the batch."""
+        """Return whether the job's self-test saw bits that depend on the batch."""
         return self.self_test is not None and not self.self_test.batch_invariant
 
 

@@ -164,7 +164,7 @@ class Node:
 
     @property
     def finished(self) -> bool:
-        """Whether all that was to be done here is in the store."""
+        """Return whether all that was to be done here is in the store."""
         return not self.queue and not self.stopping
 
     def error(self, problem: str) -> PlmEmbedError:

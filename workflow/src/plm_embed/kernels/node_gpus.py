@@ -74,7 +74,7 @@ def shown() -> Literal["", "NVIDIA", "AMD", "Intel"]:
 
 
 def _given(device: Path) -> bool:
-    """Whether a device is there and not withheld from this job (by a scheduler's cgroup: EPERM)."""
+    """Return whether a device is there and open to this job (a scheduler's cgroup: EPERM)."""
     try:
         os.close(os.open(device, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
@@ -83,7 +83,7 @@ def _given(device: Path) -> bool:
 
 
 def _is_amd(folder: Path) -> bool:
-    """Whether a PCI device is a GPU of AMD with memory of its own."""
+    """Return whether a PCI device is a GPU of AMD with memory of its own."""
     if _read(folder / "vendor") != "0x1002":
         return False
     memory = _read(folder / "mem_info_vram_total")
@@ -91,7 +91,7 @@ def _is_amd(folder: Path) -> bool:
 
 
 def _is_intel(folder: Path) -> bool:
-    """Whether a PCI device is a GPU of Intel; integrated graphics are on the processor's bus."""
+    """Return whether a PCI device is a GPU of Intel, and none on the processor's own bus."""
     return (
         not folder.name.startswith("0000:00:")
         and _read(folder / "vendor") == "0x8086"
