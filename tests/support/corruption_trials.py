@@ -22,7 +22,17 @@ from support.corruption import Case, damage
 from support.said import ACTION, WARNING, WAYS, error_of
 from support.tiny_campaign import run_command, run_step
 from support.tiny_results import results
-from support.tiny_steps import INDEX, MASTER, MODEL, OUTPUTS, RECORDS, STEPS, VECTORS, steps_from
+from support.tiny_steps import (
+    INDEX,
+    MASTER,
+    MODEL,
+    OUTPUTS,
+    RECORDS,
+    STEPS,
+    VECTORS,
+    WEIGHTS,
+    steps_from,
+)
 from support.uses import undisturbed_uses, use
 
 REMEDIES = 2
@@ -202,6 +212,8 @@ class Trial:
             return []
         if failed == "snakemake":
             return list(STEPS)
+        if not (self.folder / WEIGHTS).is_dir():  # a job makes them anew where a record names them
+            return steps_from("weights")
         if missing := next(filter(self._is_missing, STEPS[:-1]), ""):  # it was removed
             return steps_from(missing)
         return ["use"] if self.case.kind.stage == "read" else steps_from(failed)

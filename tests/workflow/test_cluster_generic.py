@@ -22,7 +22,8 @@ def by_cluster(folder: Path) -> list[str]:
     script.write_text(SUBMIT)
     script.chmod(0o755)
     executor = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(script)]
-    return [*executor, "--jobs", "2", "--seconds-between-status-checks", "1"]
+    on_cpu = ["--set-resources", "embed:device=cpu"]
+    return [*executor, *on_cpu, "--jobs", "2", "--seconds-between-status-checks", "1"]
 
 
 def test_a_campaign_by_cluster_generic(demo: Path, tmp_path: Path) -> None:

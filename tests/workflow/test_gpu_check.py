@@ -20,7 +20,14 @@ CHECK = ROOT / "benchmarks" / "gpu"
 def gpu_check(
     arguments: str, python: str = sys.executable, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    command = ["make", "gpu-check", f"GPU_PYTHON={python}", f"GPU_CHECK={arguments}", "WHEELS="]
+    command = [
+        "make",
+        "--no-print-directory",
+        "gpu-check",
+        f"GPU_PYTHON={python}",
+        f"GPU_CHECK={arguments}",
+        "WHEELS=",
+    ]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} | more
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment
