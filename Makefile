@@ -51,7 +51,7 @@ test-campaigns: .venv/installed-test
 	$(BIN)/python -m pytest $(CAMPAIGNS) $(PBS_CAMPAIGN) -n $(CORES) --dist worksteal
 
 test-clusters:
-	$(MAKE) --no-print-directory --jobs=1 --keep-going test-slurm test-pbs PBS_OPTIONS=--deselect=$(PBS_CAMPAIGN)
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target --keep-going test-slurm test-pbs PBS_OPTIONS=--deselect=$(PBS_CAMPAIGN)
 
 # the longest files first, so that none of them is alone at the end; of the units those that have such tests: each
 # process imports all files
