@@ -173,7 +173,7 @@ def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
     for read in (StoreVectors, fingerprints):
         with pytest.raises(
             PlmEmbedError,
-            match=r"fingerprint\.json: .*remove results/{model}/embedded and run",
+            match=r"fingerprint\.json: .*delete it and results/{model}/embedded and run",
         ):
             read(tmp_path)
     assert not Store(tmp_path, MEAN).missing(KEYS).any()

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError, embed_again
+from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed_json import read_sealed, write_sealed
@@ -147,7 +147,7 @@ def write_completion(path: Path, record: Completion) -> None:
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    return read_sealed(path, Completion, "a completion record", embed_again(path.parent.parent))
+    return read_sealed(path, Completion, "a completion record", delete(path))
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:

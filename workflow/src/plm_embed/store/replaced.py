@@ -52,7 +52,7 @@ def write_note(folder: Path, note: Replacement) -> None:
 
 def read_note(path: Path) -> Replacement:
     """What a note says. StoreError when it is damaged."""
-    remedy = f"remove it, then {EMBED_AGAIN}"
+    remedy = EMBED_AGAIN
     return read_sealed(path, Replacement, "a note of compact", remedy)
 
 
