@@ -12,10 +12,9 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError, embed_again
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
-from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
 from plm_embed.store.replaced import PartInfo
-from plm_embed.typed_json import IF_KNOWN
 from plm_embed.wording import duration
 
 FOLDER = "embedded"
@@ -43,15 +42,15 @@ class WorkerInfo:
     """The scheduler's id."""
     device: str
     """Name of the GPU or of the CPU."""
-    gpu: str | None = field(default=None, metadata=IF_KNOWN)
+    gpu: str | None = None
     """CUDA_VISIBLE_DEVICES."""
-    capability: str | None = field(default=None, metadata=IF_KNOWN)
+    capability: str | None = None
     """Of a GPU: 8.0 of an A100."""
-    memory_bytes: int | None = field(default=None, metadata=IF_KNOWN)
+    memory_bytes: int | None = None
     """Of a GPU."""
-    cuda: str | None = field(default=None, metadata=IF_KNOWN)
+    cuda: str | None = None
     """Version of CUDA that torch was built with."""
-    threads: int | None = field(default=None, metadata=IF_KNOWN)
+    threads: int | None = None
     """Of a CPU."""
 
 
@@ -68,9 +67,9 @@ class Work:
     busy: float | None = None
     """Share of that time, 0 to 1, that the model was at work."""
     busy_seconds: float = 0.0
-    exact: int | None = field(default=None, metadata=IF_KNOWN)
+    exact: int | None = None
     """Sequences that were computed again with exact products, since theirs were not finite."""
-    toks_per_batch: int | None = field(default=None, metadata=IF_KNOWN)
+    toks_per_batch: int | None = None
     """The smallest token budget; below the usual one where memory ran out."""
 
 
@@ -104,11 +103,11 @@ class Completion(Work):
     self_test: SelfTest | None
     """None where no model had to be loaded."""
     worker: WorkerInfo
-    other_workers: tuple[WorkerInfo, ...] = field(default=(), metadata=IF_KNOWN)
+    other_workers: tuple[WorkerInfo, ...] = ()
     """Of a job with several."""
-    joules: float | None = field(default=None, metadata=IF_KNOWN)
+    joules: float | None = None
     """Taken by the GPUs of the job."""
-    store: str = field(default="", metadata=IF_KNOWN)
+    store: str = ""
     """Of the vectors: below the folder of the model, or an absolute path."""
     versions: dict[str, str]
     """By library."""
