@@ -11,7 +11,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.master.validation_record import Check, Counts, Spot, Validation, write_validation
 from plm_embed.reporting.facts import collect
-from plm_embed.reporting.report import _of_input
+from plm_embed.reporting.report import _repeats
 from plm_embed.reporting.summary import summarize
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import MEAN, gathered_campaign, seal_sequences

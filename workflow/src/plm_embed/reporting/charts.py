@@ -80,14 +80,14 @@ def lengths(counts: dict[int, int]) -> Chart:
     marks = inside[:: math.ceil(len(inside) / (TICKS + 1)) or 1]
     span = math.log(high / low) or 1.0
     return _histogram(
-        "lengths",
-        "Lengths of the distinct sequences",
-        f"From {low:,} to {high - 1:,} residues, median {middle:,}.",
-        ("residues", "distinct sequences"),
-        [100 * math.log(edge / low) / span for edge in edges.tolist()],
-        heights,
-        names,
-        tuple(Tick(100 * math.log(n / low) / span, f"{n:,}") for n in marks),
+        name="lengths",
+        title="Lengths of the distinct sequences",
+        words=f"From {low:,} to {high - 1:,} residues, median {middle:,}.",
+        axes=("residues", "distinct sequences"),
+        edges=[100 * math.log(edge / low) / span for edge in edges.tolist()],
+        heights=heights,
+        names=names,
+        x_ticks=tuple(Tick(100 * math.log(n / low) / span, f"{n:,}") for n in marks),
     )
 
 
@@ -97,18 +97,19 @@ def norms(values: NDArray[np.float64]) -> Chart:
     low, high = float(edges[0]), float(edges[-1])
     names = [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges.tolist())]
     return _histogram(
-        "norms",
-        "Norms of the vectors",
-        f"{len(values):,} vectors, median norm {np.median(values):.4g}.",
-        ("Euclidean norm", "vectors"),
-        np.linspace(0, 100, len(edges)).tolist(),
-        heights,
-        names,
-        _ticks(low, high),
+        name="norms",
+        title="Norms of the vectors",
+        words=f"{len(values):,} vectors, median norm {np.median(values):.4g}.",
+        axes=("Euclidean norm", "vectors"),
+        edges=np.linspace(0, 100, len(edges)).tolist(),
+        heights=heights,
+        names=names,
+        x_ticks=_ticks(low, high),
     )
 
 
 def _histogram(
+    *,
     name: str,
     title: str,
     words: str,
@@ -123,9 +124,7 @@ def _histogram(
     scale = 100 / (float(heights.max()) or 1.0)
     bars = tuple(
         Bar(left, 100 - scale * count, right - left, scale * count, "blue", f"{text}: {count:,.0f}")
-        for (left, right), count, text in zip(
-            pairwise(edges), heights.tolist(), names, strict=True
-        )
+        for (left, right), count, text in zip(pairwise(edges), heights.tolist(), names, strict=True)
     )
     return Chart(name, title, words, axes[0], x_ticks, bars, axes[1], ticks)
 
@@ -144,9 +143,8 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
     ones in red. None when nothing has ended.
     """
     jobs = [
-        (record.worker.host, record.started, record.ended, "blue", f"{record.computed:,} sequences")
-        + (record.bucket,)
-        for record in records
+        (run.worker.host, run.started, run.ended, "blue", f"{run.computed:,} sequences", run.bucket)
+        for run in records
     ]
     jobs += [
         (one.host, one.started, one.ended, "red", one.reason.partition("\n")[0][:160], one.bucket)
@@ -160,7 +158,7 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
         for host, start, end, color, text, bucket in jobs
     )
     begin = min(start for _, start, *_ in spans)
-    end = max(max(end for _, _, end, *_ in spans), begin + 1)
+    end = max([begin + 1, *(end for _, _, end, *_ in spans)])
     rows: list[tuple[str, float]] = []  # host, and the end of its last job
     places = []
     for host, start, stop, *_ in spans:
@@ -201,7 +199,9 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
         ),
         bars=bars,
         height=max(48, 24 * drawn) if drawn <= 16 else 10 * drawn,
-        legend=tuple((color, legend[color]) for color in legend if any(b.color == color for b in bars)),
+        legend=tuple(
+            (color, legend[color]) for color in legend if any(b.color == color for b in bars)
+        ),
     )
 
 

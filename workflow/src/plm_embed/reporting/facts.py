@@ -1,6 +1,7 @@
 """Everything that the files of one model's campaign say, for its report."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,7 @@ def license_of(name: str) -> str:
 
 
 def model_folders(path: Path) -> list[Path]:
-    """Return the folders of the models in a results folder, by name; of a model's folder, itself."""
+    """Return the model folders of a results folder, by name; of a model's folder, itself."""
     if (path / "embedded").is_dir() and not (path / "sequences").exists():
         return [path]
     return sorted(folder.parent for folder in path.glob("*/embedded/"))
@@ -199,4 +200,6 @@ def _add_master(facts: Facts, master: Path, records: Path) -> None:
     rows = {0, *(outlier.row for outlier in facts.norms.listed[:LISTED])} if facts.norms else {0}
     table = first_records(index, rows)
     facts.unusual = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
-    facts.example = facts.unusual.get(0, "")
+    # an id that different sequences share would not open one vector
+    shared = Counter(facts.map.data["ids"] if facts.map else facts.unusual.values())
+    facts.example = min(shared, key=lambda id: shared[id], default="")

@@ -55,7 +55,9 @@ class Map:
         drawn = len(self.norms)
         if drawn == self.total:
             return f"All {drawn:,} vectors, one for each distinct sequence."
-        return f"{drawn:,} of {self.total:,} vectors, drawn at random, one for each distinct sequence."
+        return (
+            f"{drawn:,} of {self.total:,} vectors, drawn at random, one for each distinct sequence."
+        )
 
 
 def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
@@ -70,23 +72,30 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
     vectors = _read(embeddings, 0, count, pooled[0])
     center, axes, shares = principal_components(vectors[:FITTED])
     labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-    layouts = [_layout("principal components", (vectors - center) @ axes, labels)]
+    layouts = [
+        _layout("principal components", ((vectors - center) @ axes).astype(np.float32), labels)
+    ]
     if len(embeddings) > count:
         layouts[0]["density"] = _encode(_density(embeddings, pooled[0], center, axes, layouts[0]))
     if importlib.util.find_spec("umap"):
-        from umap import UMAP
+        from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
 
-        places = UMAP(n_neighbors=min(15, count - 1), random_state=1).fit_transform(vectors)
+        places = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1).fit_transform(
+            vectors
+        )
         layouts.insert(0, _layout("UMAP", places, ["UMAP 1", "UMAP 2"]))
     firsts = first_records(index, range(count))
     lengths = embeddings.lengths_of(np.arange(count))
     others, complete = _other_records(index, records, firsts)
+    columns = list(_columns(firsts))
     data = {
         "layouts": layouts,
         "grid": GRID,
         "ids": firsts["id"].to_pylist(),
         "lengths": lengths.tolist(),
-        "columns": list(_columns(firsts)),
+        "columns": columns,
+        # a column that says little comes after the length
+        "before_length": sum(column["known"] >= count / 2 for column in columns),
         "others": others,
         "complete": complete,
     }
@@ -147,8 +156,8 @@ def _density(
 
 def first_records(index: Path, rows: "range | set[int]") -> pa.Table:
     """Return the first record of each of these rows of the master, in the order of the rows."""
-    kept = [name for name in read_schema(index, gather_again(index)).names]
-    columns = ["id", "row", *(name for name in kept if name not in INDEX_COLUMNS)]
+    names = read_schema(index, gather_again(index)).names
+    columns = ["id", "row", *(name for name in names if name not in INDEX_COLUMNS)]
     chosen = []
     for table in read_batches(index, columns, gather_again(index)):
         if isinstance(rows, range):
@@ -162,23 +171,28 @@ def first_records(index: Path, rows: "range | set[int]") -> pa.Table:
 
 
 def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the kept columns that tell vectors apart: numbers, or values with their codes."""
-    for name in firsts.column_names[2:]:
+    """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
+    values with their codes; known: how many vectors have a value.
+    """
+    names = firsts.column_names[2:]
+    for name in sorted(names, key=lambda name: firsts[name].null_count):
         values = firsts[name].combine_chunks()
         texts = pc.cast(values, pa.string())
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
         counts = pc.value_counts(texts.drop_null()).to_pylist()
         if len(counts) < 2:
             continue
+        column = {"name": name, "known": len(texts) - texts.null_count}
         numbers = _numbers(values, texts)
         if numbers is not None and len(counts) > 8:
-            yield {"name": name, "numbers": [round(float(n), 6) if n == n else None for n in numbers]}
+            yield column | {
+                "numbers": [None if np.isnan(n) else float(f"{n:.6g}") for n in numbers]
+            }
         elif len(counts) <= VALUES:
             ranked = sorted(counts, key=lambda entry: (-entry["counts"], entry["values"]))
             vocabulary = [entry["values"] for entry in ranked]
             codes = pc.index_in(texts, value_set=pa.array(vocabulary)).fill_null(len(vocabulary))
-            yield {
-                "name": name,
+            yield column | {
                 "values": vocabulary,
                 "codes": _encode(codes.to_numpy().astype("<u2")),
             }

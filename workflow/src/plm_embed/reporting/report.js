@@ -29,7 +29,8 @@ function makeMap(data) {
     const codes = decode(one.codes, Uint16Array);
     return { name: one.name, vocabulary: one.values, codes, text: at => one.values[codes[at]] ?? "no value" };
   });
-  colorings.push(number("length", data.lengths, true));
+  const kept = [...colorings];
+  colorings.splice(data.before_length, 0, number("length", data.lengths, true));
   let layout = layouts[0], coloring = colorings[0], colors = [], alone = -1, chosen = -1, hovered = -1;
   let view = { scale: 1, x: 0.5, y: 0.5 };  // the center, in shares of the layout
 
@@ -41,7 +42,7 @@ function makeMap(data) {
   }
   // One unit of the layout has the same length in both directions.
   function unit() {
-    const [wide, high] = layout.name === "UMAP" ? [1, 1] : layout.span.map(span => span / Math.max(...layout.span));
+    const [wide, high] = layout.span.map(span => span / Math.max(...layout.span));
     const pixels = 0.92 * view.scale * Math.min(stage.clientWidth / wide, stage.clientHeight / high);
     return [pixels * wide, pixels * high];
   }
@@ -62,7 +63,7 @@ function makeMap(data) {
       small.getContext("2d").putImageData(image, 0, 0);
       context.drawImage(small, stage.clientWidth / 2 - view.x * w, stage.clientHeight / 2 - (1 - view.y) * h, w, h);
     }
-    const radius = Math.min(Math.max(26 / Math.sqrt(count) * Math.sqrt(view.scale), 1.1), 6);
+    const radius = Math.min(Math.max(70 / Math.sqrt(count) * Math.sqrt(view.scale), 1.3), 5.5);
     const order = new Map();
     colors.forEach((color, at) => (order.get(color) ?? order.set(color, []).get(color)).push(at));
     for (const [color, points] of order) {
@@ -94,7 +95,7 @@ function makeMap(data) {
     if (marked >= 0) {
       const [x, y] = place(marked), others = data.others.filter(([, point]) => point === marked).length;
       tip.textContent = [data.ids[marked], `${data.lengths[marked].toLocaleString("en")} residues`,
-        ...colorings.slice(0, -1).map(one => `${one.name}: ${one.text(marked)}`).slice(0, 6),
+        ...kept.map(one => `${one.name}: ${one.text(marked)}`).slice(0, 6),
         ...(others ? [`${others.toLocaleString("en")} other record${others > 1 ? "s" : ""} with this sequence`] : [])].join("\n");
       tip.style.left = `${Math.max(4, Math.min(x - tip.offsetWidth / 2, stage.clientWidth - tip.offsetWidth - 4))}px`;
       tip.style.top = `${y - tip.offsetHeight - 14 > 0 ? y - tip.offsetHeight - 14 : y + 14}px`;
@@ -253,10 +254,10 @@ function makeMap(data) {
   }
   $("png").addEventListener("click", () => save("png", canvas.toDataURL("image/png")));
   $("tsv").addEventListener("click", () => {
-    const head = ["id", "length", ...layouts.flatMap(one => one.axes), ...colorings.slice(0, -1).map(one => one.name)];
+    const head = ["id", "length", ...layouts.flatMap(one => one.axes), ...kept.map(one => one.name)];
     const rows = data.ids.map((id, at) => [id, data.lengths[at],
       ...layouts.flatMap(one => [one.x, one.y].map((axis, n) => (one.low[n] + axis[at] / 65535 * one.span[n]).toPrecision(6))),
-      ...colorings.slice(0, -1).map(one => one.text(at))]);
+      ...kept.map(one => one.text(at))]);
     const text = [head, ...rows].map(row => row.map(cell => String(cell).replace(/\s+/g, " ")).join("\t") + "\n").join("");
     const url = URL.createObjectURL(new Blob([text], { type: "text/tab-separated-values" }));
     setTimeout(() => URL.revokeObjectURL(url), 10000);
