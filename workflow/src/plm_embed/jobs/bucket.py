@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, embed_again
-from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.fingerprint import LongSequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
@@ -105,24 +105,22 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     )
 
 
-def is_done(bucket: Path, record: Path, root: Path, fingerprint: Fingerprint) -> bool:
-    """Tell whether the completion record of a bucket is of this fingerprint and these sequences,
-    and no sequence of the bucket is missing in the store at `root`.
+def is_done(bucket: Path, record: Path, store: Store) -> bool:
+    """Tell whether a bucket is done: its completion record is of these sequences and of the
+    fingerprint of the store, and the parts that it names are whole and hold every key.
 
-    A sequence that found no device memory counts as missing: this device may have more.
+    Sequences that found no device memory count as missing: this device may have more.
     """
     try:
-        bucket_here = read_bucket(bucket, record)
-        completion = bucket_here.completion
-        if completion.fingerprint != fingerprint:
+        here = read_bucket(bucket, record)
+        completion = here.completion
+        fits = completion.fingerprint == store.fingerprint
+        if not fits or "out_of_memory" in completion.reasons.values():
             return False
-        if "out_of_memory" in completion.reasons.values():
-            return False
-        store = Store(root, fingerprint)
         parts = current_parts(completion.parts, store.folder)
         if store.infos([store.parts_folder / part.name for part in parts]) != list(parts):
             return False
-        locate(bucket_here, root)
+        locate(here, store.folder.parent)
     except (PlmEmbedError, FileNotFoundError) as error:
         if record.exists():
             log.info("bucket %s is not done: %s", bucket.stem, error)

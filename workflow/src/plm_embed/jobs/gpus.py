@@ -118,42 +118,36 @@ def _cores(text: str) -> set[int]:
 
 
 class Meter:
-    """Joules since it was made, over the first `count` GPUs that this process may use.
+    """What NVML says of a GPU: its load, and the energy that it takes.
 
-    Known where nvidia-ml-py is installed and every one of them counts its energy (Volta and later,
-    no slices).
+    None where nvidia-ml-py is not installed, and where the GPU does not tell (a slice, or older
+    than Volta).
     """
 
-    def __init__(self, count: int) -> None:
-        self._handles: list[Any] = []
+    def __init__(self, uuid: str) -> None:
         with suppress(Exception):  # whatever NVML says, an embedding does not fail for it
             import pynvml
 
             pynvml.nvmlInit()
-            names = visible_gpus()[:count]
-            self._handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(int(name))
-                if name.isdecimal()
-                else pynvml.nvmlDeviceGetHandleByUUID(name)
-                for name in names
-            ]
-        self._before = self._read()
+            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._energy = self._ask("TotalEnergyConsumption")  # at the last look, in millijoules
 
-    def joules(self) -> float | None:
-        """None when it is not known. The counters may be shared: all that ran on these GPUs
-        meanwhile counts.
-        """
-        after = self._read()
-        return None if self._before is None or after is None else after - self._before
-
-    def _read(self) -> float | None:
-        if not self._handles:
-            return None
+    def _ask(self, name: str) -> Any:
         with suppress(Exception):
             import pynvml
 
-            millijoules = [
-                pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles
-            ]
-            return float(sum(millijoules)) / 1000
+            return getattr(pynvml, f"nvmlDeviceGet{name}")(self._gpu)
         return None
+
+    def load(self) -> dict[str, Any]:
+        """Return the utilization in per cent of the time, and watts."""
+        rates, milliwatts = self._ask("UtilizationRates"), self._ask("PowerUsage")
+        return {
+            "utilization": rates and rates.gpu,
+            "watts": None if milliwatts is None else milliwatts / 1000,
+        }
+
+    def joules(self) -> float | None:
+        """Return the energy since the last look. All that ran on this GPU meanwhile counts."""
+        before, self._energy = self._energy, self._ask("TotalEnergyConsumption")
+        return None if None in (before, self._energy) else (self._energy - before) / 1000
