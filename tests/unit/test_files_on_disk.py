@@ -19,7 +19,6 @@ from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.planning.forecast import read_plan, write_plan
 from plm_embed.sequences.summary import read_summary, write_summary
-from plm_embed.store.replaced import read_note
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
 
@@ -72,7 +71,6 @@ KINDS = [
             *("toks_per_batch", "reused", "reused_from", "reused_devices", "spared_tokens"),
         ),
     ),
-    Kind("compacted", "a.json", "a note of compact", "remove it, then remove", read_note),
     Kind(
         "validation",
         "validation.json",
