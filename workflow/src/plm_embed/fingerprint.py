@@ -52,7 +52,7 @@ SPANS = "per_token_spans"
 REFERENCE = "reference"
 """Engine of the reference path."""
 IMPORTED = "imported"
-"""The engine of vectors that another program computed; they stand for those of any engine."""
+"""The engine in stores of vectors that earlier versions imported."""
 IMPORTED_DEVICE = "unknown (imported)"
 """What stands among the devices for that of another program."""
 
@@ -117,12 +117,6 @@ class Fingerprint:
         torch's plain one, and not of vectors that another program computed.
         """
         return self.engine != IMPORTED and not self.engine.endswith("-math")
-
-    def serves(self, wanted: "Fingerprint") -> bool:
-        """Whether vectors of this fingerprint may stand for those of `wanted`: equal ones, and
-        imported ones of equal settings, which no engine of ours computed.
-        """
-        return self == (replace(wanted, engine=IMPORTED) if self.engine == IMPORTED else wanted)
 
     @property
     def of_reference(self) -> "Fingerprint":

@@ -24,7 +24,7 @@ from plm_embed.io.files import whole_files, write_json
 from plm_embed.io.json_files import to_plain
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, read_completion
-from plm_embed.sites.scheduler import job_id
+from plm_embed.jobs.nodes import job_id
 from plm_embed.store.replaced import PartInfo
 from plm_embed.wording import now
 

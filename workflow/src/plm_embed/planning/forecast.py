@@ -45,7 +45,7 @@ class Plan:
     stored: int | None
     """Unique sequences that the store holds, None where nothing fits the settings yet."""
     reused: int | None
-    """Unique sequences that only earlier results hold, None as above."""
+    """Of plans of earlier versions."""
     todo: Work
     forecasts: tuple[Forecast, ...]
     device: str
