@@ -19,7 +19,6 @@ from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.planning.forecast import read_plan, write_plan
 from plm_embed.sequences.summary import read_summary, write_summary
-from plm_embed.store.replaced import read_note
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
 
@@ -46,7 +45,7 @@ KINDS = [
         "summary",
         "summary.json",
         "a summary of sequences",
-        "run `snakemake --forcerun .*deduplicate`",
+        "delete .* and run the campaign again",
         lambda path: read_summary(path.parent),
         lambda path, found: write_summary(path.parent, found),
     ),
@@ -54,7 +53,7 @@ KINDS = [
         "weights",
         "weights.json",
         "a manifest of weights",
-        "run `snakemake --forcerun .*weights.json`",
+        "delete .*weights.json and run the campaign again",
         lambda path: read_record(path.parent),
         write_manifest,
         WeightsError,
@@ -64,7 +63,7 @@ KINDS = [
         "completion",
         "0000.json",
         "a completion record",
-        "remove .*embedded and run `snakemake` again",
+        r"delete .*0000\.json and run the campaign again",
         read_completion,
         write_completion,
         optional=(
@@ -72,12 +71,11 @@ KINDS = [
             *("toks_per_batch", "reused", "reused_from", "reused_devices", "spared_tokens"),
         ),
     ),
-    Kind("compacted", "a.json", "a note of compact", "remove it, then remove", read_note),
     Kind(
         "validation",
         "validation.json",
         "a report of validate",
-        "run `snakemake --forcerun .*checksums.sha256`",
+        "delete .*validation.json and run the campaign again",
         read_validation,
         write_validation,
     ),

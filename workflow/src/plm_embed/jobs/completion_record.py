@@ -9,12 +9,12 @@ from statistics import median
 from typing import Literal
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError, embed_again
+from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
-from plm_embed.store.replaced import PartInfo
+from plm_embed.store.parts import PartInfo
 from plm_embed.wording import duration
 
 FOLDER = "embedded"
@@ -141,7 +141,7 @@ def write_completion(path: Path, record: Completion) -> None:
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    return read_sealed(path, Completion, "a completion record", embed_again(path.parent.parent))
+    return read_sealed(path, Completion, "a completion record", delete(path))
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:

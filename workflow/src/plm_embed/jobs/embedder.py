@@ -26,11 +26,11 @@ from plm_embed.inference.room import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
-from plm_embed.io.scratch import scratch_folder
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import Meter
 from plm_embed.jobs.heartbeat import Results, WorkerBeat
 from plm_embed.jobs.nodes import job_id
+from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.jobs.worker import Report
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
@@ -38,9 +38,8 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
-from plm_embed.store.replaced import PartInfo
+from plm_embed.store.parts import BYTES_PER_PART, PartInfo, PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import BYTES_PER_PART, PartRows, write_part
 from plm_embed.wording import now
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.gpus import near_cores
 from plm_embed.jobs.heartbeat import Results, WorkerBeat
 from plm_embed.keys import Keys
-from plm_embed.store.replaced import PartInfo
+from plm_embed.store.parts import PartInfo
 
 if TYPE_CHECKING:
     from plm_embed.jobs.embedder import Embedder

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import make_again
+from plm_embed.errors import delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.json_files import read_sealed, write_sealed
 
@@ -114,6 +114,4 @@ def read_validation(path: Path) -> Validation | None:
     """What validate found, None when it has not run. StoreError when the file was changed."""
     if not path.is_file():
         return None
-    # Snakemake knows the file as a log; what validate makes for it is the proof
-    again = make_again(path.with_name(PROOF))
-    return read_sealed(path, Validation, "a report of validate", again)
+    return read_sealed(path, Validation, "a report of validate", delete(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.accuracy import Rounding
-from plm_embed.errors import WeightsError, make_again
+from plm_embed.errors import WeightsError, delete
 from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.models.family import Family, Layout
 from plm_embed.models.registry import family_of
@@ -95,7 +95,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def weights_again(folder: Path) -> str:
     """Return how to make a folder of prepared weights anew: it is made again when it is needed."""
-    return f"remove {folder} and run again, or make it by `plm-embed weights`"
+    return f"delete {folder} and run again, or make it by `plm-embed weights`"
 
 
 def read_record(folder: Path) -> Manifest | None:
@@ -107,7 +107,7 @@ def read_record(folder: Path) -> Manifest | None:
 
 def read_record_file(path: Path) -> Manifest:
     """Return what a campaign's record says. WeightsError when it is missing or damaged."""
-    return _read(path, make_again(path))
+    return _read(path, delete(path))
 
 
 def _read(path: Path, remedy: str) -> Manifest:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from plm_embed import keys
-from plm_embed.errors import InputError, PlmEmbedError, StoreError, make_again
+from plm_embed.errors import InputError, PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import read_sealed, write_sealed
@@ -76,8 +76,8 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def read_again(folder: Path) -> str:
-    """How to make a folder of sequences anew: a file's name serves whichever rule makes it."""
-    return f"{make_again(folder / SUMMARY)}, or by hand `plm-embed deduplicate`"
+    """Return the remedy for any file in a folder of sequences: one step makes them all."""
+    return delete(folder / SUMMARY)
 
 
 def read_summary(sequences: Path) -> Summary:
