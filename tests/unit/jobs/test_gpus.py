@@ -30,9 +30,9 @@ import os, sys
 from pathlib import Path
 from plm_embed.jobs import gpus
 gpus.LOCKS, gpus.SECONDS_BETWEEN_LOOKS = Path(sys.argv[1]), 0.02
-with gpus.taken(int(sys.argv[2])):
-    print(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"), flush=True)
-    sys.stdin.read()
+gpus.take_gpus(int(sys.argv[2]))
+print(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"), flush=True)
+sys.stdin.read()
 """
 
 
