@@ -163,14 +163,14 @@ def embed(
     from plm_embed.jobs.gpus import taken, visible_gpus
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.jobs.nodes import node_number
+    from plm_embed.jobs.scheduler import job_id
     from plm_embed.sequences.summary import check_present
-    from plm_embed.sites.scheduler import job_id
 
     check_present(bucket)
     if MATRICES.intersection(settings.pooling):
-        from plm_embed.planning.sizes import announce
+        from plm_embed.planning.costs import check_per_residue
 
-        announce(bucket, weights_folder, settings)
+        check_per_residue(bucket, weights_folder, settings)
     on_cpu = settings.device == "cpu"
     if gpu_required and not on_cpu:
         settings = replace(settings, device="cuda")

@@ -21,7 +21,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, read_completion
-from plm_embed.sites.scheduler import job_id
+from plm_embed.jobs.scheduler import job_id
 from plm_embed.store.replaced import PartInfo
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 from plm_embed.wording import now

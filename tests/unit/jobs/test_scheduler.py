@@ -1,6 +1,6 @@
 import pytest
 
-from plm_embed.sites.scheduler import job_id
+from plm_embed.jobs.scheduler import job_id
 
 
 def test_the_job_is_that_of_slurm_or_of_pbs(monkeypatch: pytest.MonkeyPatch) -> None:
