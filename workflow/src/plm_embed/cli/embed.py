@@ -162,8 +162,7 @@ def embed(
 """
     from plm_embed.jobs.gpus import taken, visible_gpus
     from plm_embed.jobs.job import Job, embed_bucket
-    from plm_embed.jobs.nodes import node_number
-    from plm_embed.jobs.scheduler import job_id
+    from plm_embed.jobs.nodes import job_id, node_number
     from plm_embed.sequences.summary import check_present
 
     check_present(bucket)

@@ -96,8 +96,8 @@ def _partitions() -> list[_Partition]:
         if up == "up":
             kinds.setdefault(name, []).append(resources)
     found = []
-    for name, resources in kinds.items():
-        gpus = [match for each in resources for match in _GPU.finditer(each)]
+    for name, nodes in kinds.items():
+        gpus = [match for resources in nodes for match in _GPU.finditer(resources)]
         types = tuple(dict.fromkeys(match["type"] for match in gpus if match["type"]))
         found.append(_Partition(name.rstrip("*"), name.endswith("*"), bool(gpus), types))
     return found

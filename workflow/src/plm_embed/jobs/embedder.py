@@ -30,7 +30,7 @@ from plm_embed.io.scratch import scratch_folder
 from plm_embed.io.threads import Behind
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import Published
-from plm_embed.jobs.scheduler import job_id
+from plm_embed.jobs.nodes import job_id
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models import weights

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plm_embed.planning.plan import Input, Jobs, Plan
+from plm_embed.planning.count import Input
+from plm_embed.planning.plan import Jobs, Plan
 from plm_embed.wording import duration, readable
 
 GPUS_AT_A_TIME = 8, 64

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.facts import Facts
-from plm_embed.reporting.runs import Run, place, without_end
-from plm_embed.wording import duration, readable
+from plm_embed.reporting.runs import place, without_end
+from plm_embed.wording import duration
 
 LISTED = 10
 
