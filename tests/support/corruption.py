@@ -81,9 +81,6 @@ KINDS = [
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
     *_before("gather", *_SEQUENCES, *_STORE),
     *_before(
-        "compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]
-    ),
-    *_before(
         "validate",
         *_RESULTS,
         *_SEQUENCES,

@@ -18,7 +18,6 @@ from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.sequences.summary import read_summary, write_summary
-from plm_embed.store.replaced import read_note
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
 
@@ -70,13 +69,6 @@ KINDS = [
             *("computed", "tokens", "tokens_per_second", "busy", "busy_seconds", "exact"),
             *("toks_per_batch", "reused", "reused_from", "reused_devices", "spared_tokens"),
         ),
-    ),
-    Kind(
-        "compacted",
-        "a.json",
-        "a note of compact",
-        "delete it and .*run the campaign again",
-        read_note,
     ),
     Kind(
         "validation",
