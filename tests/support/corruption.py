@@ -96,7 +96,6 @@ KINDS = [
         ("record of weights", f"{VECTORS}/weights.json"),
         # who looks at a report sees what is not there, or is another campaign's
         ("completion records", f"{VECTORS}/embedded/*.json", "", {"flip": 2, "truncate": 1}),
-        ("plan", f"{VECTORS}/plan.json", "", {"flip": 2, "truncate": 1}),
         _SUMMARY[:2],
         ("checksums", f"{VECTORS}/checksums.sha256"),
     ),

@@ -184,8 +184,7 @@ def make_stages(root: Path, seed: int = 1) -> Path:
         return root / stage
 
     go_on("start", "deduplicate", "weights")
-    planned = go_on("deduplicate", "embed", "deduplicate")
-    _succeed(planned, run_command(planned, ["plan", "--configfile", "config/config.yaml"]))
+    go_on("deduplicate", "embed", "deduplicate")
     go_on("embed", "gather", "embed")
     _half_embedded(go_on("gather", "half"))
     go_on("gather", "validate", "gather")

@@ -122,7 +122,6 @@ def serve(
         with Embedder(weights_folder, store, settings) as embedder:
             pipe.send(embedder.report("idle"))
             embed_chunks(pipe, embedder)
-        pipe.send(embedder.report("ended"))
         if embedder.stopping:
             raise PassingError("stopped by a signal")
     except BaseException as error:
