@@ -23,8 +23,8 @@ def test_every_length_is_counted_once(counts: dict[int, int]) -> None:
     chart = lengths(counts)
     assert counted(chart) == sum(counts.values())
     for bar in chart.bars:
-        assert -1e-6 <= bar.x and bar.x + bar.width <= 100 + 1e-6
-        assert -1e-6 <= bar.y and bar.y + bar.height <= 100 + 1e-6
+        assert bar.x >= -1e-6 and bar.x + bar.width <= 100 + 1e-6
+        assert bar.y >= -1e-6 and bar.y + bar.height <= 100 + 1e-6
     assert len(chart.x_ticks) <= 7 and all(0 <= tick.at <= 100 for tick in chart.x_ticks)
 
 

@@ -20,7 +20,7 @@ from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
-from plm_embed.io.scratch import scratch_folder
+from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.master.foreign.files import (
     Files,
