@@ -37,7 +37,8 @@ async function look(width) {
       && chart.getBoundingClientRect().right <= width).map(chart => chart.id);
   const canvas = page.getElementById("canvas"), tip = page.getElementById("tip");
   const stage = page.getElementById("stage"), find = page.getElementById("find");
-  const press = key => canvas.dispatchEvent(new view.KeyboardEvent("keydown", { key, bubbles: true }));
+  const press = key =>
+    canvas.dispatchEvent(new view.KeyboardEvent("keydown", { key, bubbles: true }));
   const change = (id, value) => {
     page.getElementById(id).value = value;
     page.getElementById(id).dispatchEvent(new view.Event(id === "find" ? "input" : "change"));
@@ -103,7 +104,7 @@ look(WIDTH).catch(error => results.push(String(error))).then(() => {
 def test_a_browser_draws_and_axe_finds_nothing(
     results: Path, tmp_path: Path, scheme: str, width: int
 ) -> None:
-    """Wide and light, narrow and dark: charts, map, search, colors, files, no findings of axe-core."""
+    """Wide and light, narrow and dark: charts, map, search, colors, files; axe finds nothing."""
     write_report(collect(results), tmp_path / "report.html")
     spec = importlib.util.find_spec("axe_core_python")
     assert spec and spec.origin

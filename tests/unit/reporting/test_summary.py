@@ -104,8 +104,7 @@ def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
 def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     assert "warning" not in summarize(campaign.results)
-    summary = campaign.sequences / "summary.json"
     seal_sequences(campaign.sequences, records=read_summary(campaign.sequences).records + 1)
     warning = f"The sequences in {campaign.sequences} have changed since the master was gathered"
     assert f"warning     {warning}" in summarize(campaign.results)
-    assert collect(campaign.results).outdated == f"{summary}: {warning}"
+    assert collect(campaign.results).outdated.startswith(warning)

@@ -85,13 +85,14 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
         )
         layouts.insert(0, _layout("UMAP", places, ["UMAP 1", "UMAP 2"]))
     firsts = first_records(index, range(count))
+    firsts = firsts.take(pc.index_in(pa.array(range(count)), value_set=firsts["row"]))
     lengths = embeddings.lengths_of(np.arange(count))
     others, complete = _other_records(index, records, firsts)
     columns = list(_columns(firsts))
     data = {
         "layouts": layouts,
         "grid": GRID,
-        "ids": firsts["id"].to_pylist(),
+        "ids": [id or "" for id in firsts["id"].to_pylist()],
         "lengths": lengths.tolist(),
         "columns": columns,
         # a column that says little comes after the length
