@@ -167,9 +167,9 @@ def embed(
 
     check_present(bucket)
     if MATRICES.intersection(settings.pooling):
-        from plm_embed.planning.sizes import announce
+        from plm_embed.planning.costs import check_per_residue
 
-        announce(bucket, weights_folder, settings)
+        check_per_residue(bucket, weights_folder, settings)
     on_cpu = settings.device == "cpu"
     if gpu_required and not on_cpu:
         settings = replace(settings, device="cuda")
