@@ -47,7 +47,7 @@ def check(
         function: Callable[Concatenate[Problem, P], R],
     ) -> Callable[Concatenate[Findings, P], R | None]:
         @wraps(function)
-        def run(findings: Findings, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        def run(findings: Findings, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
             def problem(text: str, remedy: str = "") -> None:
                 found = findings.checks[name]
                 listed = (*found.listed, text) if len(found.listed) < LISTED else found.listed
