@@ -1,6 +1,10 @@
 """The map of the report: true places, colors for every value, and every record to be found."""
 
 import base64
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +118,28 @@ def test_two_vectors_make_no_map(results: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(maps, "POINTS", 2)
     facts = collect(results)
     assert facts.map is None and facts.example
+
+
+UMAP = """
+import json, sys
+from pathlib import Path
+from plm_embed.reporting import maps
+from plm_embed.reporting.facts import collect
+maps.POINTS, maps.WORTH_UMAP = 30, 20
+print(json.dumps(collect(Path(sys.argv[1])).map.data["layouts"]))
+"""
+
+
+def test_umap_is_a_layout_of_its_own(results: Path) -> None:
+    # its functions take longer to compile than to run
+    done = subprocess.run(
+        [sys.executable, "-c", UMAP, str(results)],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    layouts = json.loads(done.stdout)
+    assert [layout["name"] for layout in layouts] == ["UMAP", "principal components"]
+    places = np.stack([numbers(layouts[0][axis], "<u2") for axis in "xy"], axis=1)
+    assert len(places) == 30 and places.min() == 0 and places.max() == 65535

@@ -13,6 +13,12 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
+from plm_embed.master.validation_record import (
+    VALIDATION,
+    Outlier,
+    read_validation,
+    write_validation,
+)
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
 from plm_embed.sequences.summary import read_summary
@@ -36,7 +42,6 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
     text = words(page)
     for expected in (
         "complete and validated",
-        "sp|P11736|CU32_LOCMI",
         "XFD33108.1 unknown residues J at 82",
         "keys ✓ passed Each distinct sequence has one row",
         "master_esm2_embeddings.h5 52.8 kB vectors, one row per distinct sequence",
@@ -115,3 +120,19 @@ def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None
     seal_sequences(copy / "sequences", inputs=(named, *others))
     write_report(collect(copy), tmp_path / "report.html")
     assert "<script>alert(1)" not in (tmp_path / "report.html").read_text()
+
+
+def test_vectors_with_unusual_norms_are_named_by_their_records(
+    results: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    path = copy / MODEL / VALIDATION
+    validation = read_validation(path)
+    assert validation
+    ((name, norms),) = validation.norms.items()
+    listed = (Outlier(row=41, key="", norm=5.292, z=7.3),)
+    write_validation(path, replace(validation, norms={name: replace(norms, listed=listed)}))
+    facts = collect(copy)
+    write_report(facts, tmp_path / "report.html")
+    assert f"{facts.map.data['ids'][41]} 5.292 7.3 41" in words(tmp_path / "report.html")

@@ -30,6 +30,8 @@ GRID = 256
 """Cells of the density in each direction."""
 FITTED = 10_000
 """Vectors from which the principal components are computed."""
+WORTH_UMAP = 1_000
+"""Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
 LETTERS = 1_500_000
 """Of the ids, besides those of the points, that the page knows."""
 VALUES = 1_000
@@ -77,7 +79,7 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
     ]
     if len(embeddings) > count:
         layouts[0]["density"] = _encode(_density(embeddings, pooled[0], center, axes, layouts[0]))
-    if importlib.util.find_spec("umap"):
+    if count >= WORTH_UMAP and importlib.util.find_spec("umap"):
         from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
 
         places = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1).fit_transform(
