@@ -65,30 +65,9 @@ class LongSequences:
     combined as `plm_embed.sequence_windows` says; crop: the first `max_residues`; skip: no vector.
     """
 
-    policy: Annotated[
-        LongPolicy,
-        Setting(
-            "What happens above --max-residues.",
-            key="embedding.long_sequences.policy",
-            option="long-sequences",
-        ),
-    ] = "whole"
-    max_residues: Annotated[
-        int,
-        Setting(
-            "Longest piece for the model; 0: no limit.",
-            key="embedding.long_sequences.max_residues",
-            least=0,
-        ),
-    ] = 0
-    overlap: Annotated[
-        int,
-        Setting(
-            "Residues that neighboring windows share.",
-            key="embedding.long_sequences.overlap",
-            least=0,
-        ),
-    ] = 0
+    policy: LongPolicy = "whole"
+    max_residues: int = 0
+    overlap: int = 0
 
 
 @dataclass(frozen=True)

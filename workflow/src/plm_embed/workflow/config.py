@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from plm_embed.errors import ConfigError
-from plm_embed.inference.settings import RECIPE, Settings
+from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
@@ -136,7 +137,24 @@ def reading_options(config: Config) -> list[str]:
 
 def recipe_options(config: Config) -> list[str]:
     """Return the options of `plm-embed embed` that are part of the fingerprint."""
-    return as_options(from_config(Settings, config), RECIPE)
+    settings = settings_of(config)
+    long = settings.long_sequences
+    return [
+        *(f"--layers={layer}" for layer in settings.layers),
+        *(f"--pooling={pooling}" for pooling in settings.pooling),
+        f"--compute-dtype={settings.compute_dtype}",
+        f"--storage-dtype={settings.storage_dtype}",
+        f"--long-sequences={long.policy}",
+        f"--max-residues={long.max_residues}",
+        f"--overlap={long.overlap}",
+        f"--strand={settings.strand}",
+    ]
+
+
+def settings_of(config: Config) -> Settings:
+    """Return what a campaign computes."""
+    given = {**config["embedding"], "strand": config["residues"]["strand"]}
+    return msgspec.convert(given, Settings, strict=False)
 
 
 def weights_options(config: Config, model: Model) -> list[str]:
