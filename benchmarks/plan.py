@@ -36,7 +36,7 @@ from plm_embed.planning.model_settings import by_model
 from plm_embed.planning.speeds import workers_here
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.workflow.config import read_config
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}

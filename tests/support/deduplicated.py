@@ -12,7 +12,7 @@ from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.deduplicate import Summary, deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import read_summary
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from support.buckets import bucket_of
 
 TABLE = Table("protein_id", "sequence", ("assembly_id", "protein_name"))

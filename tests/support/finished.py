@@ -20,7 +20,7 @@ from plm_embed.planning.forecast import Forecast, Plan, write_plan
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from support import checkpoints
 from support.embedded import Embedder
 

@@ -11,7 +11,7 @@ from backports import zstd
 
 from plm_embed.sequences.batch import Faults
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 
 TABLE = Table("id", "seq", ("note",))
 

@@ -9,7 +9,7 @@ import pytest
 
 from plm_embed.inference.settings import Proof, Settings
 from plm_embed.sequences.settings import Memory, Reading
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.setting import settings
 from support.dag import Plan
 

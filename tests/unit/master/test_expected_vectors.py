@@ -18,7 +18,7 @@ from plm_embed.master.expected_vectors import (
 )
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
 

@@ -21,7 +21,7 @@ from plm_embed.planning.forecast import read_plan
 from plm_embed.planning.plan_view import histogram, show
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
 from plm_embed.workflow.config import input_paths, read_config, reading_of

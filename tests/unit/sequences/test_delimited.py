@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.streams import line_blocks
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.sequences.tables.delimited import DelimitedText
 from support.nasty_inputs import TABLE, write
 

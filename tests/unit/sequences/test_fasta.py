@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from plm_embed.sequences.fasta import TooLarge, record_blocks
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from support.nasty_inputs import write
 
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)

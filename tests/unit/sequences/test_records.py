@@ -14,7 +14,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.batch import BATCH_RECORDS
 from plm_embed.sequences.formats import LARGEST_RECORD
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, TABLE, read, write
 
 HEADERS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=30)

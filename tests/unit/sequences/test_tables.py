@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.formats import LARGEST_RECORD
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.sequences.tables.cells import MISSING
 from support.nasty_inputs import COMPRESS, TABLE, read, write
 

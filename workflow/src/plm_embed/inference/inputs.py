@@ -16,7 +16,7 @@ from plm_embed.sequences.columns import judge
 from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.sequences.tables.cells import NO_VALUE
 from plm_embed.wording import some
 

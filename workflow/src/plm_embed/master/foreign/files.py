@@ -15,7 +15,7 @@ from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 
 
 @dataclass(frozen=True)
