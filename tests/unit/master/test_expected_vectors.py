@@ -17,8 +17,7 @@ from plm_embed.master.expected_vectors import (
     expect,
 )
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.settings import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
 
@@ -139,9 +138,15 @@ def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) 
     buckets = list((tmp_path / "sequences" / "buckets").iterdir())
     for bucket in buckets:  # a sound table, but another file
         pq.write_table(pq.read_table(bucket), bucket, compression="gzip")
-    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: changed since.*--forcerun"):
+    with pytest.raises(
+        StoreError,
+        match=r"buckets/\d+\.parquet: changed since.*delete .*sequences/summary\.json and run",
+    ):
         draw(tmp_path / "sequences", 3, MEAN)
     for bucket in buckets:
         bucket.write_bytes(bucket.read_bytes()[:-9])
-    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: not a whole .*--forcerun"):
+    with pytest.raises(
+        StoreError,
+        match=r"buckets/\d+\.parquet: not a whole .*delete .*sequences/summary\.json and run",
+    ):
         draw(tmp_path / "sequences", 3, MEAN)

@@ -97,7 +97,8 @@ def _decompressed(
     data. Here everything that follows a stream is another one, but for `padding`.
     """
     stream = start()
-    for data in compressed:
+    for fed in compressed:
+        data = fed
         while data:
             if stream.eof:
                 if not (data := data.lstrip(padding) if padding else data):

@@ -53,7 +53,7 @@ def batch_of(
 ) -> Batch:
     """Make a batch of Python strings, n of each."""
     columns = [pa.array(values, pa.string()) for values in (ids, headers, residues, *kept)]
-    return Batch(first, *columns[:3], tuple(columns[3:]), faults or {})
+    return Batch(first, columns[0], columns[1], columns[2], tuple(columns[3:]), faults or {})
 
 
 def strings(

@@ -58,7 +58,10 @@ _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("lengt
 
 def records_schema(keep: Sequence[str]) -> pa.Schema:
     """Return the columns of records.parquet: one row per input record, in input order."""
-    names = "source number id header status reason detail events key length".split()
+    names = (
+        *("source", "number", "id", "header", "status", "reason", "detail", "events"),
+        *("key", "length"),
+    )
     types = {"number": pa.int64(), "length": pa.int32()}
     return pa.schema([(name, types.get(name, pa.string())) for name in (*names, *keep)])
 
@@ -136,11 +139,11 @@ def deduplicate(
         keep=keep,
         records=account.records,
         accepted=account.accepted,
-        skipped=account.skipped,
-        events=account.events,
+        skipped=dict(account.skipped),
+        events=dict(account.events),
         unique=lengths.total(),
         residues=sum(length * count for length, count in lengths.items()),
-        lengths=lengths,
+        lengths=dict(lengths),
         inputs=tuple(account.inputs),
         warnings=tuple(account.warnings),
         files=files | {"records.parquet": records.sha256},
@@ -197,20 +200,17 @@ class Account:
         self.warnings.append(message)
         log.warning("warning: %s", message)
 
-    def read(
-        self, reader: Reader, source: int
-    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Yield rows of records.parquet, and of the accepted records among them. InputError when
         the letters are of another kind than the model reads.
         """
         letters, text = LetterCheck(ALPHABETS[self._policy.alphabet], reader.path), TextCheck()
         for batch in reader:
-            if batch.first == 1 and reader.format != "fasta":
-                if are_words(texts := batch.residues.to_pylist()):
-                    self._warn(
-                        f"{reader.path}: {texts[0]!r} and the like are words that repeat: is "
-                        f"{reader.table.sequence} the column of sequences?"
-                    )
+            if batch.first == 1 and reader.format != "fasta" and are_words(batch.residues):
+                self._warn(
+                    f"{reader.path}: {batch.residues[0].as_py()!r} and the like are words that "
+                    f"repeat: is {reader.table.sequence} the column of sequences?"
+                )
             letters.look(batch.residues)
             normalized = normalize_batch(batch, self._policy)
             if self._policy.alphabet == "protein":

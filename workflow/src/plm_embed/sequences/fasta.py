@@ -103,7 +103,8 @@ def _left_out(head: bytes, number: int, size: int) -> Batch:
     """Return a record of which only the first bytes are known."""
     line, end, _ = head.decode().partition("\n")
     header = line[1:].rstrip()
-    detail = f"{size:,} bytes, more than {LARGEST_RECORD:,}" + ("" if end else "; the header is cut")
+    detail = f"{size:,} bytes, more than {LARGEST_RECORD:,}"
+    detail += "" if end else "; the header is cut"
     id = (header.split(None, 1) or [""])[0]
     return batch_of(number, [id], [header], [""], faults={0: ("too_large", detail)})
 

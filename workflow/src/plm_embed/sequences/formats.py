@@ -90,7 +90,7 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
 
 
 def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> Kind:
-    def refusal(words: str, remedy: str = "", **place: int) -> InputError:
+    def refusal(words: str, remedy: str = "", **place: int | None) -> InputError:
         return InputError(f"{path}{words}", path=path, remedy=remedy, **place)
 
     packed = "" if compression == "none" else f" ({compression} compressed)"
@@ -118,17 +118,8 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
     if set(columns) <= set(names):
         check_columns(path, names, columns)
         return Kind("tsv" if delimiter == "\t" else "csv", compression, delimiter)
-    for start, words in _FOREIGN.items():
-        if re.match(rf"\s*{start}", before):
-            raise refusal(f", line 1: {words}", line=1)
-    if before.startswith("sep="):
-        line = before.splitlines()[0]
-        raise refusal(f", line 1: {line!r} is for Excel alone: remove this line", line=1)
-    binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
-    if not binary and "\0" in before:
-        binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
-    if binary:
-        raise refusal(f": this is {binary} (read are FASTA, CSV, TSV and Parquet)")
+    if words := _foreign(head, before):
+        raise refusal(words, line=1 if words.startswith(",") else None)
     if fasta:
         return Kind("fasta", compression)
     if before.lstrip().startswith(";"):
@@ -142,6 +133,21 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
         f"{listed}",
         line=1,
     )
+
+
+def _foreign(head: bytes, text: str) -> str:
+    """Return what a file is that is known to be something else; `text` ends where a line starts
+    with '>'.
+    """
+    for start, words in _FOREIGN.items():
+        if re.match(rf"\s*{start}", text):
+            return f", line 1: {words}"
+    if text.startswith("sep="):
+        return f", line 1: {text.splitlines()[0]!r} is for Excel alone: remove this line"
+    binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
+    if not binary and "\0" in text:
+        binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
+    return f": this is {binary} (read are FASTA, CSV, TSV and Parquet)" if binary else ""
 
 
 def _first_row(text: str, delimiter: str) -> list[str]:

@@ -171,17 +171,32 @@ def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
 
 
 _CODES = frozenset(
-    "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL "
-    "ASX GLX PYL SEC XAA".split()
+    {
+        *(
+            "ALA",
+            "ARG",
+            "ASN",
+            "ASP",
+            "CYS",
+            "GLN",
+            "GLU",
+            "GLY",
+            "HIS",
+            "ILE",
+            "LEU",
+            "LYS",
+            "MET",
+        ),
+        *("PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC", "XAA"),
+    }
 )
 _LEAST_CODES, _DISTINCT_CODES = 4, 3  # ALAALAALAALA may be a peptide
 _IS_CODE = np.zeros(1 << 15, np.bool_)  # by five bits of each of three letters
 
 
-def _code_numbers(letters: NDArray[np.uint8]) -> NDArray[np.uint16]:
+def _code_numbers(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Number triplets of letters (n, 3) by their five low bits, which tell letters apart."""
-    low = (letters & 31).astype(np.uint16)
-    numbers: NDArray[np.uint16] = low[:, 0] << 10 | low[:, 1] << 5 | low[:, 2]
+    numbers: NDArray[np.int64] = (letters & 31) @ np.array([1 << 10, 1 << 5, 1])
     return numbers
 
 

@@ -1,7 +1,7 @@
 """Text that is not what it is taken for: nucleotides for proteins, words and labels for residues.
 
-Three-letter code and PIR are certain, and such records are skipped. The rest is a guess from letters
-and lines: the records are accepted, and a warning names the first of them.
+Three-letter code and PIR are certain, and such records are skipped. The rest is a guess from
+letters and lines: the records are accepted, and a warning names the first of them.
 """
 
 import re
@@ -82,11 +82,12 @@ class LetterCheck:
             )
 
 
-def are_words(texts: Sequence[str]) -> bool:
+def are_words(column: pa.StringArray) -> bool:
     """Tell whether a column has short texts that repeat, as labels do and peptides do not: of at
     least 20 texts fewer than half distinct, most shorter than 20 letters, and most in lower case,
     shorter than 5 letters, or with a sign or letter that no peptide has.
     """
+    texts = column.to_pylist()
     if len(texts) < 20 or 2 * len(set(texts)) >= len(texts):
         return False
     lengths = sorted(map(len, texts))
@@ -133,9 +134,9 @@ def odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
     """
     half, rest = divmod(len(lines), 2)
     first, second = "".join(lines[:half]), "".join(lines[half:])
-    if not rest and len(first) == len(second) >= _LEAST_STRUCTURE:
-        if _mean_run(second) >= 2.5 and _mean_run(first) < 2 and len(set(second)) > 1:
-            return "labels", second
+    alike = not rest and len(first) == len(second) >= _LEAST_STRUCTURE
+    if alike and _mean_run(second) >= 2.5 and _mean_run(first) < 2 and len(set(second)) > 1:
+        return "labels", second
     for line in lines:
         words = line.split()
         lengths = [len(word) for word in words]

@@ -297,8 +297,8 @@ class ParquetTable:
         # group
         with parquet_file(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-            longest = max((each.total_byte_size // max(each.num_rows, 1) for each in groups), default=0)
-            at_once = max(1, min(_PARQUET_ROWS, BLOCK // (longest + 1)))
+            sizes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
+            at_once = max(1, min(_PARQUET_ROWS, BLOCK // (max(sizes, default=0) + 1)))
             parts = file.iter_batches(at_once, columns=[*self._columns.values()], use_threads=False)
             while True:
                 try:
