@@ -114,7 +114,7 @@ def test_a_folder_of_sequences_says_of_what_kind_they_are(
     assert read_summary(tmp_path / "out").policy == GIVEN
     bucket = tmp_path / "out" / "buckets" / "0000.parquet"
     check_kind(bucket, "dna", "as_given")
-    with pytest.raises(StoreError, match="--alphabet dna --strand canonical; run `snakemake --fo"):
+    with pytest.raises(StoreError, match="--alphabet dna --strand canonical; delete"):
         check_kind(bucket, "dna", "canonical")
     with pytest.raises(StoreError, match="was not made with --alphabet protein --strand as_given"):
         check_kind(bucket, "protein", "as_given")

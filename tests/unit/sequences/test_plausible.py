@@ -135,7 +135,7 @@ STRUCTURE = "    HHHHHHHHTT  EEEE GGG     TTT SSBTTTB"
         (
             f">P1;ONE\nHEAT SHOCK PROTEIN\n  {M2}*\n>P1;TWO\nFerredoxin.\n  {NEP}*\n>b\n{M2}\n",
             {"pir_record": 2},
-            "records 1 (P1;ONE), 2 (P1;TWO) are skipped: PIR, .*: 'HEAT SHOCK PROTEIN",
+            r"records 1 \(P1;ONE\), 2 \(P1;TWO\) are skipped: PIR, .*: 'HEAT SHOCK PROTEIN",
         ),
         (
             f">a\n{THREE}\n>b\n{THREE.upper()}\n>c\n{wrapped(THREE, width=5)}\n"
@@ -214,5 +214,5 @@ def test_real_proteins_are_no_text_and_the_names_of_a_table_are(tmp_path: Path) 
 
 def test_ids_that_different_sequences_share_are_named(tmp_path: Path) -> None:
     content = f">b\n{M2}\n>a\n{M2}\n>b\n{NEP}\n>a\n{M2}\n>\n{M2}\n>\n{NEP}\n>c\n{M2}\n>c\n{M2}A\n"
-    skipped, (line,) = warnings(tmp_path / "in.fasta", content)
+    _, (line,) = warnings(tmp_path / "in.fasta", content)
     assert line == "2 ids stand for several different sequences: b, c"

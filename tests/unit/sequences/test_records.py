@@ -121,7 +121,7 @@ def test_long_records_make_small_batches(tmp_path: Path) -> None:
     path = write(
         tmp_path / "long.fasta", "".join(f">{number}\n{'M' * 1_500_000}\n" for number in range(7))
     )
-    counts = [batch.count for batch in Reader(path, TABLE)]
+    counts = [len(batch) for batch in Reader(path, TABLE)]
     assert sum(counts) == 7 and max(counts) <= 3
 
 

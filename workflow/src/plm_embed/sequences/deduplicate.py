@@ -105,35 +105,31 @@ def deduplicate(
     _clear(output, names)
     total = sum(reader.bytes for reader in readers)
     account = Account(policy, keep)
-    try:
-        with (
-            quick_turns(),
-            KeySorter(
-                output,
-                _accepted_schema(keep),
-                int((memory_mb - OWN_MEMORY_MB) * 1e6),
-                lambda: sum(reader.bytes_read for reader in readers) / total,
-            ) as sorter,
-            row_group_writer(output / "records.parquet", records_schema(keep)) as records,
-            Behind(_BEHIND) as writing,
-        ):
-            with progress("read", total / 1e6, "MB") as meter, Behind(_BEHIND) as sorting:
-                for source, reader in enumerate(readers):
-                    for rows, accepted in account.read(reader, source):
-                        writing.do(records.write, rows)
-                        if len(accepted):
-                            sorting.do(sorter.add, accepted)
-                        if accepted.nbytes > _LARGE:
-                            sorting.wait()
-                        done = sum(reader.bytes_read for reader in readers) / 1e6
-                        meter.advance(done - meter.done)
-            writing.do(records.sync)  # the disk is waited for while the buckets are written
-            sources = pa.array(map(str, inputs), pa.string())
-            files, lengths = _write_buckets(sorter.sorted(), output, names, keep, sources)
-        account.end(output / "records.parquet")
-    except OSError as error:
-        error.filename = error.filename or str(output)  # a write that fails does not say where
-        raise
+    with (
+        quick_turns(),
+        KeySorter(
+            output,
+            _accepted_schema(keep),
+            int((memory_mb - OWN_MEMORY_MB) * 1e6),
+            lambda: sum(reader.bytes_read for reader in readers) / total,
+        ) as sorter,
+        row_group_writer(output / "records.parquet", records_schema(keep)) as records,
+        Behind(_BEHIND) as writing,
+    ):
+        with progress("read", total / 1e6, "MB") as meter, Behind(_BEHIND) as sorting:
+            for source, reader in enumerate(readers):
+                for rows, accepted in account.read(reader, source):
+                    writing.do(records.write, rows)
+                    if len(accepted):
+                        sorting.do(sorter.add, accepted)
+                    if accepted.nbytes > _LARGE:
+                        sorting.wait()
+                    done = sum(reader.bytes_read for reader in readers) / 1e6
+                    meter.advance(done - meter.done)
+        writing.do(records.sync)  # the disk is waited for while the buckets are written
+        sources = pa.array(map(str, inputs), pa.string())
+        files, lengths = _write_buckets(sorter.sorted(), output, names, keep, sources)
+    account.end(output / "records.parquet")
     summary = Summary(
         buckets=buckets,
         keep=keep,
