@@ -12,8 +12,8 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion_record import Skipped, read_completion
+from plm_embed.store.parts import write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import write_part
 from support.campaigns import (
     DIM,
     MEAN,
@@ -28,6 +28,10 @@ from support.made_up_sequences import make_records
 
 def remove_part(campaign: Campaign) -> None:
     next(campaign.parts.iterdir()).unlink()
+
+
+def remove_store(campaign: Campaign) -> None:
+    shutil.rmtree(campaign.store)
 
 
 def shorten_part(campaign: Campaign) -> None:
@@ -139,15 +143,16 @@ def remove_summary(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_part, "missing, but .* names it; remove .*embedded and run `snakemake` again"),
-        (shorten_part, "bytes, .* says"),
+        (remove_part, r"missing, but .* names it; delete \S*0000\.json and run the campaign again"),
+        (remove_store, "missing, but .* names it; delete .*/0000.json and .*/0002.json and run"),
+        (shorten_part, "bytes instead of .* and .*0000.json and run the campaign again"),
         (
             change_a_part,
-            "its bytes are not those that were written; remove .*embedded and run `snakemake`",
+            "its bytes are not those that were written; delete .*embedded and run",
         ),
         (
             remove_record,
-            r"0001\.json: there is no such file; remove .*embedded and run `snakemake` again",
+            r"0001\.json: there is no such file; run the campaign again",
         ),
         (spoil_record, r"0001\.json: not a completion record"),
         (change_a_record, r"0001\.json: changed since it was written"),
@@ -164,8 +169,8 @@ def remove_summary(campaign: Campaign) -> None:
         (remove_buckets, r"0001\.parquet: there is no such file"),
         (
             spoil_members,
-            r"0001\.parquet: changed since it was written; run "
-            r"`snakemake --forcerun .*summary\.json`",
+            r"0001\.parquet: changed since it was written; "
+            r"delete .*sequences/summary\.json and run the campaign again",
         ),
         (cut_a_key, "a key is not 64 characters long"),
         (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
@@ -173,7 +178,7 @@ def remove_summary(campaign: Campaign) -> None:
         (spoil_summary, "not a summary of sequences"),
         (
             remove_summary,
-            r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`",
+            r"summary\.json: there is no such file; run the campaign again",
         ),
     ],
 )

@@ -19,8 +19,7 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
-from plm_embed.store.compact import compact
-from plm_embed.store.part_name import part_names
+from plm_embed.store.store import part_names
 from support.campaigns import (
     DIM,
     EVERYTHING,
@@ -78,7 +77,9 @@ def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match=r"not an HDF5 file.* called master_\*_embeddings.h5$"):
         plm_embed.open(tmp_path / "text.h5")
     (tmp_path / "text.h5").rename(tmp_path / "damaged" / "master_esm2_embeddings.h5")
-    with pytest.raises(PlmEmbedError, match=r"not a whole HDF5 .*; run `snake.*records.parquet`$"):
+    with pytest.raises(
+        PlmEmbedError, match=r"not a whole HDF5 .*; delete .*h5 and run the campaign again$"
+    ):
         plm_embed.open(tmp_path / "damaged")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1
@@ -250,8 +251,7 @@ def test_a_master_whose_data_sets_do_not_fit_together_is_refused(
         damage(file)
     with pytest.raises(
         PlmEmbedError,
-        match=r"master_.*: (damaged: .*; run `snakemake "
-        r"--forcerun .*records.parquet|not a file of vectors)",
+        match=r"master_.*: (damaged: .*; delete .*\.h5 and run|not a file of vectors)",
     ):
         plm_embed.open(copy)
 
@@ -285,12 +285,3 @@ def test_bits_that_flip_in_what_describes_a_master_end_in_words(
             assert embeddings.by_key(KEYS[:2]).shape == (2, DIM)
             assert embeddings.per_residue_by_key(KEYS[0]).shape[1] == DIM
             assert embeddings.metadata and len(embeddings.lengths) == len(KEYS)
-
-
-def test_a_store_that_is_compacted_is_to_be_opened_again(tmp_path: Path) -> None:
-    made = make_campaign(tmp_path)
-    with plm_embed.open(made.store) as store:
-        compact(made.store, 10_000_000, 0)
-        for read in (lambda: store.by_key([next(iter(store))]), lambda: store.lengths):
-            with pytest.raises(PlmEmbedError, match=r"has replaced it .*; open the store again"):
-                read()

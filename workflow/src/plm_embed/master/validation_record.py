@@ -1,15 +1,14 @@
-"""What validate says, `validation.json` in the model's folder: every check with its result, and
-what was counted on the way.
+"""The outcome of validate, `validation.json` in the model's folder: every check with its result,
+and what was counted on the way.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import make_again
+from plm_embed.errors import delete
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.sealed_json import read_sealed, write_sealed
-from plm_embed.typed_json import IF_KNOWN
+from plm_embed.io.json_files import read_sealed, write_sealed
 
 VALIDATION = "validation.json"
 PROOF = "checksums.sha256"
@@ -18,9 +17,11 @@ PROOF = "checksums.sha256"
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check, with the first problems that it found."""
+    """One check, with the first of its problems."""
 
     check: str
+    meaning: str = ""
+    """What holds where it passed, in a sentence for those who did not write it."""
     result: Literal["passed", "failed"]
     problems: int
     listed: tuple[str, ...]
@@ -28,18 +29,18 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What was counted, as far as validate came."""
+    """Numbers of a campaign, as far as validate came."""
 
-    unique: int | None = field(default=None, metadata=IF_KNOWN)
+    unique: int | None = None
     """Sequences."""
-    vectors: int | None = field(default=None, metadata=IF_KNOWN)
+    vectors: int | None = None
     """Sequences that have one."""
-    records: int | None = field(default=None, metadata=IF_KNOWN)
-    statuses: dict[str, int] | None = field(default=None, metadata=IF_KNOWN)
+    records: int | None = None
+    statuses: dict[str, int] | None = None
     """Records by status."""
-    skipped: dict[str, int] | None = field(default=None, metadata=IF_KNOWN)
+    skipped: dict[str, int] | None = None
     """Records without a vector, by reason."""
-    sources: dict[str, dict[str, int]] | None = field(default=None, metadata=IF_KNOWN)
+    sources: dict[str, dict[str, int]] | None = None
     """Records by status, of each input file."""
 
 
@@ -56,7 +57,7 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """How the norms of a representation's vectors are distributed; without numbers where none is
+    """Distribution of the norms of a representation's vectors; without numbers where none is
     positive.
 
     Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a look
@@ -65,11 +66,11 @@ class Norms:
 
     rows: int
     """Those whose norm is finite and not 0."""
-    zero: int | None = field(default=None, metadata=IF_KNOWN)
+    zero: int | None = None
     """Rows whose norm is 0."""
-    min: float | None = field(default=None, metadata=IF_KNOWN)
-    median: float | None = field(default=None, metadata=IF_KNOWN)
-    max: float | None = field(default=None, metadata=IF_KNOWN)
+    min: float | None = None
+    median: float | None = None
+    max: float | None = None
     outliers: int
     listed: tuple[Outlier, ...]
     """The farthest."""
@@ -83,7 +84,7 @@ class Spot:
     key: str
     representation: str
     relative_l2: float
-    """|found - expected| / |expected|."""
+    """|stored - expected| / |expected|."""
     cosine: float
 
 
@@ -93,6 +94,8 @@ class Validation:
 
     schema_version: Literal[1] = 1
     status: Literal["passed", "failed"]
+    remedy: str = ""
+    """What to do about the problems, as far as it is known."""
     checks: tuple[Check, ...]
     counts: Counts
     norms: dict[str, Norms]
@@ -102,8 +105,18 @@ class Validation:
     """None where no completion record is sound."""
     files: dict[str, str]
     """SHA-256 of master, index and records, by file name."""
-    rounding: str = field(default="", metadata=IF_KNOWN)
+    rounding: str = ""
     """How far the compute dtype alone moves vectors of these weights, where that is notable."""
+
+    @property
+    def problems(self) -> list[str]:
+        """One line per problem, each with the name of its check."""
+        lines = []
+        for check in self.checks:
+            lines += [f"{check.check}: {text}" for text in check.listed]
+            if more := check.problems - len(check.listed):
+                lines.append(f"{check.check}: and {more:,} more")
+        return lines
 
 
 def write_validation(path: Path, validation: Validation) -> None:
@@ -112,9 +125,7 @@ def write_validation(path: Path, validation: Validation) -> None:
 
 
 def read_validation(path: Path) -> Validation | None:
-    """What validate found, None when it has not run. StoreError when the file was changed."""
+    """Read validation.json, None when there is none. StoreError when the file was changed."""
     if not path.is_file():
         return None
-    # Snakemake knows the file as a log; what validate makes for it is the proof
-    again = make_again(path.with_name(PROOF))
-    return read_sealed(path, Validation, "a report of validate", again)
+    return read_sealed(path, Validation, "a report of validate", delete(path))

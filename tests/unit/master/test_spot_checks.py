@@ -1,0 +1,202 @@
+"""Sequences that are drawn for the reference, and rows of a master against what it computed."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import StoreError
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.keys import key
+from plm_embed.master import spot_checks
+from plm_embed.master.check import Findings
+from plm_embed.master.spot_checks import Vectors, check_spots, draw, expect
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.tables import Table
+from plm_embed.store.hdf5 import open_hdf5
+from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
+from support.expected import computed
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return gathered_campaign(tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, buckets=4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 30])
+def test_other_sequences_are_drawn_each_time_only_for_another_fingerprint(
+    campaign: Campaign, count: int
+) -> None:
+    drawn = draw(campaign.sequences, count, MEAN)
+    assert len(drawn) == count
+    assert all(key(sequence) == name for name, sequence in drawn.items())
+    assert draw(campaign.sequences, count, MEAN) == drawn
+    others = draw(campaign.sequences, count, replace(MEAN, layers=(2,)))
+    assert (others != drawn) == (count > 0)
+
+
+def test_all_are_drawn_where_fewer_are_asked_for_than_there_are(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    drawn = draw(campaign.sequences, 1000, MEAN)
+    assert not caplog.text
+    with open_hdf5(campaign.master) as file:
+        assert {name.decode() for name in file["emb_keys"][:]} <= set(drawn)
+
+
+@pytest.mark.parametrize(
+    ("long", "most", "longest"),
+    [
+        (LongSequences(), 30, 30),
+        (LongSequences("skip", 20), 30, 20),
+        (LongSequences("crop", 10), 12, 24),
+        (LongSequences("window", 10, 2), 12, 24),
+        (LongSequences("window", 20, 2), 12, 12),
+    ],
+)
+def test_only_sequences_that_the_reference_takes_are_drawn(
+    campaign: Campaign,
+    long: LongSequences,
+    most: int,
+    longest: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spot_checks, "SPOT_TOKENS", most)
+    monkeypatch.setattr(spot_checks, "SPOT_PIECES", 2)
+    every = draw(campaign.sequences, 1000, replace(MEAN, long_sequences=long))
+    lengths = [len(sequence) for sequence in every.values()]
+    whole = (min(2 * most, longest) if long.policy != "whole" else longest) - 3
+    assert whole <= max(lengths) <= longest
+
+
+def test_the_reference_is_told_how_many_tokens_it_may_take(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def computing(
+        weights: Path, sequences: list[str], fingerprint: Fingerprint, **more: object
+    ) -> list[dict[str, np.ndarray]]:
+        asked.extend([fingerprint, more])
+        return reference(weights, sequences, fingerprint)
+
+    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", computing)
+    expect(campaign.sequences, campaign.weights, campaign.fingerprint, 2)
+    assert asked == [
+        campaign.fingerprint.of_reference,
+        {"most_tokens": spot_checks.SPOT_MOST},
+    ]
+    assert spot_checks.SPOT_TOKENS == 2000 < spot_checks.SPOT_MOST
+
+
+def test_models_with_long_tokens_take_longer_sequences(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spot_checks, "SPOT_TOKENS", 5)
+    letters = {
+        model: max(map(len, draw(campaign.sequences, 1000, replace(MEAN, model=model)).values()))
+        for model in ("esm2_t3_untrained", "DNABERT-S")
+    }
+    assert letters["esm2_t3_untrained"] <= 5 < letters["DNABERT-S"]
+
+
+@pytest.mark.parametrize("long", [0, 90])
+def test_as_many_are_drawn_as_there_are_in_whatever_buckets(
+    tmp_path: Path, long: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In 200 buckets, most of which hold nothing that is short enough."""
+    random = np.random.default_rng(3)
+    letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    texts = ["".join(random.choice(letters, 2500 if at < long else 40)) for at in range(100)]
+    fasta = tmp_path / "in.fasta"
+    fasta.write_text("".join(f">p{at}\n{text}\n" for at, text in enumerate(texts)))
+    how = {"table": Table(), "policy": ResiduePolicy(), "memory_mb": 1000}
+    deduplicate([fasta], tmp_path / "sequences", buckets=200, **how)
+    for count in (7, 16, 100):
+        drawn = draw(tmp_path / "sequences", count, MEAN)
+        assert len(drawn) == min(count, 100 - long)
+        assert max(map(len, drawn.values())) == 40
+        assert ("short enough" in caplog.text) == (count > 100 - long)
+        caplog.clear()
+
+
+def test_each_sequence_may_be_drawn(campaign: Campaign) -> None:
+    """Also those of buckets that hold more than others, and with 3 of them at a time."""
+    every = set(draw(campaign.sequences, 1000, MEAN))
+    found: set[str] = set()
+    for seed in range(200):
+        found |= set(draw(campaign.sequences, 3, replace(MEAN, engine=str(seed))))
+    assert found == every
+
+
+def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) -> None:
+    shutil.copytree(campaign.sequences, tmp_path / "sequences")
+    buckets = list((tmp_path / "sequences" / "buckets").iterdir())
+    for bucket in buckets:  # a sound table, but another file
+        pq.write_table(pq.read_table(bucket), bucket, compression="gzip")
+    with pytest.raises(
+        StoreError,
+        match=r"buckets/\d+\.parquet: changed since.*delete .*sequences/summary\.json and run",
+    ):
+        draw(tmp_path / "sequences", 3, MEAN)
+    for bucket in buckets:
+        bucket.write_bytes(bucket.read_bytes()[:-9])
+    with pytest.raises(
+        StoreError,
+        match=r"buckets/\d+\.parquet: not a whole .*delete .*sequences/summary\.json and run",
+    ):
+        draw(tmp_path / "sequences", 3, MEAN)
+
+
+def problems(
+    campaign: Campaign,
+    expected: dict[str, Vectors],
+    skipped: tuple[bytes, ...] = (),
+    rounding: float = 0,
+) -> tuple[str, ...]:
+    findings, names = Findings(), campaign.fingerprint.representations
+    with open_hdf5(campaign.master) as file:
+        check_spots(
+            findings, file, campaign.fingerprint, lambda _: expected, skipped, campaign.weights,
+            lambda _: dict.fromkeys(names, rounding),
+        )  # fmt: skip
+    return findings.checks["spot checks"].listed
+
+
+@pytest.mark.parametrize(
+    "other", [{"compute_dtype": "bfloat16"}, {"storage_dtype": "float32"}, {"engine": "2-triton"}]
+)
+def test_the_reference_stands_for_any_device_and_precision(other: dict[str, str]) -> None:
+    assert replace(EVERYTHING, **other).of_reference == EVERYTHING.of_reference
+
+
+def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(campaign: Campaign) -> None:
+    expected = computed(campaign)
+    absent, last = key("NOWHERE"), "f" * 64  # behind all rows
+    more = expected | {absent: next(iter(expected.values())), last: {}}
+    assert problems(campaign, more) == tuple(
+        f"key {name} has no row in the master" for name in (absent, last)
+    )
+    assert problems(campaign, more, (absent.encode(), last.encode())) == ()
+
+
+def test_a_row_with_too_many_tokens_for_the_reference_is_told(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = computed(campaign, 2)
+    name = next(iter(expected))
+    assert problems(campaign, expected | {name: {}}) == ()
+    assert f"key {name} has too many tokens for the reference" in caplog.text
+
+
+def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
+    campaign: Campaign,
+) -> None:
+    (name, exact), *_ = computed(campaign, 1).items()
+    moved = {kind: 1.05 * vector for kind, vector in exact.items()}
+    assert not problems(campaign, {name: moved}, rounding=0.02)
+    assert problems(campaign, {name: moved}, rounding=0.001)
