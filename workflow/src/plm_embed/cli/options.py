@@ -60,6 +60,12 @@ WEIGHTS = partial(
     help="Campaign's record (weights.json), or folder, made by `plm-embed weights`.",
 )
 """An option of several commands, of some of them required."""
+ID_COLUMN = click.option(
+    "--id-column", default="id", help="Column with the record id (tables only)."
+)
+SEQUENCE_COLUMN = click.option(
+    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+)
 STRAND = click.option(
     "--strand",
     default="as_given",

@@ -15,7 +15,7 @@ from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import read_record
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
-from plm_embed.sequences.columns import taken
+from plm_embed.sequences.settings import taken
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
@@ -24,7 +24,7 @@ from plm_embed.workflow.config import (
     input_tables,
     listed,
     models_of,
-    reading_of,
+    residues_of,
     schema,
     settings_of,
     source_of,
@@ -67,10 +67,9 @@ def notices(config: Config) -> Iterator[str]:
     """
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
-        reading = reading_of(config)
         there = [os.path.realpath(entry.path) for entry in summary.inputs], summary.buckets
         asked = [os.path.realpath(path) for path in input_paths(config)], config["buckets"]
-        if (there, summary.policy) != (asked, reading.policy):
+        if (there, summary.policy) != (asked, residues_of(config)):
             yield (
                 f"{results / 'sequences'} is of other inputs or settings; if no job is planned, "
                 "add --forcerun deduplicate"
@@ -168,7 +167,7 @@ def _mistakes(config: Config) -> Iterator[str]:
     for model in models.values():
         yield from _model_mistakes(config, model)
     try:
-        reading_of(config)
+        residues_of(config)
     except PlmEmbedError as error:
         yield str(error)
 
