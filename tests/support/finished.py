@@ -17,8 +17,7 @@ from plm_embed.models.manifest import write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from support import checkpoints
 from support.embedded import Embedder
 
