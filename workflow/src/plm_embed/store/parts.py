@@ -56,8 +56,6 @@ class Part:
             self.provenance: dict[str, Any] = json.loads(self._file.attrs.get("provenance", "{}"))
             keys = self._file["emb_keys"]
             self.count: int = keys.shape[0]
-            if not self.count:
-                raise ValueError("it holds no keys")
             if keys.dtype != np.dtype("S64"):
                 raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
             checksums.check_attributes(self._file)
