@@ -14,10 +14,9 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.keys import key
-from plm_embed.reading.store_vectors import StoreVectors
+from plm_embed.reading.open import Embeddings
 from plm_embed.store.parts import read_part
-from plm_embed.store.reuse import fingerprints
-from plm_embed.store.store import Store
+from plm_embed.store.store import PartList, Store, read_fingerprint
 from plm_embed.store.write_parts import write_part
 from support.campaigns import DIM, MEAN, part_rows, publish
 
@@ -60,7 +59,12 @@ def test_parts_are_chosen_by_name_alone(store: Store) -> None:
         (store.parts_folder / name).write_bytes(b"never opened")
 
     def chosen(first: str, last: str) -> list[str]:
-        return [path.name for path in store.parts(first.ljust(64, "0"), last.ljust(64, "0"))]
+        return [
+            path.name
+            for path in PartList(store.parts_folder).between(
+                first.ljust(64, "0"), last.ljust(64, "0")
+            )
+        ]
 
     assert chosen("0", "f") == names
     assert chosen("1", "2") == names[1:]
@@ -170,15 +174,15 @@ def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
     note = store.folder / "fingerprint.json"
     whole = note.read_bytes()
     note.write_bytes(damaged)
-    for read in (StoreVectors, fingerprints):
+    for read in (lambda: Embeddings(tmp_path), lambda: read_fingerprint(store.folder)):
         with pytest.raises(
             PlmEmbedError,
-            match=r"fingerprint\.json: .*remove results/{model}/embedded and run",
+            match=r"fingerprint\.json: .*delete it and results/{model}/embedded and run",
         ):
-            read(tmp_path)
+            read()
     assert not Store(tmp_path, MEAN).missing(KEYS).any()
     assert note.read_bytes() == whole
-    assert len(StoreVectors(tmp_path)) == len(SEQUENCES)
+    assert len(Embeddings(tmp_path)) == len(SEQUENCES)
 
 
 def test_a_part_whose_fingerprint_was_damaged_is_set_aside(store: Store) -> None:

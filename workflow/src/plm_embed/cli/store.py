@@ -1,7 +1,7 @@
-"""Commands about stores: tidy one, make one of the vectors of another program."""
+"""The command that makes a store of the vectors of another program."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import click
 
@@ -11,37 +11,6 @@ from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.tables import Table
-
-
-@click.command()
-@click.argument("store", type=EXISTING)
-@click.option(
-    "--part-mb", default=1000, type=click.IntRange(1), help="Size that merged parts should have."
-)
-@click.option(
-    "--keep-hours",
-    default=24.0,
-    type=click.FloatRange(0),
-    help="How long replaced parts stay for readers.",
-)
-def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
-    """Merge the small parts of a store into large ones. Safe while others read it and jobs publish.
-
-    Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after
-    that removes them. Until then the store takes twice the space of what was merged. Nothing else
-    has to be done: completion records stay true.
-
-    \b
-    Example:
-      plm-embed compact results/esm2_t33_650M_UR50D/store
-    """
-    from plm_embed.store.compact import compact as run
-
-    done = run(store, 1_000_000 * part_mb, keep_hours)
-    say(
-        f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts "
-        f"removed ({done.freed / 1e6:,.1f} MB)"
-    )
 
 
 @click.command("import")
@@ -73,8 +42,13 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     "--compute-dtype",
     default="float32",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="What the vectors were computed in; the campaign that "
-    "reuses them has to ask for the same.",
+    help="What the vectors were computed in; the campaign that uses them has to ask for the same.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="What the campaign computes on; auto: a GPU if there is one here.",
 )
 @click.option(
     "--storage-dtype",
@@ -96,31 +70,35 @@ def import_(
     store: Path,
     layer: int,
     compute_dtype: ComputeDtype,
+    device: Literal["auto", "cpu", "cuda"],
     storage_dtype: StorageDtype,
     sample: int,
 ) -> None:
-    """Adopt the vectors of another program as a store, after a check of them.
+    """Adopt the vectors of another program into a store, after a check of them.
 
     MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
     fair-esm. If they are not the mean over the residues alone, as where the end token of padded
     sequences was pooled in, the master is refused with the measured deviation. Sequences that may
     have been cut, and rows without a sequence, are left out; a campaign computes them. Rows are
     told by their keys (emb_keys, cache_key), where these are SHA-256 of sequences, else by the ids
-    of their records; those must be the sequences that were embedded. Name the store in `reuse`: it
-    counts for CPUs and GPUs alike.
+    of their records; those must be the sequences that were embedded. The rows count as computed on
+    --device: import where the campaign computes, into its store.
 
     \b
     Example:
       plm-embed import old/master_esm2_embeddings.h5 \\
         --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
         --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
-        --weights resources/weights/esm2_t33_650M_UR50D --store imported
+        --weights results/esm2_t33_650M_UR50D/weights.json \\
+        --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
 """
     from plm_embed.master.foreign.adopt import adopt
     from plm_embed.master.foreign.files import Files
 
     files = Files(master, index, sequences, table, index_id)
-    settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
+    settings = Settings(
+        layers=(layer,), compute_dtype=compute_dtype, device=device, storage_dtype=storage_dtype
+    )
     done = adopt(files, store, weights_folder, settings, sample)
     say(
         f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative "
@@ -135,4 +113,4 @@ def import_(
         say(f"  {count:,} left out: {reason}")
 
 
-COMMANDS = (import_, compact)
+COMMANDS = (import_,)

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
-from plm_embed.io.parquet import read_batches
+from plm_embed.errors import StoreError, delete
+from plm_embed.io.parquet import read_batches, read_table
+from plm_embed.reading.find import masters
 from plm_embed.wording import did_you_mean, some
 
 ABSENT, SEVERAL = -1, -2
@@ -101,13 +102,15 @@ def hint(id: str, index: Path, known: IdIndex) -> str:
     return similar or "; records.parquet says what became of a record"
 
 
-def shared_ids(index: Path, remedy: str = "") -> str:
-    """Return how many ids stand for several different sequences in an index, and the first of them;
-    '' when there are none, or too many records to look through.
+def shared_ids(folder: Path) -> str:
+    """Return how many ids stand for several different sequences in the index of this folder, and
+    the first of them; '' when there are none, nothing is gathered yet, or there are too many
+    records to look through.
     """
+    index = next((path.with_suffix(".parquet") for path in masters(folder)), folder)
     if not index.is_file() or pq.read_metadata(index).num_rows > _MANY:
         return ""
-    lines = pa.concat_tables(read_batches(index, ["id", "row"], remedy))
+    lines = read_table(index, ["id", "row"], delete(index))
     rows = lines.filter(pc.not_equal(lines["id"], "")).group_by("id", use_threads=False)
     counted = rows.aggregate([("row", "count_distinct")])
     shared = counted.filter(pc.greater(counted["row_count_distinct"], 1))["id"].to_pylist()

@@ -1,7 +1,6 @@
 """Read a master or a store: vectors by id, by key, by row, or whole."""
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import h5py
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -19,21 +17,21 @@ from plm_embed.errors import (
     PlmEmbedError,
     StoreError,
     UnknownIdError,
+    delete,
     extra,
-    make_again,
     whole_number,
 )
-from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, master_name, storage_bytes
+from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, storage_bytes
 from plm_embed.io.parquet import read_matching, read_schema, record_batches
 from plm_embed.keys import Keys
+from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.ids import ABSENT, SEVERAL, IdIndex, hint
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
 from plm_embed.sequence_windows import span_ends
 from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import DAMAGES, Array, decode
-from plm_embed.store.part_name import part_names
 from plm_embed.store.parts import DamagedPartError, Part, read_part
-from plm_embed.store.store import fingerprint_folders, read_fingerprint
+from plm_embed.store.store import part_names, read_fingerprint
 from plm_embed.wording import some
 
 if TYPE_CHECKING:
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     import torch
 
 Rows = NDArray[np.int64]
+_MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
+"""Keys of so many rows take 1 GB of memory: too much to look up a few."""
 Embedder = Callable[
     [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
 ]
@@ -49,50 +49,6 @@ Embedder = Callable[
 no vector, to names and vectors (q, D).
 """
 KEY, KEY_TEXT = re.compile("[0-9a-f]{64}"), pa.binary(64)
-MASTERS = f"{master_name('*')}.h5"
-"""The names of masters: each family of models has its own."""
-
-
-def masters(folder: Path) -> list[Path]:
-    """Return the masters in a folder, of whatever family, by name."""
-    return sorted(folder.glob(MASTERS))
-
-
-def gather_again(path: Path) -> str:
-    """Return what to do about a damaged master, index or list of records."""
-    return make_again(path.with_name("records.parquet"))
-
-
-def find_embeddings(path: Path) -> Path:
-    """Return the master .h5, or the folder of a store, that a path means: itself, the master beside
-    an index, in a folder, or in its one folder that has one. StoreError for none, or several.
-    """
-    choices = [path.with_suffix(".h5") if path.suffix == ".parquet" else path]
-    kind = "masters"
-    if path.is_dir():
-        if choices := fingerprint_folders(path):
-            kind = "stores of different settings"
-        else:
-            choices = masters(path) or sorted(path.glob(f"*/{MASTERS}"))
-    if len(choices) > 1:
-        raise StoreError(
-            f"{path}: holds {len(choices)} {kind}",
-            path=path,
-            remedy=f"open one of them: {', '.join(map(str, choices))}",
-        )
-    if not choices or not choices[0].exists():
-        raise StoreError(
-            f"{choices[0] if choices else path}: there is no such file, or no master in it",
-            path=choices[0] if choices else path,
-            remedy="give a master .h5, its .parquet, the folder that holds them, or a store",
-        )
-    file = choices[0]
-    # a damaged master still has its name, and its own message
-    unnamed = file.is_file() and not file.match(MASTERS)
-    if unnamed and os.access(file, os.R_OK) and not h5py.is_hdf5(file):
-        what = f"{file}: not an HDF5 file, so not a master; those are called {MASTERS}"
-        raise StoreError(what, path=file)
-    return file
 
 
 class Embeddings:
@@ -122,9 +78,10 @@ class Embeddings:
             self._dim = 0
             self._merge_parts()
         else:
-            self.index, self._remedy = self.path.with_suffix(".parquet"), gather_again(self.path)
-            self._files = [self.path]
-            with self._reading(self.path):
+            self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
+            # a file of another name may be none of ours
+            self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
+            with self._reading(self.path, "not a whole master of embeddings"):
                 self._master = self._stack.enter_context(read_part(self.path))
             self.fingerprint, self._count = self._master.fingerprint, self._master.count
             self._dim = next(iter(self._master.dims.values()))
@@ -147,7 +104,7 @@ class Embeddings:
         self._count = len(self.keys)
 
     @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
+    def _reading(self, path: Path, what: str = "damaged") -> Iterator[None]:
         """Raise what h5py, Arrow and the store say of a damaged file as StoreError that names it
         and the remedy; PlmEmbedError after `close`.
         """
@@ -157,11 +114,10 @@ class Embeddings:
         try:
             yield
         except DamagedPartError as error:
-            what = f"{path}: damaged, or no master of embeddings: {error.__cause__ or error}"
-            raise StoreError(what, path=path, remedy=self._remedy) from error
+            words = f"{path}: {what}: {error.__cause__ or error}"
+            raise StoreError(words, path=path, remedy=self._remedy) from error
         except (*DAMAGES, AttributeError) as error:
-            what = f"{path}: damaged: {error}"
-            raise StoreError(what, path=path, remedy=self._remedy) from error
+            raise StoreError(f"{path}: {what}: {error}", path=path, remedy=self._remedy) from error
 
     @contextmanager
     def _part(self, number: int) -> Iterator[Part]:
@@ -251,7 +207,7 @@ class Embeddings:
         store over its keys.
         """
         if self.index:
-            for batch in record_batches(self.index, ["id"], 1 << 16, gather_again(self.index)):
+            for batch in record_batches(self.index, ["id"], 1 << 16, delete(self.index)):
                 yield from batch["id"].to_pylist()
         else:
             yield from map(bytes.decode, self.keys.tolist())
@@ -262,7 +218,7 @@ class Embeddings:
         return list(self)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a record of this id, or in a store a sequence of this key, has a vector."""
+        """Return whether a record of this id (in a store: a sequence of this key) has a vector."""
         if not isinstance(name, str):
             return False
         if self.index:
@@ -493,7 +449,7 @@ class Embeddings:
     @property
     def schema(self) -> pa.Schema:
         """Columns of the index."""
-        return read_schema(self._index(), self._remedy).remove_metadata()
+        return read_schema(self._index(), delete(self._index())).remove_metadata()
 
     def lines(
         self, columns: list[str] | None = None, rows: int = 1 << 16
@@ -503,7 +459,7 @@ class Embeddings:
         """
         index = self._index()
         read = columns and list(dict.fromkeys([*columns, "row", "cache_key"]))
-        for batch in record_batches(index, read, rows, self._remedy):
+        for batch in record_batches(index, read, rows, delete(index)):
             if not self._names_keys(batch):
                 raise self._foreign_index()
             yield batch.select(columns) if columns else batch
@@ -535,7 +491,7 @@ class Embeddings:
         if not self.index:
             keys = pa.array(self.keys[rows].astype(str))
             return pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
-        lines = read_matching(self.index, "row", rows, self._remedy)
+        lines = read_matching(self.index, "row", rows, delete(self.index))
         with self._part(0) as part:
             keys = part.column_at("emb_keys", rows)
         named = dict(zip(lines["row"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
@@ -552,7 +508,7 @@ class Embeddings:
         return StoreError(
             f"{self.index}: not the index of {self.path}: it names other rows or sequences",
             remedy="open it again, if a run has made them anew; else put the two files of one run "
-            f"side by side, or {self._remedy}",
+            f"side by side, or {delete(self.path, str(self.index))}",
             path=self.index,
         )
 
@@ -571,7 +527,7 @@ class Embeddings:
             )
         if not self.index:
             return self._rows_of_keys(ids)
-        with self._reading(self.index):
+        with self._reading(self.path):
             rows = self._by_id.rows(ids)
         if absent := [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]:
             known = hint(absent[0], self.index, self._by_id)
@@ -603,8 +559,8 @@ class Embeddings:
 
     def _locate(self, keys: Keys) -> Rows:
         """Return the row of each key, -1 for those that are not there."""
-        if "keys" not in vars(self) and len(keys) < len(self) >> 16:
-            with self._part(0) as part:  # of a large master, not all keys for a few
+        if len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
+            with self._part(0) as part:  # not all keys in memory for a few
                 return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
         if not len(self):
             return np.full(len(keys), -1)

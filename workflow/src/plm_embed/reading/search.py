@@ -28,6 +28,8 @@ PIECE_BYTES = 5 << 18
 """Of the rows, as fp32, that are converted and compared at a time, in a core's cache."""
 QUERIES_AT_ONCE = 256
 """More go through the rows in several passes."""
+SETTLED_BYTES = 1 << 26
+"""Of candidates that are read at a time."""
 SURELY_FINITE = 2.0**32
 """Of a sum of squares that is below it: `as_float32` makes at least 65,536 of infinity and NaN."""
 SPARE = 8
@@ -71,9 +73,17 @@ def nearest_rows(  # noqa: PLR0917
     parts = [Neighbors(np.empty((0, k), np.int64), np.empty((0, k)))]
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         some = queries[start : start + QUERIES_AT_ONCE]
-        rows = _candidates(embeddings, some, min(k + SPARE, len(embeddings)), metric, name, threads)
-        for query, mine in zip(some, rows, strict=True):
-            parts.append(_settle(query, mine, embeddings.rows(mine, name), k, metric))
+        width = min(k + SPARE, len(embeddings))
+        candidates = _candidates(embeddings, some, width, metric, name, threads)
+        step = max(SETTLED_BYTES // max(4 * embeddings.dim * width, 1), 1)
+        for first in range(0, len(some), step):
+            rows = candidates[first : first + step]
+            unique, back = np.unique(rows, return_inverse=True)
+            vectors = embeddings.rows(unique, name)
+            for query, mine, places in zip(
+                some[first : first + step], rows, back.reshape(rows.shape), strict=True
+            ):
+                parts.append(_settle(query, mine, vectors[places], k, metric))
     return Neighbors(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -121,11 +131,12 @@ def _candidates(  # noqa: PLR0917
         starts = range(0, len(embeddings), BLOCK_ROWS)
         blocks = spread(compare, starts, threads) if threads > 1 else map(compare, starts)
         for start, scores in zip(starts, blocks, strict=True):
-            place, whose = np.nonzero(scores > worst)
-            if not len(place):
+            better = np.flatnonzero(scores > worst)
+            if not len(better):
                 continue
+            place, whose = np.divmod(better, count)
             query, row = np.concatenate([query, whose]), np.concatenate([row, start + place])
-            score = np.concatenate([score, scores[place, whose]])
+            score = np.concatenate([score, scores.ravel()[better]])
             order = np.lexsort((-score, query))  # stable: of equal scores the first rows stay
             sorted_query = query[order]
             rank = np.arange(len(order)) - np.searchsorted(sorted_query, sorted_query)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings, within_limit
+from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
@@ -17,7 +18,6 @@ from plm_embed.models.registry import find_model
 from plm_embed.sequences.columns import taken
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import from_config
-from plm_embed.typed_json import to_plain
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
     Config,
@@ -83,7 +83,7 @@ def notices(config: Config) -> Iterator[str]:
             continue
         others = [
             f"{key} {made[key]}"
-            for key, value in _wanted(config, model).items()
+            for key, value in known_settings(config, model).items()
             if made and made[key] != value
         ]
         if others:
@@ -93,7 +93,7 @@ def notices(config: Config) -> Iterator[str]:
             )
 
 
-def _wanted(config: Config, model: Model) -> dict[str, Any]:
+def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return what of the fingerprint is known before anything is computed."""
     asked = from_config(Settings, config)
     long = within_limit(asked.long_sequences, model.name, model.max_residues)
