@@ -316,11 +316,11 @@ def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnDa
     for column in observations.columns[observations.dtypes == "str"]:
         # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer; categories
         # where a value is repeated or missing, as AnnData would make them itself
-        texts = observations[column].astype(object)
-        codes, values = pd.factorize(texts)
-        if len(values) < len(texts):
-            texts = pd.Categorical.from_codes(codes, categories=pd.Index(values, dtype=object))
-        observations[column] = texts
+        observations[column] = observations[column].astype(object)
+        codes, values = pd.factorize(observations[column])
+        if len(values) < len(codes):
+            kinds = pd.Index(values, dtype=object)
+            observations[column] = pd.Categorical.from_codes(codes, categories=kinds)
     made = anndata.AnnData(X=vectors, obs=observations)
     made.obs_names = made.obs_names.astype(object)
     made.var_names = made.var_names.astype(object)

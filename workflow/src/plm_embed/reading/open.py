@@ -233,11 +233,13 @@ class Embeddings:
         """Return of "emb" a vector (D,) for an id (of a store: a key) or the number of a row, and
         vectors (k, D) for a slice, a mask or a list of numbers.
         """
+        vector: Array
         if isinstance(rows, str):
-            vector: Array = self.get([rows])[0]
+            vector = self.get([rows])[0]
             return vector
         if isinstance(rows, int | np.integer):
-            return self.rows([int(rows)])[0]
+            vector = self.rows([int(rows)])[0]
+            return vector
         if isinstance(rows, slice):
             return self.rows(range(len(self))[rows])
         mask = np.asarray(rows)

@@ -75,9 +75,7 @@ class Sample:
 def records_of(index: Path, rows: Iterable[int]) -> Records:
     """The first record of each of these rows, and the first value of each kept column."""
     wanted = pa.array(sorted(rows), pa.int64())
-    kept = [
-        name for name in read_schema(index, delete(index)).names if name not in INDEX_COLUMNS
-    ]
+    kept = [name for name in read_schema(index, delete(index)).names if name not in INDEX_COLUMNS]
     found = Records({}, {name: {} for name in kept})
     for batch in read_batches(index, ["id", "row", *kept], delete(index)):
         table = batch.filter(pc.is_in(batch["row"], value_set=wanted))
