@@ -14,8 +14,8 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.reading.exports.export import Format
-from plm_embed.reading.search.scan import Metric
+from plm_embed.reading.exports import Format
+from plm_embed.reading.search import Metric
 from plm_embed.workflow.config import schema, settings_of, with_defaults
 from support.commands import COMMANDS
 
