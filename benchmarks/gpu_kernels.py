@@ -21,10 +21,9 @@ from torch.profiler import ProfilerActivity, profile
 from plm_embed.kernels import devices
 from plm_embed.kernels.elementwise import _fused
 from plm_embed.kernels.linear import Linear
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.packed_batch import ROWS as ROWS_OF
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import Model, find_model
 
 CUDA = torch.device("cuda", 0)
 SHOWN = 20

@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 from random_weights import write_checkpoint
 
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import write_json
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import find_model

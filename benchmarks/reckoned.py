@@ -23,10 +23,10 @@ from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import Packed
 from plm_embed.kernels.packed import pack as packed
-from plm_embed.models.encoder.description import ALiBi, T5RelativeBias
-from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.model import Model
+from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.family import ALiBi, T5RelativeBias
 from plm_embed.models.packed_batch import ROWS, pack
+from plm_embed.models.registry import Model
 from plm_embed.planning.gpu_time import Kernel, Rates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

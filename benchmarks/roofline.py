@@ -21,8 +21,7 @@ import click
 import reckoned
 from reckoned import Spent
 
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import gpu_time
 from plm_embed.planning.costs import flops_per_token, gpu_table
 

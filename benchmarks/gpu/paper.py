@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plm_embed.fingerprint import LongSequences
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs, gpu_time
 
 SECONDS = 15.0

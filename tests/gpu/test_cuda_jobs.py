@@ -20,9 +20,8 @@ from plm_embed.jobs.completion_record import Completion
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.checkpoints import mean_of

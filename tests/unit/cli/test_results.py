@@ -17,7 +17,7 @@ pytestmark = pytest.mark.workflow
 def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A results folder with what validate looks for, of a run in the folder `ran`."""
     weights = tmp_path / "ran" / "w" / "m"
-    monkeypatch.setattr("plm_embed.inference.weights_cache.prepared_folder", lambda _: weights)
+    monkeypatch.setattr("plm_embed.inference.weights.prepared_folder", lambda _: weights)
     folder = tmp_path / "results" / "m"
     for path in (folder / "embedded", folder.parent / "sequences"):
         path.mkdir(parents=True)

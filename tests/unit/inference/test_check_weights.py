@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from plm_embed.cli.main import group
 from plm_embed.errors import WeightsError
 from plm_embed.inference.check_weights import check
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import last_means
+from plm_embed.inference.weights import prepare
 from plm_embed.models import published, weights
 from support.families import TINY, add_model, source
 

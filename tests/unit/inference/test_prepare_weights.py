@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models.manifest import Manifest, Source, read_manifest
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import load
 from support.checkpoints import (
     DEMO,

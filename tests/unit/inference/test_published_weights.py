@@ -15,14 +15,13 @@ import pytest
 import yaml
 
 from plm_embed.errors import PlmEmbedError, WeightsError
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.download import BLOCK
 from plm_embed.io.files import sha256_file
 from plm_embed.io.sealed_json import write_sealed
 from plm_embed.models import published
 from plm_embed.models.manifest import MANIFEST, Source, read_manifest
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from support.checkpoints import (
     TINY_ESM2,
     random_state,

@@ -14,14 +14,14 @@ from plm_embed.accuracy import Rounding
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, DeviceError
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.resolve import compute_dtype
 from plm_embed.inference.self_test import measure_roundings, self_test
+from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.families.esm.family import ESM2
+from plm_embed.models.families.esm import ESM2
 from plm_embed.models.manifest import MANIFEST, Manifest, write_manifest
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from support.checkpoints import random_state, write_fair_esm
 from support.families import TINY, add_model, source
 

@@ -11,14 +11,13 @@ import torch
 from plm_embed.kernels.attention import Attend
 from plm_embed.kernels.packed import Distances, pack
 from plm_embed.kernels.torch_attention import blocked, sdpa
-from plm_embed.models import registry
-from plm_embed.models.encoder import distances, reference
-from plm_embed.models.encoder.description import ALiBi, Encoder
-from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models import distances, reference, registry
+from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
-from plm_embed.models.families.esm.family import ESM2
+from plm_embed.models.families.esm import ESM2
+from plm_embed.models.family import ALiBi, Encoder
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 700)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
-
-from plm_embed.errors import PlmEmbedError
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS
 from plm_embed.models.sources.checkpoints import Checkpoint
 from plm_embed.models.sources.checkpoints import read as read_as
 from plm_embed.models.sources.source_files import layout_of
+from safetensors.torch import save_file
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.models.registry import MODELS, Model
 from support.families import TINY, source, write_dnabert_s, write_esmc_hub, write_esmc_native
 
 

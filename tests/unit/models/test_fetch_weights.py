@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.models import published
 from support.families import TINY, source, write_esmc_hub
 from support.file_server import FileServer, server

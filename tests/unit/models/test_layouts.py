@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plm_embed.models.families.esm.tokens import MASK
-from plm_embed.models.model import Model
+from plm_embed.models.families.esm import MASK
+from plm_embed.models.registry import Model
 from support.checkpoints import (
     TINY_ESM1B,
     TINY_ESM1V,

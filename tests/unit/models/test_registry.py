@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.encoder.description import Learned
-from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.family import Learned
 from plm_embed.models.registry import MODELS, find_model
 
 

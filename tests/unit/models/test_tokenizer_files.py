@@ -10,16 +10,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from plm_embed.models.sources.checkpoints import read
 from tokenizers import Tokenizer
 
 from plm_embed.errors import WeightsError
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published, weights
 from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.nt import NT_V1
-from plm_embed.models.sources.checkpoints import read
-from plm_embed.models.tokenizer_file import TENSOR, Tokenize, TokenizerFile
+from plm_embed.models.tokens import TENSOR, Tokenize, TokenizerFile
 from plm_embed.sequences.alphabet import DNA
 from support.families import TINY, add_model, source
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan

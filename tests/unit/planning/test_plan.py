@@ -13,7 +13,7 @@ from rich.console import Console
 from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan, proposals
 from plm_embed.planning.campaign_input import given_input

@@ -70,7 +70,7 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.inference.weights_cache import prepared_folder
+    from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.expected_vectors import Expected, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.io.files import read_shipped
 from plm_embed.jobs.completion_record import Completion, completion_records
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.planning import gpu_time
 from plm_embed.sequence_windows import spans
 from plm_embed.typed_json import IF_KNOWN

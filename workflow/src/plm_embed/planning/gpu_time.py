@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plm_embed.models.encoder.description import ALiBi, Encoder, Rotary, T5RelativeBias
-from plm_embed.models.model import Model
+from plm_embed.models.family import ALiBi, Encoder, Rotary, T5RelativeBias
+from plm_embed.models.registry import Model
 
 ROWS = 16384
 """Rows of one product, which read the same weights once (`models.packed_batch.ROWS`)."""

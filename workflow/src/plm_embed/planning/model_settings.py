@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plm_embed.inference.weights_cache import weights_cache
+from plm_embed.inference.weights import weights_cache
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import find_model
 from plm_embed.workflow.config import Config, models_of, source_of

@@ -13,8 +13,7 @@ from typing import Any
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input
 from plm_embed.planning.costs import Work

@@ -15,7 +15,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.io.files import size
 from plm_embed.io.parquet import record_batches
 from plm_embed.models.manifest import TENSORS, read_manifest
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import SUMMARY, read_summary

@@ -15,7 +15,7 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.io.threads import cores
 from plm_embed.jobs.gpus import gpu_names, visible_gpus
 from plm_embed.kernels.cpu import cpu_name
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work, device_label
 from plm_embed.planning.forecast import Forecast

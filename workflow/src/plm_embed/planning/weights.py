@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from plm_embed.io.files import size as size_of
-from plm_embed.models import published
-from plm_embed.models.manifest import MANIFEST, read_manifest
-from plm_embed.models.model import Model
+from plm_embed.models.manifest import MANIFEST, caveat, read_manifest
+from plm_embed.models.registry import Model
 from plm_embed.planning.model_settings import weights_folder
 from plm_embed.wording import readable
 from plm_embed.workflow.config import Config
@@ -17,32 +16,30 @@ def weights_in_words(config: Config, model: Model) -> tuple[str, bool]:
     """
     folder = Path(weights_folder(config))
     if (folder / MANIFEST).is_file():
-        found = published.caveat(model.name, read_manifest(folder))
+        found = caveat(model.name, read_manifest(folder))
         return (
             (found, False)
             if found
             else (f"in {folder}; the published ones, by their SHA-256", True)
         )
     if config["weights"]:
-        found = "" if model.trained else published.caveat(model.name, None)
+        found = "" if model.trained else caveat(model.name, None)
         return (
             found or f"{config['weights']}, compared with the published ones when they are adopted",
             model.trained,
         )
-    known = published.known_files(model.name)
+    known = model.sha256
     size = _published_bytes(model)
     check = (
         "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
     )
-    file = published.pt_file(model.name)
-    about = "" if file else "about "
+    about = "" if model.bytes else "about "
     return f"downloaded from {model.address}, {about}{readable(size)}, {check}", bool(known)
 
 
 def _published_bytes(model: Model) -> int:
     """Of the file to download; where nobody wrote its size down, that of the layers in float32."""
-    file = published.pt_file(model.name)
-    return int(file["bytes"]) if file else 4 * model.parameters
+    return model.bytes or 4 * model.parameters
 
 
 def weights_bytes(config: Config, model: Model) -> dict[str, int]:
