@@ -10,6 +10,7 @@ NEEDED = {
     "click": "click",
     "esm": "fair-esm",
     "h5py": "h5py",
+    "msgspec": "msgspec",
     "pyarrow": "pyarrow",
     "pytest": "pytest",
     "safetensors": "safetensors",

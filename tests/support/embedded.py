@@ -13,12 +13,11 @@ from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.jobs.embedder import Embedder as WorkerEmbedder
 from plm_embed.jobs.embedder import worker_info
 from plm_embed.jobs.heartbeat import Results, new_heartbeat
-from plm_embed.jobs.job import Job, Task, copy_reused, write_record
+from plm_embed.jobs.job import Job, Task, write_record
 from plm_embed.keys import key
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import read_part
-from plm_embed.store.reuse import Reuse
 from plm_embed.store.store import Store
 from support.buckets import write_bucket
 
@@ -30,7 +29,6 @@ class Embedder:
         self._weights, self._root, self._settings = weights, root, settings
         self.worker = WorkerEmbedder(weights, root, settings)
         self.store = self.worker.store
-        Reuse(settings.reuse, self.store.fingerprint)  # refuses at once what does not fit
 
     def embed(self, bucket: Path, path: Path) -> Completion:
         """Embed what the store lacks of a bucket. Returns its record."""
@@ -38,7 +36,6 @@ class Embedder:
         check_kind(bucket, alphabet, self._settings.strand)
         beat = new_heartbeat(bucket.stem, path.parent, self._root, 0)
         sequences, store = read_sequences(bucket), Store(self._root, self.store.fingerprint)
-        reused = copy_reused(self._settings, sequences, store)
         todo = missing(sequences, store)
         todo = todo[np.argsort(-sequences.lengths[todo], kind="stable")]
         skipped: dict[int, str] = {}
@@ -58,7 +55,7 @@ class Embedder:
             results.add(self.worker.published.get())
         assert not len(missing(sequences, store, results.skipped))
         job = Job(bucket, self._weights, self._root, path, workers=1)
-        task = Task(sequences, store, todo, path, reused)
+        task = Task(sequences, store, todo, path)
         write_record(job, task, [replace(beat, results=results)])
         return read_completion(path)
 

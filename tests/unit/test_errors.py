@@ -84,8 +84,8 @@ def test_what_the_program_wrote_names_path_and_remedy(tmp_path: Path) -> None:
     with pytest.raises(plm_embed.StoreError) as found:
         read_summary(campaign.sequences)
     assert found.value.path == campaign.sequences / "summary.json"
-    assert "--forcerun" in found.value.remedy
-    assert "--forcerun" not in found.value.message
+    assert found.value.remedy == f"delete {found.value.path} and run the campaign again"
+    assert "delete" not in found.value.message
     with pytest.raises(plm_embed.WeightsError) as weights:
         read_manifest(tmp_path / "absent")
     assert weights.value.path is not None

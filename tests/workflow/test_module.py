@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plm_embed.errors import embed_again, make_again
+from plm_embed.errors import RUN_AGAIN, delete
 from plm_embed.master.validation_record import read_validation
 from support.campaign_runs import ROOT
 from support.deployed import deployed, repository_of_the_rules
@@ -87,26 +86,26 @@ def test_a_workflow_that_uses_it_twice(tmp_path: Path) -> None:
     }  # fmt: skip
     again = snakemake(folder, "-n")
     assert again.returncode == 0 and "Nothing to be done" in again.stdout, again.stdout
-    remedies_lead_to_their_rules(folder, MASTERS[0].parent)
+    deleted_files_are_made_again(folder, MASTERS[0].parent)
 
 
-def remedies_lead_to_their_rules(folder: Path, model: Path) -> None:
-    """What messages say to make again: by files, as rules have other names here."""
+def deleted_files_are_made_again(folder: Path, model: Path) -> None:
+    """The remedy of all messages, which therefore need not know the rules' names here."""
     rules = {
         "weights.json": "weights",
         "records.parquet": "gather_esm2",
         "checksums.sha256": "validate",
         "config.yaml": "report",
         "../sequences/summary.json": "deduplicate",
+        "embedded": "embed",
     }
     for name, rule in rules.items():
-        (said,) = re.findall(r"`snakemake ([^`]*)`", make_again(model / name))
-        planned = snakemake(folder, "-n", *shlex.split(said)).stdout
-        assert re.search(rf"forced:\s+esm2_{rule}\n", planned), planned
+        assert delete(folder / model / name) == f"delete {folder / model / name} and {RUN_AGAIN}"
+        (folder / model / name).rename(folder / "aside")
+        planned = snakemake(folder, "-n").stdout
+        assert re.search(rf"^esm2_{rule} +1$", planned, re.M), planned
         assert not re.search(r"^protbert_\w+ +[0-9]+$", planned, re.M), planned
-    (path,) = re.findall(r"remove (\S+) and run `snakemake` again", embed_again(model))
-    shutil.rmtree(folder / path)
-    assert re.search(r"^esm2_embed +1$", snakemake(folder, "-n").stdout, re.M)
+        (folder / "aside").rename(folder / model / name)
 
 
 def test_rules_fetched_from_a_repository(tmp_path: Path) -> None:

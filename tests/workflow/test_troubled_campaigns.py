@@ -147,7 +147,7 @@ def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_
     fingerprint = part.parents[1] / "fingerprint.json"
     fingerprint.write_text(fingerprint.read_text().replace("esm2", "esm3"))
     refused = snakemake(copy, *ONE_THREAD, "--forcerun", "gather_esm2")
-    said = f"remove {folder}/embedded and run"
+    said = f"delete {folder}/embedded and run"
     assert refused.returncode
     assert f"its bytes are not those that were written; {said}" in refused.stdout
     missing.unlink()

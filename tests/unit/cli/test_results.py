@@ -1,7 +1,5 @@
 """The commands about results, gather and validate: the files that they find, and what they miss."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -89,41 +87,16 @@ def test_validate_changes_nothing_before_all_its_files_are_there(campaign: Path)
     assert done.exit_code == 2 and "give a results folder, or --sequences" in done.output
 
 
-@pytest.mark.parametrize("absent", ["store", "embedded"])
-@pytest.mark.parametrize("step", ["gather", "validate"])
-def test_what_embed_made_and_somebody_removed_is_computed_again(
-    step: str, absent: str, tmp_path: Path
-) -> None:
-    options: list[str | Path] = []
-    for name in ("sequences", "store", "embedded"):
-        options += [f"--{name}", tmp_path / name]
-        if name != absent:
-            (tmp_path / name).mkdir()
-
-    def said_of() -> str:
-        command = [sys.executable, "-m", "plm_embed", step, *map(str, options)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and "Traceback" not in done.stderr
-        return done.stderr
-
-    where = tmp_path if absent == "embedded" else "results/{model}"
-    said = f"there is no such folder; remove {where}/embedded and run `snakemake` again (only"
-    # an `error:`, which the workflow does not try again
-    assert f"plm-embed: error: {tmp_path / absent}: {said}" in said_of()
-    (tmp_path / absent).touch()  # there, but no folder: another mistake
-    assert "there is no such folder" not in said_of()
-
-
 @pytest.mark.parametrize(
     ("problems", "said"),
     [
         (
             ["keys: row 3 is gone", "finite: row 1 holds NaN"],
-            "has the details); run `snakemake --forcerun {gathered}`:\n  keys: row 3",
+            "has the details); delete {gathered} and run the campaign again:\n  keys: row 3",
         ),
         (
-            ["keys: row 3 is gone", "parts: a.h5: cut; run `snakemake` again"],
-            "has the details):\n  parts: a.h5: cut; run `snakemake` again",
+            ["keys: row 3 is gone", "parts: a.h5: cut; run the campaign again"],
+            "has the details):\n  parts: a.h5: cut; run the campaign again",
         ),
     ],
 )
@@ -137,6 +110,6 @@ def test_what_is_not_valid_is_said_with_what_to_do(
     log = campaign / "validate.log"
     log.write_text(f"plm-embed: error: {done.exception}\n")
     shown = error_at_the_end(log)
-    said = said.replace("{gathered}", str(campaign / "records.parquet"))
+    said = said.replace("{gathered}", str(campaign / "master_esm2_embeddings.h5"))
     assert "is not valid" in shown and said in shown and len(shown.splitlines()) == 2
     assert all(problem in str(done.exception) for problem in problems)

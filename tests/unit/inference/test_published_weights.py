@@ -18,7 +18,7 @@ from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference.weights import prepare
 from plm_embed.io.download import BLOCK
 from plm_embed.io.files import sha256_file
-from plm_embed.io.sealed_json import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import published
 from plm_embed.models.manifest import MANIFEST, Source, read_manifest
 from plm_embed.models.registry import MODELS, Model
@@ -126,12 +126,11 @@ def test_manifests_of_earlier_versions(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out" / MANIFEST).read_text())
     content.pop("sha256")
     write_sealed(tmp_path / "out" / MANIFEST, content | {"published": "known answers"})
-    assert read_manifest(tmp_path / "out") == made
-    assert made.published == "no"
+    assert read_manifest(tmp_path / "out") == replace(made, published="known answers")
     # the source alone does not give these tensors
     adapter = {"adapter": {"path": "/a", "sha256": "0" * 64}}
     write_sealed(tmp_path / "out" / MANIFEST, content | adapter)
-    with pytest.raises(WeightsError, match=r"of this version \(adapter: not known\)"):
+    with pytest.raises(WeightsError, match=r"of this version \(Unknown field `adapter`\)"):
         read_manifest(tmp_path / "out")
 
 

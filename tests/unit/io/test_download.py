@@ -8,7 +8,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.download import BLOCK, download
-from plm_embed.io.sealed_json import write_sealed
+from plm_embed.io.json_files import write_sealed
 from support.file_server import CONTENT, FileServer, server
 
 __all__ = ["server"]  # a fixture

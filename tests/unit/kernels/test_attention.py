@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend
 from plm_embed.errors import PassingError
 from plm_embed.io import compiled
 from plm_embed.kernels import attention, compiled_attention, devices, torch_attention
-from plm_embed.kernels.attention import Kernel, choose
+from plm_embed.kernels.attention import Attend, Kernel, choose
 from plm_embed.kernels.packed import Packed, pack
 from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
 
@@ -174,32 +174,33 @@ BF16 = AVX512 | {"avx512_bf16": True}
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "dtype", "labels"),
+    ("capabilities", "dtype", "kernels"),
     [
-        ({"amx_bf16": True}, torch.bfloat16, ["aligned"]),
-        ({"amx_bf16": False}, torch.bfloat16, ["blocked", "aligned"]),
-        ({}, torch.bfloat16, ["blocked", "aligned"]),
-        (AVX512, torch.bfloat16, ["blocked", "aligned"]),
-        (BF16, torch.bfloat16, ["compiled", "blocked", "aligned"]),
-        (BF16 | {"amx_bf16": True}, torch.bfloat16, ["aligned"]),
-        (BF16, torch.float16, ["aligned"]),
-        ({"amx_bf16": True}, torch.float32, [""]),
-        (AVX512, torch.float32, ["", ""]),
+        ({"amx_bf16": True}, torch.bfloat16, [aligned]),
+        ({"amx_bf16": False}, torch.bfloat16, [blocked, aligned]),
+        ({}, torch.bfloat16, [blocked, aligned]),
+        (AVX512, torch.bfloat16, [blocked, aligned]),
+        (BF16, torch.bfloat16, [compiled_attention.attend, blocked, aligned]),
+        (BF16 | {"amx_bf16": True}, torch.bfloat16, [aligned]),
+        (BF16, torch.float16, [aligned]),
+        ({"amx_bf16": True}, torch.float32, [sdpa]),
+        (AVX512, torch.float32, [compiled_attention.attend, sdpa]),
     ],
 )
-def test_what_is_tried_on_a_cpu(
+def test_kernels_of_a_cpu_share_a_fingerprint(
     monkeypatch: pytest.MonkeyPatch,
     capabilities: dict[str, bool],
     dtype: torch.dtype,
-    labels: list[str],
+    kernels: list[Attend],
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    tried = list(attention._candidates(CPU, dtype))
-    assert [kernel.label for kernel in tried] == labels
-    in_c = "compiled" in labels or (len(labels) == 2 and dtype == torch.float32)
-    assert (tried[0].attend is compiled_attention.attend) == in_c
-    with_biases = [kernel.label for kernel in attention._candidates(CPU, dtype, by_distance=True)]
-    assert with_biases == [label.replace("aligned", "fused") for label in labels]
+    candidates = list(attention._candidates(CPU, dtype))
+    assert [kernel.attend for kernel in candidates] == kernels
+    assert {kernel.label for kernel in candidates} == {""}
+    by_distance = list(attention._candidates(CPU, dtype, by_distance=True))
+    assert [kernel.attend for kernel in by_distance] == [
+        sdpa if attend is aligned else attend for attend in kernels
+    ]
 
 
 def test_without_a_compiler_torch_serves(

@@ -45,7 +45,7 @@ def test_a_reference_of_other_vectors_is_a_problem(campaign: Campaign, name: str
     others = replace(found, fingerprint=OTHERS[name](found.fingerprint), again="make it again")
     (problem,) = problems(campaign, others)
     assert problem.startswith(f"spot checks: the reference (here) computed other vectors ({name}: ")
-    assert "; make it again, or if the master has old settings, remove results" in problem
+    assert "; make it again, or if the master has old settings, delete it" in problem
 
 
 @pytest.mark.parametrize(

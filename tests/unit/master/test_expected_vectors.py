@@ -139,9 +139,15 @@ def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) 
     buckets = list((tmp_path / "sequences" / "buckets").iterdir())
     for bucket in buckets:  # a sound table, but another file
         pq.write_table(pq.read_table(bucket), bucket, compression="gzip")
-    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: changed since.*--forcerun"):
+    with pytest.raises(
+        StoreError,
+        match=r"buckets/\d+\.parquet: changed since.*delete .*sequences/summary\.json and run",
+    ):
         draw(tmp_path / "sequences", 3, MEAN)
     for bucket in buckets:
         bucket.write_bytes(bucket.read_bytes()[:-9])
-    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: not a whole .*--forcerun"):
+    with pytest.raises(
+        StoreError,
+        match=r"buckets/\d+\.parquet: not a whole .*delete .*sequences/summary\.json and run",
+    ):
         draw(tmp_path / "sequences", 3, MEAN)

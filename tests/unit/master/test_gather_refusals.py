@@ -139,15 +139,15 @@ def remove_summary(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_part, "missing, but .* names it; remove .*embedded and run `snakemake` again"),
+        (remove_part, r"missing, but .* names it; delete \S*0000\.json and run the campaign again"),
         (shorten_part, "bytes, .* says"),
         (
             change_a_part,
-            "its bytes are not those that were written; remove .*embedded and run `snakemake`",
+            "its bytes are not those that were written; delete .*embedded and run",
         ),
         (
             remove_record,
-            r"0001\.json: there is no such file; remove .*embedded and run `snakemake` again",
+            r"0001\.json: there is no such file; run the campaign again",
         ),
         (spoil_record, r"0001\.json: not a completion record"),
         (change_a_record, r"0001\.json: changed since it was written"),
@@ -164,8 +164,8 @@ def remove_summary(campaign: Campaign) -> None:
         (remove_buckets, r"0001\.parquet: there is no such file"),
         (
             spoil_members,
-            r"0001\.parquet: changed since it was written; run "
-            r"`snakemake --forcerun .*summary\.json`",
+            r"0001\.parquet: changed since it was written; "
+            r"delete .*sequences/summary\.json and run the campaign again",
         ),
         (cut_a_key, "a key is not 64 characters long"),
         (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
@@ -173,7 +173,7 @@ def remove_summary(campaign: Campaign) -> None:
         (spoil_summary, "not a summary of sequences"),
         (
             remove_summary,
-            r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`",
+            r"summary\.json: there is no such file; run the campaign again",
         ),
     ],
 )

@@ -23,48 +23,40 @@ from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
 from support.buckets import write_bucket
 from support.embedded import Embedder
-from support.foreign_masters import IDS, SEQUENCES, SETTINGS, adopted, foreign_master
+from support.foreign_masters import IDS, SEQUENCES, adopted, foreign_master
 
 
 @pytest.mark.parametrize("by", ["id", "cache key"])
-def test_a_right_master_becomes_a_store_that_is_reused(
-    tmp_path: Path, prepared: Path, by: str
-) -> None:
+def test_a_right_master_is_not_computed_again(tmp_path: Path, prepared: Path, by: str) -> None:
     files = foreign_master(tmp_path / "old", prepared, by=by)
     done = adopted(files, prepared)
     assert (done.rows, done.checked, done.left_out) == (48, 24, {})
     assert done.relative_l2 < 1e-3 and done.cosine > 0.999999
     bucket = write_bucket(tmp_path, [*SEQUENCES[10:], "MKVNEW"])
-    settings = Settings(compute_dtype="float32", scratch="", reuse=(tmp_path / "old" / "store",))
-    record = Embedder(prepared, tmp_path / "new", settings).embed(bucket, tmp_path / "0000.json")
-    assert (record.reused, record.computed) == (38, 1)
+    settings = Settings(compute_dtype="float32", scratch="")
+    store = tmp_path / "old" / "store"
+    record = Embedder(prepared, store, settings).embed(bucket, tmp_path / "0000.json")
+    assert (record.found, record.computed) == (38, 1)
+    assert record.reused_devices == (IMPORTED_DEVICE,)
     with h5py.File(files.master) as file:
         stored = dict(zip(SEQUENCES, file["emb"][...], strict=True))
     sequences = dict(
         zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True)
     )
     for info in record.parts:
-        with read_part(tmp_path / "new" / record.fingerprint_id / "parts" / info.name) as part:
+        with read_part(store / record.fingerprint_id / "parts" / info.name) as part:
             for row, name in enumerate(part.keys):
-                if (sequence := sequences[name.decode()]) in stored:
+                if (sequence := sequences.get(name.decode())) in stored:
                     found = part.bits("mean_l3", np.array([row]))[0]
                     np.testing.assert_array_equal(found, encode(stored[sequence], "float16"))
 
 
-@pytest.mark.parametrize("engine", ["packed-1", "packed-3-efficient", "packed-2-varlen"])
-def test_what_is_imported_counts_for_any_engine(
-    tmp_path: Path, prepared: Path, monkeypatch, engine: str
-) -> None:
-    adopted(foreign_master(tmp_path / "old", prepared), prepared)
-    monkeypatch.setattr("plm_embed.models.engine.name", lambda *_: engine)
-    settings = replace(SETTINGS, reuse=(tmp_path / "old" / "store",))
-    bucket = write_bucket(tmp_path, SEQUENCES)
-    embedder = Embedder(prepared, tmp_path / "new", settings)
-    record = embedder.embed(bucket, tmp_path / "0000.json")
-    assert (record.fingerprint.engine, record.reused, record.computed) == (engine, 48, 0)
-    assert record.reused_devices == (IMPORTED_DEVICE,)
-    with pytest.raises(PlmEmbedError, match="storage_dtype is float16 there, float32 here"):
-        Embedder(prepared, tmp_path / "new", replace(settings, storage_dtype="float32"))
+def test_a_master_of_this_package_lists_layers_and_poolings(tmp_path: Path, prepared: Path) -> None:
+    said = {"fingerprint": "{}", "layers": [3, 1], "pooling": ["mean", "max"], "max_length": 0}
+    assert adopted(foreign_master(tmp_path, prepared, **said), prepared).rows == 48
+    said["pooling"] = ["max", "mean"]
+    with pytest.raises(PlmEmbedError, match="pooling is max, only mean can be adopted"):
+        adopted(foreign_master(tmp_path, prepared, **said), prepared)
 
 
 def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -> None:
@@ -126,12 +118,6 @@ def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared:
     # three removed, one id of two sequences
     assert done.left_out["no sequence for its key or id"] == 4
     assert done.rows == 48 - sum(done.left_out.values())
-
-
-def test_a_master_of_this_package_is_to_be_reused(tmp_path: Path, prepared: Path) -> None:
-    files = foreign_master(tmp_path, prepared, fingerprint="{}")
-    with pytest.raises(PlmEmbedError, match=r"a master of plm-embed.*name it in `reuse`"):
-        adopted(files, prepared)
 
 
 def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:

@@ -14,6 +14,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.weights import prepare
 from plm_embed.kernels import attention, torch_attention
@@ -21,7 +22,7 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2, VOCABULARY
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.packed_batch import ROWS
+from plm_embed.models.packed_batch import DTYPES, ROWS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
@@ -233,13 +234,17 @@ def test_batches_are_whole_slices_of_rows() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.9999), ("float16", 0.99999)])
-def test_half_precision_stays_near(paths: tuple[Path, Path], dtype: str, bound: float) -> None:
+def test_half_precision_stays_near(
+    paths: tuple[Path, Path], dtype: ComputeDtype, bound: float
+) -> None:
     sequences = [sequence for sequence in SEQUENCES if 10 < len(sequence) <= LONGEST_1B]
     exact = hidden(engine_of(paths[1]), sequences, [2])
-    half = hidden(engine_of(paths[1], dtype), sequences, [2])
-    for ours, theirs in zip(half, exact, strict=True):
-        assert ours[2].dtype == torch.float32
-        assert torch.cosine_similarity(mean_of(ours[2]), mean_of(theirs[2]), dim=0) > bound
+    engine = engine_of(paths[1], dtype)
+    for kernel in attention._candidates(CPU, DTYPES[dtype]):  # with and without a compiler
+        engine.attention = kernel
+        for ours, theirs in zip(hidden(engine, sequences, [2]), exact, strict=True):
+            assert ours[2].dtype == torch.float32
+            assert torch.cosine_similarity(mean_of(ours[2]), mean_of(theirs[2]), dim=0) > bound
 
 
 def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0]
     words = shlex.split(command)
     if name == "manifest.json":  # which knows what it was made from, and now nobody does
-        assert f"remove {folder} and run again" in str(error.value) and command == "weights"
+        assert f"delete {folder} and run again" in str(error.value) and command == "weights"
         words += ["--model", made.model, "--source", str(DEMO), "--output", str(folder)]
     done = CliRunner().invoke(group, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output

@@ -92,15 +92,14 @@ def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> 
     with given_input(config, None, False) as given:
         table = pq.read_table(given.sequences / "buckets" / "0000.parquet")
     pq.write_table(table.slice(0, 50), tmp_path / "some.parquet")
-    Embedder(weights, tmp_path / "earlier", Settings(scratch="")).embed(
+    store = tmp_path / "results" / "esm2_t3_untrained" / "store"
+    Embedder(weights, store, Settings(scratch="")).embed(
         tmp_path / "some.parquet", tmp_path / "r.json"
     )
-    with configfile.open("a") as handle:
-        handle.write(f"reuse: [{tmp_path / 'earlier'}]\n")
     found = planned(plan.Question(configfile))
-    assert (found.stored, found.reused, found.todo.sequences) == (0, 50, 79)
-    assert "0 in the store, 50 in earlier results" in text(found)
-    (part,) = (tmp_path / "earlier").glob("*/parts/*.h5")
+    assert (found.stored, found.todo.sequences) == (50, 79)
+    assert "50 in the store" in text(found)
+    (part,) = store.glob("*/parts/*.h5")
     part.write_bytes(part.read_bytes()[:5000])
-    assert planned(plan.Question(configfile)).reused == 0
+    assert planned(plan.Question(configfile)).stored == 0
     assert part.exists(), "a plan changes nothing"

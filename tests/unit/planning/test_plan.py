@@ -14,6 +14,7 @@ from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.weights import prepare
+from plm_embed.io.json_files import to_plain
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan, proposals
 from plm_embed.planning.campaign_input import given_input
@@ -22,7 +23,6 @@ from plm_embed.planning.plan_view import histogram, show
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
-from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
 from plm_embed.workflow.config import input_paths, read_config, reading_of
 from support import checkpoints

@@ -78,7 +78,9 @@ def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match=r"not an HDF5 file.* called master_\*_embeddings.h5$"):
         plm_embed.open(tmp_path / "text.h5")
     (tmp_path / "text.h5").rename(tmp_path / "damaged" / "master_esm2_embeddings.h5")
-    with pytest.raises(PlmEmbedError, match=r"not a whole HDF5 .*; run `snake.*records.parquet`$"):
+    with pytest.raises(
+        PlmEmbedError, match=r"not a whole HDF5 .*; delete .*h5 and run the campaign again$"
+    ):
         plm_embed.open(tmp_path / "damaged")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1
@@ -250,8 +252,7 @@ def test_a_master_whose_data_sets_do_not_fit_together_is_refused(
         damage(file)
     with pytest.raises(
         PlmEmbedError,
-        match=r"master_.*: (damaged: .*; run `snakemake "
-        r"--forcerun .*records.parquet|not a file of vectors)",
+        match=r"master_.*: (damaged: .*; delete .*\.h5 and run|not a file of vectors)",
     ):
         plm_embed.open(copy)
 

@@ -86,7 +86,8 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     assert f"validation  FAILED: finite (see {report})" in summarize(campaign.results)
     flip_a_bit(report)
     with pytest.raises(
-        PlmEmbedError, match=r"validation\.json: .*; run `snakemake --forcerun .*checksums.sha256`"
+        PlmEmbedError,
+        match=r"validation\.json: .*; delete .*validation\.json and run the campaign again",
     ):
         summarize(campaign.results)
 

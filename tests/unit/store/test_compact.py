@@ -241,10 +241,10 @@ def test_a_part_that_vanishes_otherwise_is_a_fault(
 
     monkeypatch.setattr(blocks, "read_scattered", after_removal)
     if step == "gather":
-        with pytest.raises(PlmEmbedError, match=r"missing.*embedded and run"):
+        with pytest.raises(PlmEmbedError, match=r"missing.* and run"):
             campaign.gather()
     else:
-        assert any("embedded and run" in problem for problem in problems(campaign))
+        assert any("and run the campaign again" in problem for problem in problems(campaign))
 
 
 @pytest.mark.workflow

@@ -13,7 +13,6 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
 from plm_embed.store.float32 import as_float32
 from plm_embed.store.hdf5 import open_hdf5
-from plm_embed.store.reuse import fingerprints
 from support.campaigns import MEAN, Campaign, gathered_campaign
 
 NAME = "representations/mean_l3"
@@ -75,7 +74,7 @@ def test_data_outside_the_file_and_odd_structures_are_refused_by_everyone(
     with h5py.File(master, "r+") as file:
         del file[NAME], file["emb"]
         put(file, campaign.master)
-    for read in (plm_embed.open, fingerprints, lambda path: compare(campaign.master, path, 0)):
+    for read in (plm_embed.open, lambda path: compare(campaign.master, path, 0)):
         with pytest.raises(PlmEmbedError, match=words) as refused:
             read(master)
         assert str(master) in str(refused.value)

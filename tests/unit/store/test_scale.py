@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from plm_embed.io.sealed_json import read_sealed
+from plm_embed.io.json_files import read_sealed
 from plm_embed.keys import bucket_bounds
 from plm_embed.store.replaced import PartInfo, PartList, Replacement, current_parts, write_note
 

@@ -16,8 +16,7 @@ from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.keys import key
 from plm_embed.reading.store_vectors import StoreVectors
 from plm_embed.store.parts import read_part
-from plm_embed.store.reuse import fingerprints
-from plm_embed.store.store import Store
+from plm_embed.store.store import Store, read_fingerprint
 from plm_embed.store.write_parts import write_part
 from support.campaigns import DIM, MEAN, part_rows, publish
 
@@ -170,12 +169,12 @@ def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
     note = store.folder / "fingerprint.json"
     whole = note.read_bytes()
     note.write_bytes(damaged)
-    for read in (StoreVectors, fingerprints):
+    for read in (lambda: StoreVectors(tmp_path), lambda: read_fingerprint(store.folder)):
         with pytest.raises(
             PlmEmbedError,
-            match=r"fingerprint\.json: .*remove results/{model}/embedded and run",
+            match=r"fingerprint\.json: .*delete it and results/{model}/embedded and run",
         ):
-            read(tmp_path)
+            read()
     assert not Store(tmp_path, MEAN).missing(KEYS).any()
     assert note.read_bytes() == whole
     assert len(StoreVectors(tmp_path)) == len(SEQUENCES)

@@ -6,11 +6,10 @@ probes. A device may be off by a small multiple of that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
-from plm_embed.typed_json import IF_KNOWN
 
 MULTIPLE = 3.0
 """Of the distance that rounding alone makes. On CPUs, kernels that are right came to 2.1 times that
@@ -77,7 +76,7 @@ class SelfTest:
     """Name of the kernel in use."""
     elementwise: str
     """Name of the kernel in use."""
-    rounding: str = field(default="", metadata=IF_KNOWN)
+    rounding: str = ""
     """What `remark` says of the compute dtype and these weights."""
 
 

@@ -174,29 +174,26 @@ def extra() -> Iterator[None]:
         raise
 
 
-def make_again(file: "str | PathLike[str]") -> str:
-    """The command that makes a file of a campaign anew. It names the file: in a workflow that uses
-    this one, its rule has another name.
+def delete(*paths: "str | PathLike[str]") -> str:
+    """Return the remedy for files of a campaign that are damaged, or missing if none is there.
+
+    Snakemake makes again what is not there. So a file's own path is named, for one of several that
+    are declared as a folder that folder, and for a part its completion records, too.
     """
-    from plm_embed.as_configured import as_configured  # `plm_embed` would have that name, too
-
-    name, folder = as_configured(file)
-    where = f" in {shlex.quote(folder)}" if folder else ""
-    return f"run `snakemake --forcerun {shlex.quote(name)}`{where}"
+    named = [shlex.quote(str(path)) for path in paths if os.path.lexists(path)]
+    return f"delete {' and '.join(named)} and {RUN_AGAIN}" if named else RUN_AGAIN
 
 
-def embed_again(model_folder: "str | PathLike[str]" = "results/{model}") -> str:
-    """Return what to do when a store lacks what completion records name. It names all records:
-    which one it was is not known here, and often there are several.
-    """
-    named = str(model_folder) if "{" in str(model_folder) else shlex.quote(str(model_folder))
-    return (
-        f"remove {named}/embedded and run `snakemake` again (only what the store lacks is computed)"
-    )
+RUN_AGAIN = "run the campaign again"
 
 
-EMBED_AGAIN = embed_again()
-"""Where it is not known which campaign it is about."""
+def embed_again(model_folder: "str | PathLike[str]") -> str:
+    """Return the remedy for a store that lacks what completion records name, whichever it was."""
+    return delete(Path(model_folder, "embedded"))
+
+
+EMBED_AGAIN = f"delete it and results/{{model}}/embedded and {RUN_AGAIN}"
+"""For a part, where it is not known which campaign it is about."""
 
 
 def no_space(error: BaseException, written: str = "") -> str:

@@ -4,11 +4,12 @@ mix.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
+import msgspec
+
 from plm_embed.setting import Setting
-from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
@@ -51,7 +52,7 @@ SPANS = "per_token_spans"
 REFERENCE = "reference"
 """Engine of the reference path."""
 IMPORTED = "imported"
-"""The engine of vectors that another program computed; they stand for those of any engine."""
+"""The engine in stores of vectors that earlier versions imported."""
 IMPORTED_DEVICE = "unknown (imported)"
 """What stands among the devices for that of another program."""
 
@@ -108,7 +109,7 @@ class Fingerprint:
     storage_dtype: StorageDtype
     engine: str
     """Version of the arithmetic and label of the attention kernel, of the model's family."""
-    strand: Strand = field(default="as_given", metadata=IF_KNOWN)
+    strand: Strand = "as_given"
 
     @property
     def batch_invariant(self) -> bool:
@@ -116,12 +117,6 @@ class Fingerprint:
         torch's plain one, and not of vectors that another program computed.
         """
         return self.engine != IMPORTED and not self.engine.endswith("-math")
-
-    def serves(self, wanted: "Fingerprint") -> bool:
-        """Whether vectors of this fingerprint may stand for those of `wanted`: equal ones, and
-        imported ones of equal settings, which no engine of ours computed.
-        """
-        return self == (replace(wanted, engine=IMPORTED) if self.engine == IMPORTED else wanted)
 
     @property
     def of_reference(self) -> "Fingerprint":
@@ -134,7 +129,13 @@ class Fingerprint:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps(to_plain(self), sort_keys=True)
+        """Return every field as JSON, but for a strand as given: ids were made before there was a
+        choice.
+        """
+        plain = asdict(self)
+        if self.strand == "as_given":
+            del plain["strand"]
+        return json.dumps(plain, sort_keys=True)
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -144,8 +145,8 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":
-        """What `to_json` wrote. ValueError when it is not that."""
-        return from_json(cls, text)
+        """Return what `to_json` wrote. ValueError when it is not that."""
+        return msgspec.json.decode(text, type=cls)
 
     def differences(self, other: "Fingerprint") -> list[str]:
         """One line per field that differs, in words: 'compute_dtype: float32 here, bfloat16

@@ -161,9 +161,8 @@ def embed(
 """
     from plm_embed.jobs.gpus import taken, visible_gpus
     from plm_embed.jobs.job import Job, embed_bucket
-    from plm_embed.jobs.nodes import node_number
+    from plm_embed.jobs.nodes import job_id, node_number
     from plm_embed.sequences.summary import check_present
-    from plm_embed.sites.scheduler import job_id
 
     check_present(bucket)
     if MATRICES.intersection(settings.pooling):

@@ -1,6 +1,5 @@
 """What the commands have in common: kinds of paths and of options, and the first line of a log."""
 
-import os
 import re
 import shlex
 import sys
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 import click
 
 from plm_embed import startup
-from plm_embed.errors import EMBED_AGAIN, StoreError, embed_again
 from plm_embed.io.terminal import printable
 
 
@@ -35,27 +33,6 @@ class _Path(click.Path):
         return path
 
 
-class _Made(_Path):
-    """A folder that a step makes. No rule declares it, so that only a message can tell what makes
-    it again.
-    """
-
-    def __init__(self, again: Callable[[Path], str]) -> None:
-        super().__init__(exists=True)
-        self._again = again
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        try:
-            return super().convert(value, param, context)
-        except click.BadParameter:
-            if os.path.lexists(str(value)) or not is_text(value):
-                raise
-            what, path = f"{value}: there is no such folder", Path(str(value))
-            raise StoreError(what, remedy=self._again(path), path=path) from None
-
-
 class _Weights(_Path):
     """The folder of prepared weights, by itself or by a campaign's record: then it is made anew
     where it is gone.
@@ -74,8 +51,6 @@ class _Weights(_Path):
 
 PATH = _Path()
 EXISTING = _Path(exists=True)
-EMBEDDED = _Made(lambda folder: embed_again(folder.parent))
-STORE = _Made(lambda _: EMBED_AGAIN)
 WEIGHTS = partial(
     click.option,
     "--weights",
@@ -135,11 +110,11 @@ def campaign_options(command: Command, required: bool = True) -> Command:
         ),
         click.option("--index", required=required, type=PATH, help="Parquet index of the master."),
         click.option("--master", required=required, type=PATH, help="Master HDF5 file."),
-        click.option("--store", required=required, type=STORE, help="Store of vectors."),
+        click.option("--store", required=required, type=PATH, help="Store of vectors."),
         click.option(
             "--embedded",
             required=required,
-            type=EMBEDDED,
+            type=PATH,
             help="Folder with the completion records.",
         ),
         click.option(

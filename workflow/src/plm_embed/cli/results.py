@@ -15,7 +15,7 @@ from plm_embed.cli.options import (
     campaign_options,
 )
 from plm_embed.cli.setting_options import settings_of
-from plm_embed.errors import StoreError
+from plm_embed.errors import RUN_AGAIN, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Proof
 from plm_embed.io.terminal import say
@@ -113,8 +113,8 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
     if problems:
         # a run shows two lines of this, so what to do stands in them; where no problem says it, the
         # fault is in what gather wrote
-        problems = sorted(problems, key=lambda problem: "`" not in problem)
-        todo = "" if "`" in problems[0] else f"; {gather_again(master)}"
+        problems = sorted(problems, key=lambda problem: RUN_AGAIN not in problem)
+        todo = "" if RUN_AGAIN in problems[0] else f"; {gather_again(master)}"
         raise StoreError(
             "\n  ".join([f"{master} is not valid ({report} has the details){todo}:", *problems]),
             path=master,

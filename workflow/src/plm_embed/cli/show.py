@@ -130,10 +130,10 @@ def plan(
       plm-embed plan --configfile my_config.yaml --site polaris
     """
     from plm_embed.io.console import Terminal
+    from plm_embed.io.json_files import to_plain
     from plm_embed.planning import plan as planning
     from plm_embed.planning.forecast import PLAN, write_plan
     from plm_embed.planning.plan_view import show
-    from plm_embed.typed_json import to_plain
 
     if more and not settings:
         raise click.UsageError(f"Got unexpected extra argument ({more[0]})")

@@ -1,7 +1,7 @@
 """Commands about stores: tidy one, make one of the vectors of another program."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import click
 
@@ -73,8 +73,13 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     "--compute-dtype",
     default="float32",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="What the vectors were computed in; the campaign that "
-    "reuses them has to ask for the same.",
+    help="What the vectors were computed in; the campaign that uses them has to ask for the same.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="What the campaign computes on; auto: a GPU if there is one here.",
 )
 @click.option(
     "--storage-dtype",
@@ -96,31 +101,35 @@ def import_(
     store: Path,
     layer: int,
     compute_dtype: ComputeDtype,
+    device: Literal["auto", "cpu", "cuda"],
     storage_dtype: StorageDtype,
     sample: int,
 ) -> None:
-    """Adopt the vectors of another program as a store, after a check of them.
+    """Adopt the vectors of another program into a store, after a check of them.
 
     MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
     fair-esm. If they are not the mean over the residues alone, as where the end token of padded
     sequences was pooled in, the master is refused with the measured deviation. Sequences that may
     have been cut, and rows without a sequence, are left out; a campaign computes them. Rows are
     told by their keys (emb_keys, cache_key), where these are SHA-256 of sequences, else by the ids
-    of their records; those must be the sequences that were embedded. Name the store in `reuse`: it
-    counts for CPUs and GPUs alike.
+    of their records; those must be the sequences that were embedded. The rows count as computed on
+    --device: import where the campaign computes, into its store.
 
     \b
     Example:
       plm-embed import old/master_esm2_embeddings.h5 \\
         --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
         --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
-        --weights resources/weights/esm2_t33_650M_UR50D --store imported
+        --weights results/esm2_t33_650M_UR50D/weights.json \\
+        --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
 """
     from plm_embed.master.foreign.adopt import adopt
     from plm_embed.master.foreign.files import Files
 
     files = Files(master, index, sequences, table, index_id)
-    settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
+    settings = Settings(
+        layers=(layer,), compute_dtype=compute_dtype, device=device, storage_dtype=storage_dtype
+    )
     done = adopt(files, store, weights_folder, settings, sample)
     say(
         f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative "

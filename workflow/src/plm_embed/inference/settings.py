@@ -4,7 +4,6 @@ workers stays light.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from plm_embed.errors import ConfigError, whole_number
@@ -29,10 +28,6 @@ class Settings:
     configuration's schema to them.
     """
 
-    reuse: Annotated[
-        tuple[Path, ...], Setting("Earlier master (.h5) or store (repeatable).", key="reuse")
-    ] = ()
-    """See plm_embed.store.reuse."""
     layers: Annotated[
         tuple[int, ...],
         Setting("0 to the number of layers, -1: last (repeatable).", key="embedding.layers"),

@@ -10,8 +10,8 @@ import requests
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import sync
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.io.progress import progress
-from plm_embed.io.sealed_json import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError, embed_again
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
@@ -67,7 +67,7 @@ def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
 
 def read_bucket(path: Path, record: Path) -> Bucket:
     """`load_bucket`, from the bucket's file and its completion record."""
-    completion, again = read_completion(record), embed_again(record.parent.parent)
+    completion, again = read_completion(record), delete(record)
     table = bucket_table(path, ["key", "length"])
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:

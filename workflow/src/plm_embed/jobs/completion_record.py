@@ -9,13 +9,12 @@ from statistics import median
 from typing import Literal
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError, embed_again
+from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
-from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
 from plm_embed.store.replaced import PartInfo
-from plm_embed.typed_json import IF_KNOWN
 from plm_embed.wording import duration
 
 FOLDER = "embedded"
@@ -43,15 +42,15 @@ class WorkerInfo:
     """The scheduler's id."""
     device: str
     """Name of the GPU or of the CPU."""
-    gpu: str | None = field(default=None, metadata=IF_KNOWN)
+    gpu: str | None = None
     """CUDA_VISIBLE_DEVICES."""
-    capability: str | None = field(default=None, metadata=IF_KNOWN)
+    capability: str | None = None
     """Of a GPU: 8.0 of an A100."""
-    memory_bytes: int | None = field(default=None, metadata=IF_KNOWN)
+    memory_bytes: int | None = None
     """Of a GPU."""
-    cuda: str | None = field(default=None, metadata=IF_KNOWN)
+    cuda: str | None = None
     """Version of CUDA that torch was built with."""
-    threads: int | None = field(default=None, metadata=IF_KNOWN)
+    threads: int | None = None
     """Of a CPU."""
 
 
@@ -68,9 +67,9 @@ class Work:
     busy: float | None = None
     """Share of that time, 0 to 1, that the model was at work."""
     busy_seconds: float = 0.0
-    exact: int | None = field(default=None, metadata=IF_KNOWN)
+    exact: int | None = None
     """Sequences that were computed again with exact products, since theirs were not finite."""
-    toks_per_batch: int | None = field(default=None, metadata=IF_KNOWN)
+    toks_per_batch: int | None = None
     """The smallest token budget; below the usual one where memory ran out."""
 
 
@@ -78,8 +77,8 @@ class Work:
 class Completion(Work):
     """Says that the store holds a vector of each sequence of a bucket, but for those skipped.
 
-    unique: sequences in the bucket, of which `found` were in the store and `reused` were copied
-    from earlier results, by path in `reused_from`. Times are ISO 8601, with their zone.
+    unique: sequences in the bucket, of which `found` were in the store; `reused` and `reused_from`
+    are of records of earlier versions. Times are ISO 8601, with their zone.
     """
 
     schema_version: Literal[1] = 1
@@ -100,15 +99,15 @@ class Completion(Work):
     reused_devices: tuple[str, ...] = ()
     """Of vectors that this job has not computed, as their parts say."""
     spared_tokens: int = 0
-    """Tokens of the sequences found and reused."""
+    """Tokens of the sequences found."""
     self_test: SelfTest | None
     """None where no model had to be loaded."""
     worker: WorkerInfo
-    other_workers: tuple[WorkerInfo, ...] = field(default=(), metadata=IF_KNOWN)
+    other_workers: tuple[WorkerInfo, ...] = ()
     """Of a job with several."""
-    joules: float | None = field(default=None, metadata=IF_KNOWN)
+    joules: float | None = None
     """Taken by the GPUs of the job."""
-    store: str = field(default="", metadata=IF_KNOWN)
+    store: str = ""
     """Of the vectors: below the folder of the model, or an absolute path."""
     versions: dict[str, str]
     """By library."""
@@ -147,7 +146,7 @@ def write_completion(path: Path, record: Completion) -> None:
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    return read_sealed(path, Completion, "a completion record", embed_again(path.parent.parent))
+    return read_sealed(path, Completion, "a completion record", delete(path))
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:
@@ -180,40 +179,32 @@ def of_last_settings(records: Iterable[Completion]) -> list[Completion]:
 
 @dataclass(frozen=True)
 class Savings:
-    """Sequences found in the store and reused; hours: of one device, estimated from its speed; None
-    if it is unknown.
+    """Sequences found in the store; hours: of one device, estimated from its speed; None if it is
+    unknown.
 
     What an interrupted job of the same campaign has computed counts as found when it is run again.
     """
 
     found: int
-    reused: int
     hours: float | None
 
     def __str__(self) -> str:
-        """'3 in the store when their buckets last ran, 40 taken from earlier results (about 30
-        min of a device)', '' for none.
-        """
-        counts = {
-            "in the store when their buckets last ran": self.found,
-            "taken from earlier results": self.reused,
-        }
-        words = ", ".join(f"{count:,} {where}" for where, count in counts.items() if count)
-        return words + (
-            f" (about {duration(3600 * self.hours)} of a device)"
-            if words and self.hours is not None
-            else ""
-        )
+        """'3 in the store when their buckets last ran (about 30 min of a device)', '' for none."""
+        if not self.found:
+            return ""
+        words = f"{self.found:,} in the store when their buckets last ran"
+        if self.hours is None:
+            return words
+        return f"{words} (about {duration(3600 * self.hours)} of a device)"
 
 
 def savings(records: Iterable[Completion]) -> Savings:
     """Add up the completion records of a campaign."""
-    found, reused, tokens = 0, 0, 0
+    found, tokens = 0, 0
     speeds = []
     for record in records:
-        found += record.found
-        reused += record.reused
+        found += record.found + record.reused
         tokens += record.spared_tokens
         if record.tokens_per_second:
             speeds.append(record.tokens_per_second)
-    return Savings(found, reused, tokens / median(speeds) / 3600 if speeds else None)
+    return Savings(found, tokens / median(speeds) / 3600 if speeds else None)

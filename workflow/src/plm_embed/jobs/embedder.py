@@ -30,13 +30,13 @@ from plm_embed.io.scratch import scratch_folder
 from plm_embed.io.threads import Behind
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import Published
+from plm_embed.jobs.nodes import job_id
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
-from plm_embed.sites.scheduler import job_id
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import BYTES_PER_PART, PartRows, write_part
 from plm_embed.wording import now

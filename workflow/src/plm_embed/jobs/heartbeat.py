@@ -16,14 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files, write_json
+from plm_embed.io.json_files import to_plain
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, read_completion
-from plm_embed.sites.scheduler import job_id
+from plm_embed.jobs.nodes import job_id
 from plm_embed.store.replaced import PartInfo
-from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
@@ -49,9 +51,9 @@ class WorkerBeat:
     """When the last batch was done."""
     memory_bytes: int = 0
     """Peak of the process on its device."""
-    utilization: int | None = field(default=None, metadata=IF_KNOWN)
+    utilization: int | None = None
     """Of the GPU, in per cent of the time."""
-    watts: float | None = field(default=None, metadata=IF_KNOWN)
+    watts: float | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """Read a heartbeat; None when the file is gone or is none."""
     try:
-        return from_json(Heartbeat, path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
     except (OSError, ValueError):
         return None
 

@@ -21,7 +21,6 @@ from plm_embed._version import __version__
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
-from plm_embed.io.scratch import scratch_folder
 from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
 from plm_embed.jobs.completion_record import Completion, Skipped, write_completion
 from plm_embed.jobs.gpus import Meter
@@ -39,7 +38,6 @@ from plm_embed.keys import keys_sha256
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import read_part
-from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -85,7 +83,6 @@ class Task(NamedTuple):
     store: Store
     todo: NDArray[np.int64]
     list: Path
-    reused: Reused = Reused()
     recorded: bool = False
 
 
@@ -156,21 +153,9 @@ def _task(job: Job, settings: Settings, node: Node, path: Path) -> Task:
     listed = path.with_name(path.stem + ending)
     if is_done(job.bucket, job.record, job.store, fingerprint):
         return Task(sequences, store, np.zeros(0, np.int64), listed, recorded=True)
-    reused = copy_reused(settings, sequences, store)
     todo = missing(sequences, store)
     todo = todo[np.argsort(-sequences.lengths[todo], kind="stable")]
-    return Task(sequences, store, todo, listed, reused)
-
-
-def copy_reused(settings: Settings, sequences: Sequences, store: Store) -> Reused:
-    """Copy into the store what it lacks and earlier results hold."""
-    source = Reuse(settings.reuse, store.fingerprint)
-    absent = missing(sequences, store) if settings.reuse else np.zeros(0, np.int64)
-    if not len(absent):
-        return Reused()
-    beside = store.folder / "scratch"
-    with scratch_folder(settings.scratch, 2 * COPY_BYTES, beside) as scratch:
-        return source.copy(sequences.keys[absent], sequences.lengths[absent], store, scratch)
+    return Task(sequences, store, todo, listed)
 
 
 def _path_of(share: Path, node: int) -> Path:
@@ -217,7 +202,7 @@ def _wait(
 
 def write_record(job: Job, task: Task, beats: Sequence[Heartbeat]) -> None:
     """Write the completion record of a bucket of which nothing is missing."""
-    sequences, store, reused = task.sequences, task.store, task.reused
+    sequences, store = task.sequences, task.store
     keys, lengths = sequences.keys, sequences.lengths
     all_results = [beat.results for beat in beats]
     long = too_long(lengths, store.fingerprint.long_sequences)
@@ -233,7 +218,7 @@ def write_record(job: Job, task: Task, beats: Sequence[Heartbeat]) -> None:
     workers = [worker for results in all_results for worker in results.workers]
     present = ~long
     present[task.todo] = False
-    found = int(present.sum()) - reused.total
+    found = int(present.sum())
     tokens = sum(results.tokens for results in all_results)
     computed = sum(results.computed for results in all_results)
     worked = sum(results.seconds for results in all_results)
@@ -257,8 +242,6 @@ def write_record(job: Job, task: Task, beats: Sequence[Heartbeat]) -> None:
         ),
         found=found,
         spared_tokens=family.tokens(int(lengths[present].sum()), int(present.sum())),
-        reused=reused.total,
-        reused_from=dict(reused.counts),
         reused_devices=tuple(sorted(devices - {worker.device for worker in workers})),
         computed=computed,
         tokens=tokens,
@@ -284,12 +267,10 @@ def write_record(job: Job, task: Task, beats: Sequence[Heartbeat]) -> None:
     )
     write_completion(job.record, record)
     log.info(
-        "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, "
-        "%d skipped, %.1f s%s",
+        "bucket %s: %d sequences, %d already in the store, %d computed, %d skipped, %.1f s%s",
         record.bucket,
         len(keys),
         found,
-        reused.total,
         computed,
         len(record.skipped),
         seconds,

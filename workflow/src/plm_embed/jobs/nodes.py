@@ -1,4 +1,6 @@
-"""How the first node of a PBS job starts the same command on the others."""
+"""The scheduler's job that this process is in, and how its first node starts the same command on
+the others.
+"""
 
 import os
 import shlex
@@ -20,6 +22,11 @@ PATH=/bin:/usr/bin.
 """
 RANKS = ("PALS_RANKID", "PMI_RANK")
 """Where mpiexec tells its processes which one they are, from 0 on."""
+
+
+def job_id() -> str:
+    """Return the number of the SLURM or PBS job that this process is in; '' outside of jobs."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
 
 
 def start_others(nodes: int, arguments: Sequence[str]) -> list["subprocess.Popen[bytes]"]:

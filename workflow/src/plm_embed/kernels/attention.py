@@ -35,9 +35,10 @@ rows behind the last sequence.
 class Kernel:
     """One way to compute attention.
 
-    label: its part of the engine's name in the fingerprint; kernels that differ by more than
-    rounding bits have different ones. name: for logs and completion records. rotates: it rotates
-    queries and keys on its way (`Packed.rotary`), so that this is no pass of its own.
+    label: its part of the engine's name in the fingerprint. Kernels of a GPU that round otherwise
+    have different labels; those of a CPU have none, so that vectors do not depend on its kind or on
+    a compiler by more than the dtype's rounding. name: for logs and completion records. rotates: it
+    rotates queries and keys on its way (`Packed.rotary`), so that this is no pass of its own.
     """
 
     label: str
@@ -76,16 +77,14 @@ def _candidates(
     half = dtype != torch.float32
     if device.type == "cpu":
         if _in_c(dtype):
-            label = "compiled" if half else ""
-            in_c = compiled_attention.attend
-            yield Kernel(label, "C with AVX-512", in_c, rotates=True)
+            yield Kernel("", "C with AVX-512", compiled_attention.attend, rotates=True)
         if dtype == torch.bfloat16 and not matrix_unit():
             # torch's fused kernel runs it at the speed of fp32; matrix products run it at its own
-            yield Kernel("blocked", "products of cache-sized blocks", torch_attention.blocked)
+            yield Kernel("", "products of cache-sized blocks", torch_attention.blocked)
         if half and not by_distance:
-            yield Kernel("aligned", "torch SDPA, keys in whole vectors", torch_attention.aligned)
+            yield Kernel("", "torch SDPA, keys in whole vectors", torch_attention.aligned)
         else:
-            yield Kernel("fused" if half else "", "torch SDPA", torch_attention.sdpa)
+            yield Kernel("", "torch SDPA", torch_attention.sdpa)
         return
     if half and torch.cuda.get_device_capability(device) >= (8, 0):
         if by_distance:  # FlashAttention adds none

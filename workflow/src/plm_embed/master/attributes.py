@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint
+from plm_embed.io.json_files import to_plain
 from plm_embed.master.planned import Plan
 from plm_embed.sequences.summary import Summary
 from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.write_parts import SCHEMA_VERSION
-from plm_embed.typed_json import to_plain
 
 
 def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> dict[str, Any]:

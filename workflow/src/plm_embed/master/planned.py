@@ -5,7 +5,7 @@ master.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import RUN_AGAIN, StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.jobs.completion_record import read_completion
@@ -80,7 +80,7 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
                 f"{bucket.record}: made with other settings than that of bucket {names[0]} "
                 f"({differences})",
                 path=bucket.record,
-                remedy="remove the records of the settings that you do not want and run again",
+                remedy=f"delete the records of the settings that you do not want and {RUN_AGAIN}",
             )
         parts = named_parts(bucket, store)
         plan.parts += parts

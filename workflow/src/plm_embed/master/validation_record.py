@@ -2,14 +2,13 @@
 what was counted on the way.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import make_again
+from plm_embed.errors import delete
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.sealed_json import read_sealed, write_sealed
-from plm_embed.typed_json import IF_KNOWN
+from plm_embed.io.json_files import read_sealed, write_sealed
 
 VALIDATION = "validation.json"
 PROOF = "checksums.sha256"
@@ -30,16 +29,16 @@ class Check:
 class Counts:
     """What was counted, as far as validate came."""
 
-    unique: int | None = field(default=None, metadata=IF_KNOWN)
+    unique: int | None = None
     """Sequences."""
-    vectors: int | None = field(default=None, metadata=IF_KNOWN)
+    vectors: int | None = None
     """Sequences that have one."""
-    records: int | None = field(default=None, metadata=IF_KNOWN)
-    statuses: dict[str, int] | None = field(default=None, metadata=IF_KNOWN)
+    records: int | None = None
+    statuses: dict[str, int] | None = None
     """Records by status."""
-    skipped: dict[str, int] | None = field(default=None, metadata=IF_KNOWN)
+    skipped: dict[str, int] | None = None
     """Records without a vector, by reason."""
-    sources: dict[str, dict[str, int]] | None = field(default=None, metadata=IF_KNOWN)
+    sources: dict[str, dict[str, int]] | None = None
     """Records by status, of each input file."""
 
 
@@ -65,11 +64,11 @@ class Norms:
 
     rows: int
     """Those whose norm is finite and not 0."""
-    zero: int | None = field(default=None, metadata=IF_KNOWN)
+    zero: int | None = None
     """Rows whose norm is 0."""
-    min: float | None = field(default=None, metadata=IF_KNOWN)
-    median: float | None = field(default=None, metadata=IF_KNOWN)
-    max: float | None = field(default=None, metadata=IF_KNOWN)
+    min: float | None = None
+    median: float | None = None
+    max: float | None = None
     outliers: int
     listed: tuple[Outlier, ...]
     """The farthest."""
@@ -102,7 +101,7 @@ class Validation:
     """None where no completion record is sound."""
     files: dict[str, str]
     """SHA-256 of master, index and records, by file name."""
-    rounding: str = field(default="", metadata=IF_KNOWN)
+    rounding: str = ""
     """How far the compute dtype alone moves vectors of these weights, where that is notable."""
 
 
@@ -115,6 +114,4 @@ def read_validation(path: Path) -> Validation | None:
     """What validate found, None when it has not run. StoreError when the file was changed."""
     if not path.is_file():
         return None
-    # Snakemake knows the file as a log; what validate makes for it is the proof
-    again = make_again(path.with_name(PROOF))
-    return read_sealed(path, Validation, "a report of validate", again)
+    return read_sealed(path, Validation, "a report of validate", delete(path))

@@ -2,17 +2,16 @@
 published or not.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from plm_embed.accuracy import Rounding
-from plm_embed.errors import WeightsError, make_again
-from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.errors import WeightsError, delete
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.models.checkpoints import Layout
 from plm_embed.models.family import Family
 from plm_embed.models.registry import MODELS, family_of
-from plm_embed.typed_json import IF_KNOWN
 
 MANIFEST = "manifest.json"
 TENSORS = "model.safetensors"
@@ -24,8 +23,10 @@ results go.
 """
 
 NOT_VERIFIED = "not verified as the published weights"
-Published = Literal["no", "sha256"]
-"""How weights are known to be the published ones: not, or by the SHA-256 of their file."""
+Published = Literal["no", "sha256", "known answers"]
+"""How weights are known to be the published ones: not, or by the SHA-256 of their file. Earlier
+versions took known answers for a proof, too.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,18 @@ class Manifest:
     bytes: int
     source: Source
     self_test_sha256: str = ""
-    roundings: dict[str, Rounding] | None = field(default=None, metadata=IF_KNOWN)
+    roundings: dict[str, Rounding] | None = None
     """How far each compute dtype alone moves these weights' vectors; None of an earlier
     version.
     """
     published: Published = "no"
-    attention_dim: int | None = field(default=None, metadata=IF_KNOWN)
+    attention_dim: int | None = None
     """Width of all heads together where it is not `dim`."""
-    tokenizer_sha256: str | None = field(default=None, metadata=IF_KNOWN)
+    tokenizer_sha256: str | None = None
     """Of the published file that decides the tokens; its bytes are among the tensors."""
-    tokens_sha256: str | None = field(default=None, metadata=IF_KNOWN)
+    tokens_sha256: str | None = None
     """Of what decides the tokens in that file."""
-    folder: str | None = field(default=None, metadata=IF_KNOWN)
+    folder: str | None = None
     """Of a campaign's record: where the prepared weights lie."""
 
     @property
@@ -115,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def weights_again(folder: Path) -> str:
     """Return how to make a folder of prepared weights anew: it is made again when it is needed."""
-    return f"remove {folder} and run again, or make it by `plm-embed weights`"
+    return f"delete {folder} and run again, or make it by `plm-embed weights`"
 
 
 def read_record(folder: Path) -> Manifest | None:
@@ -127,13 +128,8 @@ def read_record(folder: Path) -> Manifest | None:
 
 def read_record_file(path: Path) -> Manifest:
     """Return what a campaign's record says. WeightsError when it is missing or damaged."""
-    return _read(path, make_again(path))
+    return _read(path, delete(path))
 
 
 def _read(path: Path, remedy: str) -> Manifest:
-    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError, _update)
-
-
-def _update(content: dict[str, object]) -> dict[str, object]:
-    """Update a manifest of an earlier version, which took known answers for a kind of proof."""
-    return content | ({"published": "no"} if content.get("published") == "known answers" else {})
+    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)

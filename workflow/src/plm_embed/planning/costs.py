@@ -4,7 +4,7 @@ divide them by.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,6 @@ from plm_embed.jobs.completion_record import Completion, completion_records
 from plm_embed.models.registry import Model
 from plm_embed.planning import gpu_time
 from plm_embed.sequence_windows import spans
-from plm_embed.typed_json import IF_KNOWN
 
 _SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
@@ -49,8 +48,8 @@ class Speed:
     why: str
     startup: float = 0.0
     workers: int = 1
-    how: str = field(default="", metadata=IF_KNOWN)
-    here: bool = field(default=False, metadata=IF_KNOWN)
+    how: str = ""
+    here: bool = False
 
 
 def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:

@@ -1,13 +1,12 @@
 """What `plm-embed plan` says, and keeps as `plan.json` in the folder of the model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.proposals import Proposal
-from plm_embed.typed_json import IF_KNOWN
 
 PLAN = "plan.json"
 
@@ -46,7 +45,7 @@ class Plan:
     stored: int | None
     """Unique sequences that the store holds, None where nothing fits the settings yet."""
     reused: int | None
-    """Unique sequences that only earlier results hold, None as above."""
+    """Of plans of earlier versions."""
     todo: Work
     forecasts: tuple[Forecast, ...]
     device: str
@@ -58,7 +57,7 @@ class Plan:
     bytes: dict[str, int]
     """That will be written, by what they are."""
     free_bytes: int
-    files: int = field(default=0, metadata=IF_KNOWN)
+    files: int = 0
     """That will be written, but for the sequences of other models."""
     site: str
     recognized: str

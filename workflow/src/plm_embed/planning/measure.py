@@ -76,7 +76,7 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
         raise StoreError(
             f"--measure: {sequences}: no sequence to try\nplan without --measure", path=sequences
         )
-    settings = replace(from_config(Settings, config), reuse=(), threads=threads)
+    settings = replace(from_config(Settings, config), threads=threads)
     with (
         tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as folder,
         ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,

@@ -220,7 +220,7 @@ def _plan(
         residues=given.residues,
         lengths=dict(given.lengths),
         stored=found.stored if found else None,
-        reused=found.reused if found else None,
+        reused=None,
         todo=draft.todo,
         forecasts=draft.forecasts,
         device=chosen.speed.device,

@@ -4,7 +4,7 @@ waste.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from plm_embed.io.threads import cores
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.job_shape import shape
-from plm_embed.typed_json import IF_KNOWN
 from plm_embed.workflow.resources import local_resources
 
 STARTUP_HOURS = 0.05
@@ -47,7 +46,7 @@ class Proposal:
     wasted: float
     jobs_at_once: int | None
     fits: bool
-    preempts: bool = field(default=False, metadata=IF_KNOWN)
+    preempts: bool = False
     """Whether jobs of the queue end when others demand their nodes."""
 
 

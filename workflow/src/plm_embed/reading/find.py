@@ -7,7 +7,7 @@ from pathlib import Path
 
 import h5py
 
-from plm_embed.errors import PlmEmbedError, StoreError, make_again
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import Fingerprint, columns, has_matrix, master_name
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
@@ -79,7 +79,7 @@ def held_open(path: Path, file: h5py.File) -> Path:
 
 def gather_again(path: Path) -> str:
     """What to do about a damaged master, index or list of records."""
-    return make_again(path.with_name("records.parquet"))
+    return delete(path)
 
 
 def damaged(path: Path, what: str) -> StoreError:

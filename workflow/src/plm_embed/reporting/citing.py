@@ -38,7 +38,7 @@ def methods(facts: Facts) -> str:
     if not facts.summary or not facts.fingerprint:
         return "There will be a paragraph here once something is computed."
     fingerprint, summary = facts.fingerprint, facts.summary
-    skipped = summary.skipped.total()
+    skipped = sum(summary.skipped.values())
     kinds: dict[str, str] = {"dna": "DNA", "3di": "3Di"}
     kind = kinds.get(summary.policy.alphabet, "protein") if summary.policy else "protein"
     were = "was" if skipped == 1 else "were"

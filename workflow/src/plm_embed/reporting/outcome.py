@@ -57,7 +57,7 @@ def cards(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.summary:
         yield f"{facts.summary.records:,}", "records"
         yield f"{facts.summary.unique:,}", "distinct sequences"
-        yield f"{facts.summary.skipped.total():,}", "skipped when read"
+        yield f"{sum(facts.summary.skipped.values()):,}", "skipped when read"
     if facts.rows:
         yield f"{facts.rows:,}", f"vectors, {facts.dim:,} wide"
     if facts.runs:

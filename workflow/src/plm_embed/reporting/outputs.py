@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.as_configured import CONFIG
 from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.reporting import skipped
+from plm_embed.reporting.repeat import CONFIG
 
 CRATE = "ro-crate-metadata.json"
 REPORT = "report.html"

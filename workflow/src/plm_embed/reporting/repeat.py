@@ -9,18 +9,21 @@ from typing import Any
 import yaml
 
 from plm_embed._version import __version__
-from plm_embed.as_configured import CONFIG, RELATIVE, began_in
-from plm_embed.errors import StoreError, make_again
+from plm_embed.errors import StoreError, delete
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.workflow.resources import local_resources
+
+CONFIG = "config.yaml"
+"""In the folder of a model: every setting of the run that made the report."""
+_RELATIVE = "# Paths are relative to "
 
 
 def keep_config(settings: Mapping[str, Any], folder: Path) -> None:
     """Write the checked configuration that a run was started with into the folder of a model."""
     head = (
         f"# The configuration that plm-embed {__version__} ran with, defaults included.\n"
-        f"{RELATIVE}{json.dumps(str(Path.cwd()))}\n"
+        f"{_RELATIVE}{json.dumps(str(Path.cwd()))}\n"
     )
     text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100)
     with atomic_path(folder / CONFIG) as temporary:
@@ -47,15 +50,17 @@ def kept_settings(folder: Path) -> dict[str, Any]:
 def _damaged(folder: Path) -> StoreError:
     path = folder / CONFIG
     what = f"{path}: damaged or edited: not the configuration of a run"
-    return StoreError(what, remedy=make_again(path), path=path)
+    return StoreError(what, remedy=delete(path), path=path)
 
 
 def ran_in(folder: Path) -> Path:
     """The folder that paths in the copy are relative to; the present one when nothing says it.
     StoreError when that line is damaged.
     """
+    lines = kept_config(folder).splitlines()
+    began = next((line for line in lines if line.startswith(_RELATIVE)), "")
     try:
-        return began_in(kept_config(folder)) or Path()
+        return Path(json.loads(began.removeprefix(_RELATIVE))) if began else Path()
     except (ValueError, TypeError):
         raise _damaged(folder) from None
 

@@ -3,20 +3,18 @@
 The sealed summary.json of a folder of sequences holds the SHA-256 of every other file in it.
 """
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
 from plm_embed import keys
-from plm_embed.errors import InputError, PlmEmbedError, StoreError, make_again
+from plm_embed.errors import InputError, PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
-from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.typed_json import IF_KNOWN
 
 SUMMARY = "summary.json"
 
@@ -47,23 +45,23 @@ class Summary:
     """The columns of tables that go into the results."""
     records: int
     accepted: int
-    skipped: Counter[str]
+    skipped: dict[str, int]
     """Records by reason."""
-    events: Counter[str]
+    events: dict[str, int]
     """Accepted records by the name of what was changed in them."""
     unique: int
     """Sequences."""
     residues: int
     """Of the unique sequences."""
-    lengths: Counter[int]
+    lengths: dict[int, int]
     """Unique sequences by their number of residues."""
     inputs: tuple[InputFile, ...]
     warnings: tuple[str, ...]
     files: dict[str, str]
     """SHA-256 of each file that was written, by its name relative to the summary."""
-    policy: ResiduePolicy | None = field(default=None, metadata=IF_KNOWN)
+    policy: ResiduePolicy | None = None
     """What was done with residues; None of version 0.1, which knew proteins alone."""
-    columns: tuple[str, str] | None = field(default=None, metadata=IF_KNOWN)
+    columns: tuple[str, str] | None = None
     """Columns of ids and residues of all tables, as versions before 1.0 wrote it."""
 
     def has(self, alphabet: AlphabetName, strand: Strand) -> bool:
@@ -78,8 +76,8 @@ def write_summary(folder: Path, summary: Summary) -> None:
 
 
 def read_again(folder: Path) -> str:
-    """How to make a folder of sequences anew: a file's name serves whichever rule makes it."""
-    return f"{make_again(folder / SUMMARY)}, or by hand `plm-embed deduplicate`"
+    """Return the remedy for any file in a folder of sequences: one step makes them all."""
+    return delete(folder / SUMMARY)
 
 
 def read_summary(sequences: Path) -> Summary:

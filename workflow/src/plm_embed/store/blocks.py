@@ -133,7 +133,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
             if (dims := dims or part.dims) != part.dims:
                 raise StoreError(
                     f"{path}: its vectors have dimensions {part.dims}, other parts {dims}",
-                    remedy=f"remove it, then {wanted.remedy}",
+                    remedy=wanted.remedy,
                     path=path,
                 )
             places.append({name: extents(part.vectors(name)) for name in part.names})
@@ -157,7 +157,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
                 key = wanted.keys[new][wrong][0].decode()
                 raise StoreError(
                     f"{path}: says another length for {key} than bucket {wanted.name}",
-                    remedy=f"remove the part, then {wanted.remedy}",
+                    remedy=wanted.remedy,
                     path=path,
                 )
     if (which < 0).any():

@@ -15,9 +15,8 @@ from typing import TypeVar
 
 from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.io.files import whole_files
-from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, to_plain, write_sealed
 from plm_embed.store.part_name import DIGITS, first_digits, last_digits, part_names, rows_in
-from plm_embed.typed_json import to_plain
 
 NOTES = "compacted"
 """Folder, beside the parts, of the notes."""
@@ -52,7 +51,7 @@ def write_note(folder: Path, note: Replacement) -> None:
 
 def read_note(path: Path) -> Replacement:
     """What a note says. StoreError when it is damaged."""
-    remedy = f"remove it, then {EMBED_AGAIN}"
+    remedy = EMBED_AGAIN
     return read_sealed(path, Replacement, "a note of compact", remedy)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings, within_limit
+from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
@@ -16,7 +17,6 @@ from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.columns import taken
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import from_config
-from plm_embed.typed_json import to_plain
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
     Config,

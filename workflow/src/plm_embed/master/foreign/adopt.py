@@ -6,22 +6,22 @@ bit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import STORED, Roundings, bound
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import IMPORTED, IMPORTED_DEVICE, Fingerprint
+from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
 from plm_embed.io.scratch import scratch_folder
+from plm_embed.kernels import devices
 from plm_embed.master.foreign.files import (
     Files,
     KnownSequences,
@@ -67,14 +67,13 @@ def adopt(
     files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int
 ) -> Adopted:
     """Check `sample` random rows of the master against fair-esm, and publish all its rows in a
-    store.
+    store, as vectors of the settings on this machine's device.
 
     StoreError, with the measured deviation, when they are not what the settings ask for; then
     nothing is published.
     """
     manifest = read_manifest(weights_folder)
-    computed = fingerprint_of(manifest, settings, torch.device("cpu"))
-    fingerprint = replace(computed, engine=IMPORTED)
+    fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     done = Adopted()
     with open_hdf5(files.master) as file:
         limit = _check_claims(file, files.master, fingerprint, manifest)
@@ -133,17 +132,13 @@ def _check_claims(
         )
     said: dict[str, Any] = {name: value.item() if isinstance(value, np.generic) else value
                             for name, value in file.attrs.items()}  # fmt: skip
-    if "fingerprint" in said:
-        raise StoreError(
-            f"{path}: is a master of plm-embed, which needs no import: name it in `reuse`",
-            path=path,
-        )
     problems = []
     if "model_name" in said and find_model(str(said["model_name"])).name != manifest.model:
         problems.append(f"model_name is {said['model_name']}, the weights are of {manifest.model}")
-    if str(said.get("pooling", "mean")) != "mean":
-        problems.append(f"pooling is {said['pooling']}, only mean can be adopted")
-    layer = said.get("layer", fingerprint.layers[0])
+    pooling = np.atleast_1d(said.get("pooling", "mean"))[0]  # masters of plm-embed list several
+    if str(pooling) != "mean":
+        problems.append(f"pooling is {pooling}, only mean can be adopted")
+    layer = np.atleast_1d(said.get("layers", said.get("layer", fingerprint.layers[0])))[0]
     if str(layer) not in {"last", "-1"} | {str(fingerprint.layers[0])} or (
         str(layer) in {"last", "-1"} and fingerprint.layers[0] != manifest.layers
     ):

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, extra
 from plm_embed.io.files import atomic_path
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.io.progress import progress
-from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.reading.master import Embeddings
 from plm_embed.reading.rows import Rows
 from plm_embed.reading.search.nearest import PROPOSED, Search

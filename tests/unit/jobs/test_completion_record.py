@@ -1,0 +1,29 @@
+"""What the completion records of a campaign add up to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from plm_embed.fingerprint import Pooling
+from plm_embed.jobs.completion_record import campaign_records, savings, write_completion
+from support.campaigns import MEAN, completion
+
+
+def test_savings_are_told_in_words() -> None:
+    assert str(savings([])) == ""
+    record = completion(found=1002, spared_tokens=7_200_000, tokens_per_second=1000.0)
+    words = "1,002 in the store when their buckets last ran (about 2 h 0 min of a device)"
+    assert str(savings([record, completion()])) == words
+
+
+def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
+    def leave(bucket: str, ended: str, pooling: Pooling) -> None:
+        fingerprint = replace(MEAN, pooling=(pooling,))
+        record = completion(bucket=bucket, ended=ended, fingerprint=fingerprint, found=1)
+        write_completion(tmp_path / f"{bucket}.json", record)
+
+    assert campaign_records(tmp_path, 2) == []
+    leave("0000", "2026-01-02", "mean")
+    leave("0001", "2026-01-01", "max")
+    leave("0002", "2026-01-03", "mean")  # of more buckets than there are now
+    assert [record.bucket for record in campaign_records(tmp_path, 2)] == ["0000"]
+    assert [record.bucket for record in campaign_records(tmp_path, 3)] == ["0000", "0002"]

@@ -1,0 +1,80 @@
+"""JSON files of dataclasses that carry the SHA-256 of their own content: a changed bit is named and
+never believed.
+
+The key `sha256` of a file is the SHA-256 of everything else in it, as JSON with sorted keys and
+without white space.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.io.files import write_json
+
+SEAL = "sha256"
+T = TypeVar("T")
+
+
+def write_sealed(path: Path, record: object) -> None:
+    """Write a dataclass, or a dictionary, without a key `sha256` as sealed JSON, atomically."""
+    content = to_plain(record)
+    write_json(path, {**content, SEAL: _digest(content)})
+
+
+def read_sealed(
+    path: Path, kind: type[T], name: str, remedy: str, error: type[PlmEmbedError] = StoreError
+) -> T:
+    """Return the dataclass that was written to a sealed JSON file.
+
+    Raise `error` when the file is missing, damaged, changed, or lacks a key or has one too many: it
+    names the path, says that this is not `name` ("a summary of sequences"), and gives `remedy`.
+    """
+    content = unsealed(path, name, remedy, error)
+    try:
+        if more := content.keys() - {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+            raise msgspec.ValidationError(f"Unknown field `{min(more)}`")
+        return msgspec.convert(content, kind, str_keys=True)
+    except msgspec.ValidationError as unfit:
+        raise error(
+            f"{path}: not {name} of this version ({unfit})", remedy=remedy, path=path
+        ) from None
+
+
+def unsealed(
+    path: Path, name: str, remedy: str, error: type[PlmEmbedError] = StoreError
+) -> dict[str, Any]:
+    """Return the content of a sealed JSON file without its seal. Errors as `read_sealed`."""
+    try:
+        content = json.loads(path.read_bytes())
+        seal = content.pop(SEAL)
+        sound = seal == _digest(content)
+    except FileNotFoundError:
+        raise error(f"{path}: there is no such file", remedy=remedy, path=path) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise error(f"{path}: not {name}, or damaged", remedy=remedy, path=path) from None
+    if not sound:
+        raise error(
+            f"{path}: changed since it was written (its sha256 does not fit)",
+            remedy=remedy,
+            path=path,
+        )
+    return dict(content)
+
+
+def to_plain(record: object) -> dict[str, Any]:
+    """Return a dataclass as JSON gives it back: dictionaries with text as keys, and lists."""
+    # numbers of NumPy have `item`
+    plain = msgspec.to_builtins(record, str_keys=True, enc_hook=lambda number: number.item())
+    content: dict[str, Any] = json.loads(json.dumps(plain))
+    return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
