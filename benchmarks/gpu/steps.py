@@ -48,8 +48,8 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     weights.write(path, {name: tensors[name].cpu() for name in tensors})
     shape = known.architecture, known.layers, known.dim, known.heads, known.max_residues
     manifest = Manifest(
-        known.name, *shape, known.family.file == "fair-esm", known.license, sha256_file(path),
-        path.stat().st_size, Source(known.family.file, ""),
+        known.name, *shape, bool(known.url), known.license, sha256_file(path),
+        path.stat().st_size, Source("fair-esm" if known.url else "tensors", ""),
         attention_dim=known.attention_dim or None,
     )  # fmt: skip
     seal(path.parent, manifest)

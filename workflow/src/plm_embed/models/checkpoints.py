@@ -58,6 +58,8 @@ def files_of(source: Path, model: Model) -> list[Path]:
     folder = source if source.is_dir() else source.parent
     if not source.exists():
         raise _wrong(source, "does not exist. Name the published file or a Hugging Face folder")
+    if source.stem == "adapter_model":
+        raise _adapter(source)
     tokenizer = [folder / model.tokenizer_file] if model.tokenizer_file else []
     if tokenizer and not tokenizer[0].is_file():
         raise _wrong(
@@ -230,8 +232,10 @@ def _wrong(path: Path, problem: str) -> WeightsError:
 def _adapter(source: Path) -> WeightsError:
     folder = source if source.is_dir() else source.parent
     return WeightsError(
-        f"weights: {source} is an adapter (LoRA), not a model. Merge it by PEFT, and name the "
-        "folder that this writes:\n"
+        f"weights: {source} is an adapter (LoRA), not a model. Merge it into its model, and name "
+        "the folder `merged`:\n"
+        "from peft import PeftModel\n"
+        "model = ...  # as it was loaded for training\n"
         f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload()"
         '.save_pretrained("merged")',
         path=source,
@@ -297,6 +301,11 @@ def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
         dim = table.shape[1]
     heads = number(_HEADS)
     contradiction = _contradiction(family, config)
+    for key in () if contradiction else family.required:
+        if key not in config:
+            raise _wrong(
+                source, f"does not say {key}: name a file of fair-esm, or a folder with config.json"
+            )
     if contradiction or (layers, dim, heads or model.heads) != (
         model.layers,
         model.dim,
@@ -321,9 +330,6 @@ def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
             source,
             f"holds {name}, but the model asked for is {model.name} ({model.shape}){why}.\n{hint}",
         )
-    for key in family.required:
-        if key not in config:
-            raise _wrong(source, f"does not say {key}, as its publisher's configuration does")
     # some models have one shape, and only a name can tell them apart
     named = MODELS.get(source.stem if source.is_file() else source.name)
     if named and model.name in MODELS and not named.has_weights_of(model):

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import textwrap
 from pathlib import Path
 
 from plm_embed.errors import WeightsError
@@ -29,9 +30,10 @@ def download(model: Model, folder: Path) -> Path:
             if model.url
             else f"hf download {model.hub} --revision {model.revision} --local-dir {staged}"
         )
+        reason = textwrap.shorten(str(error) or type(error).__name__, 200)
         place = f"{staged}/{model.url.rpartition('/')[2]}" if model.url else staged
         raise WeightsError(
-            f"weights: {model.address} cannot be downloaded: {_first_line(error)}\n"
+            f"weights: {model.address} cannot be downloaded: {reason}\n"
             f"Run again; or run `{command}` where there is a network, and name {place} as `weights`"
         ) from None
 
@@ -75,7 +77,3 @@ def _hub_files(model: Model, folder: Path) -> Path:
         for shard in shard_names(index):
             fetch(shard)
     return folder
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -154,7 +154,7 @@ class Names:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """Models of one architecture and tokenizer.
 

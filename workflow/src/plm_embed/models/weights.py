@@ -34,7 +34,7 @@ class Tensors(Mapping[str, torch.Tensor]):
 
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
-        self._names = dict.fromkeys(self._file.keys())
+        self._names = dict.fromkeys(self._file.keys())  # type: ignore[no-untyped-call]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._file.get_tensor(name)

@@ -64,7 +64,8 @@ PROSTT5 = replace(
     PROTT5,
     name="prostt5",
     architecture="prostt5",
-    tokenizer=replace(PROTT5.tokenizer, prefix=(149,)),  # <AA2fold>: what follows are residues
+    # <AA2fold>: what follows are residues
+    tokenizer=replace(_LETTERS, read_as=_RARE, prefix=(149,)),
     encoder=replace(PROTT5.encoder, rows=150),
 )
 PROSTT5_3DI = replace(
