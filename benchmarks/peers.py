@@ -74,7 +74,7 @@ def engine(
 ) -> Engine:
     source = Source("fair-esm", "")
     shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
-    dropout = model.family.file == "fair-esm"
+    dropout = bool(model.url)
     manifest = Manifest(
         model.name, *shape, dropout, "", "", 0, source, attention_dim=model.attention_dim or None
     )

@@ -62,7 +62,7 @@ def job_line(line: Line, record: Completion, places: dict[str, int], paper: Pape
         (line.wrong if FALLBACK in kernel else line.seen).append(kernel)
     rate = f"{speed:,.0f} tokens/s"
     if paper.planned:
-        rate += f" (on paper {paper.reckoned:,.0f}, in plan {paper.planned:,.0f})"
+        rate += f" (in plan {paper.planned:,.0f})"
     (line.wrong if speed < TOO_SLOW * paper.planned else line.seen).append(rate)
 
 

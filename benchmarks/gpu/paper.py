@@ -1,13 +1,14 @@
-"""How much a model computes here, from the speed of the GPU on paper."""
+"""How much a model computes here, from the speed that `plan` estimates."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
+from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.models.registry import Model
-from plm_embed.planning import costs, gpu_time
+from plm_embed.planning import costs
 
 SECONDS = 15.0
 """Of a job's computing."""
@@ -20,11 +21,10 @@ RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 
 @dataclass(frozen=True)
 class Paper:
-    """Tokens per second of a model on paper and in `plan`, 0 where nothing is known, and how many
-    its job computes.
+    """Tokens per second of a model in `plan`, 0 where nothing is known, and how many its job
+    computes.
     """
 
-    reckoned: float
     planned: float
     tokens: int
 
@@ -33,18 +33,11 @@ def on_paper(model: Model, gpu: str, device: str) -> Paper:
     """By the GPU's name; of sequences as `draw` makes them."""
     few = Counter(map(len, draw(model, 10000)))
     todo, label = costs.work(model, few, LongSequences()), costs.device_label(gpu)
-    planned = next(
-        (speed.tokens_per_second or 0.0 for speed in costs.estimates(model, todo, "auto")
-         if speed.device == label),
-        0.0,
-    )  # fmt: skip
-    if not planned:
-        return Paper(0.0, 0.0, LEAST[device])
-    dtype = costs.gpu_table()["gpus"][label]["auto"]
-    at = gpu_time.rates(costs.gpu_table(), label, dtype)
-    size = 2 if dtype.endswith("16") else 4
-    seconds = gpu_time.seconds_per_token(model, todo.tokens / todo.sequences, size, at)
-    return Paper(1 / seconds, planned, max(LEAST[device], round(SECONDS * planned)))
+    try:
+        planned = costs.estimated(label, model, todo, "auto").tokens_per_second
+    except ConfigError:
+        return Paper(0.0, LEAST[device])
+    return Paper(planned, max(LEAST[device], round(SECONDS * planned)))
 
 
 def seconds_of(model: Model, paper: Paper) -> float:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
-from plm_embed.inference import prepare_weights as preparation
+from plm_embed.inference import weights as preparation
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion
 from plm_embed.keys import key

@@ -81,9 +81,6 @@ KINDS = [
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
     *_before("gather", *_SEQUENCES, *_STORE),
     *_before(
-        "compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]
-    ),
-    *_before(
         "validate",
         *_RESULTS,
         *_SEQUENCES,
@@ -99,7 +96,6 @@ KINDS = [
         ("record of weights", f"{VECTORS}/weights.json"),
         # who looks at a report sees what is not there, or is another campaign's
         ("completion records", f"{VECTORS}/embedded/*.json", "", {"flip": 2, "truncate": 1}),
-        ("plan", f"{VECTORS}/plan.json", "", {"flip": 2, "truncate": 1}),
         _SUMMARY[:2],
         ("checksums", f"{VECTORS}/checksums.sha256"),
     ),

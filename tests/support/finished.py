@@ -15,8 +15,6 @@ from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
 from plm_embed.models.manifest import write_manifest
 from plm_embed.models.registry import MODELS
-from plm_embed.planning.costs import Speed, Work
-from plm_embed.planning.forecast import Forecast, Plan, write_plan
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
@@ -78,34 +76,6 @@ def finished_campaign(root: Path) -> Path:
         checksums=model / "checksums.sha256",
     )
     assert not problems
-    plan = Plan(
-        made="2026-01-01T00:00:00+00:00",
-        model=MODEL,
-        weights="",
-        verified=True,
-        counted="",
-        records=150,
-        accepted=140,
-        unique=129,
-        residues=39_565,
-        lengths={},
-        stored=None,
-        reused=None,
-        todo=Work(sequences=129, tokens=39_823, flops=1e12),
-        forecasts=tuple(
-            Forecast(Speed(device, 1000.0, "measured here", ""), 0.01) for device in devices(model)
-        ),
-        device="",
-        local_hours=None,
-        bytes={"master": 35_000, "store": 60_000},
-        free_bytes=0,
-        site="",
-        recognized="",
-        missing="",
-        proposals=(),
-        command=(),
-    )
-    write_plan(model / "plan.json", plan)
     return folder
 
 
@@ -117,7 +87,3 @@ def note(model: Path, bucket: str, workers: int = 1, **fields: Any) -> None:
     ended = datetime.now(UTC).isoformat(timespec="milliseconds")
     beat = replace(beat, **{"ended": ended, "workers": beats, **fields})
     write_heartbeat(heartbeat_path(store, bucket), beat)
-
-
-def devices(model: Path) -> list[str]:
-    return sorted({run.device for run in collect(model.parent).runs})

@@ -173,7 +173,7 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     comes next.
 
     start: only inputs and checkpoint; half: embed was killed when one bucket was done and parts of
-    another were written; compacted: gather is next, and parts were merged; read: all done.
+    another were written; read: all done.
     """
     _begin(root / "start", seed)
 
@@ -184,15 +184,9 @@ def make_stages(root: Path, seed: int = 1) -> Path:
         return root / stage
 
     go_on("start", "deduplicate", "weights")
-    planned = go_on("deduplicate", "embed", "deduplicate")
-    _succeed(planned, run_command(planned, ["plan", "--configfile", "config/config.yaml"]))
+    go_on("deduplicate", "embed", "deduplicate")
     go_on("embed", "gather", "embed")
     _half_embedded(go_on("gather", "half"))
-    compacted = go_on("gather", "compacted")
-    _succeed(compacted, run_command(compacted, ["compact", f"{VECTORS}/store"]))
-    _succeed(
-        compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"])
-    )
     go_on("gather", "validate", "gather")
     finished = go_on("validate", "read", "validate", "report")
     _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))

@@ -17,9 +17,7 @@ from plm_embed.jobs.completion_record import read_completion, write_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
-from plm_embed.planning.forecast import read_plan, write_plan
 from plm_embed.sequences.summary import read_summary, write_summary
-from plm_embed.store.replaced import read_note
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
 
@@ -73,13 +71,6 @@ KINDS = [
         ),
     ),
     Kind(
-        "compacted",
-        "a.json",
-        "a note of compact",
-        "delete it and .*run the campaign again",
-        read_note,
-    ),
-    Kind(
         "validation",
         "validation.json",
         "a report of validate",
@@ -87,7 +78,6 @@ KINDS = [
         read_validation,
         write_validation,
     ),
-    Kind("plan", "plan.json", "a plan", "remove it, and run this again", read_plan, write_plan),
 ]
 
 

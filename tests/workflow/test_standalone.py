@@ -231,7 +231,7 @@ def test_deduplicate_and_plan(commands: Path, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     done = run(tmp_path, commands, "deduplicate", "some.fasta", "--output", "sequences")
     assert done.returncode == 0, done.stderr
-    for options in (["--lengths", "lengths.txt", "--device", "A100"], ["--site", "perlmutter"]):
+    for options in (["--lengths", "lengths.txt", "--device", "A100"], ["--profile", "pbs"]):
         done = run(tmp_path, commands, "plan", "--configfile", "my.yaml", *options)
         assert done.returncode == 0, done.stderr
         assert "A100" in done.stdout

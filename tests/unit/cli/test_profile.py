@@ -11,10 +11,8 @@ import yaml
 pytestmark = pytest.mark.workflow  # whole dry runs
 
 CONFIG = "ClusterName             = bed\n"
-ONE = "cpu*|up|2-00:00:00|40|(null)\ngpu|up|1-00:00:00|8|gpu:a100:4(S:0-1)\n"
-SEVERAL = (
-    ONE.replace("cpu*", "cpu") + "big|up|infinite|2|gpu:h100:8,gpu:v100:1\nold|down|1:00|1|(null)\n"
-)
+ONE = "cpu*|up|(null)\ngpu|up|gpu:a100:4(S:0-1)\n"
+SEVERAL = ONE.replace("cpu*", "cpu") + "big|up|gpu:h100:8,gpu:v100:1\nold|down|(null)\n"
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion_record import Skipped, read_completion
+from plm_embed.store.parts import write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import write_part
 from support.campaigns import (
     DIM,
     MEAN,

@@ -31,9 +31,7 @@ def memory(model: Model) -> str:
 def speed(model: Model) -> str:
     """Sequences per second on an A100, to two digits."""
     work = costs.work(model, {LETTERS: 1}, LongSequences())
-    (a100,) = [one for one in costs.estimates(model, work, "auto") if one.device == "A100"]
-    assert a100.tokens_per_second
-    rate = a100.tokens_per_second / work.tokens
+    rate = costs.estimated("A100", model, work, "auto").tokens_per_second / work.tokens
     return f"{round(rate, 1 - floor(log10(rate))):,.0f}"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.plans import DEMO
+DEMO = Path(__file__).parents[3] / "config" / "demo"
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
-from plm_embed.store.compact import compact
-from plm_embed.store.part_name import part_names
+from plm_embed.store.store import part_names
 from support.campaigns import (
     DIM,
     EVERYTHING,
@@ -286,12 +285,3 @@ def test_bits_that_flip_in_what_describes_a_master_end_in_words(
             assert embeddings.by_key(KEYS[:2]).shape == (2, DIM)
             assert embeddings.per_residue_by_key(KEYS[0]).shape[1] == DIM
             assert embeddings.metadata and len(embeddings.lengths) == len(KEYS)
-
-
-def test_a_store_that_is_compacted_is_to_be_opened_again(tmp_path: Path) -> None:
-    made = make_campaign(tmp_path)
-    with plm_embed.open(made.store) as store:
-        compact(made.store, 10_000_000, 0)
-        for read in (lambda: store.by_key([next(iter(store))]), lambda: store.lengths):
-            with pytest.raises(PlmEmbedError, match=r"has replaced it .*; open the store again"):
-                read()

@@ -49,8 +49,6 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "51 of them (28.3 %) repeat a sequence",
         "3 of 3 buckets are finished",
         "upper cased",
-        "sequences to compute 129 129 1.00",
-        "hours on",
         "3 jobs, started 5 times; 1 failed; 1 without an end",
         "1 kWh, by the counters of the GPUs in 2 of 5 attempts",
         "nothing: every vector was computed",
@@ -75,9 +73,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize(
-    "missing", ["validation.json", "plan.json", "master_esm2_embeddings.h5", ""]
-)
+@pytest.mark.parametrize("missing", ["validation.json", "master_esm2_embeddings.h5", ""])
 def test_an_unfinished_campaign_has_what_there_is(
     results: Path, tmp_path: Path, missing: str
 ) -> None:

@@ -11,9 +11,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from plm_embed.io.json_files import read_sealed
 from plm_embed.keys import bucket_bounds
-from plm_embed.store.replaced import PartInfo, PartList, Replacement, current_parts, write_note
+from plm_embed.store.store import PartList
 
 BUCKETS, PARTS = 300, 2000
 
@@ -67,14 +66,3 @@ def test_one_listing_serves_all_buckets_and_finds_every_part(parts: Path) -> Non
         first, last = f"{low >> 32:08x}", f"{(high - 1) >> 32:08x}"
         wanted = [name for name in names if name[:8] <= last and first <= name[9:17]]
         assert [path.name for path in chosen] == wanted
-
-
-def test_a_note_of_compact_is_read_once_for_all_buckets(parts: Path) -> None:
-    names = sorted(path.name for path in parts.iterdir())
-    by = PartInfo(names[0], 3, 0, "0" * 64)
-    write_note(parts.parent, Replacement(replaced=tuple(names[1:]), by=(by,)))
-    with patch("plm_embed.store.replaced.read_sealed", wraps=read_sealed) as read:
-        for name in names[1 : BUCKETS + 1]:
-            assert current_parts([PartInfo(name, 3, 0, "1" * 64)], parts.parent) == (by,)
-    assert read.call_count == 1
-    assert PartList(parts).all() == [parts / names[0]]

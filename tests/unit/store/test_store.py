@@ -15,9 +15,8 @@ import pytest
 from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.keys import key
 from plm_embed.reading.store_vectors import StoreVectors
-from plm_embed.store.parts import read_part
-from plm_embed.store.store import Store, read_fingerprint
-from plm_embed.store.write_parts import write_part
+from plm_embed.store.parts import read_part, write_part
+from plm_embed.store.store import PartList, Store, read_fingerprint
 from support.campaigns import DIM, MEAN, part_rows, publish
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]
@@ -59,7 +58,12 @@ def test_parts_are_chosen_by_name_alone(store: Store) -> None:
         (store.parts_folder / name).write_bytes(b"never opened")
 
     def chosen(first: str, last: str) -> list[str]:
-        return [path.name for path in store.parts(first.ljust(64, "0"), last.ljust(64, "0"))]
+        return [
+            path.name
+            for path in PartList(store.parts_folder).between(
+                first.ljust(64, "0"), last.ljust(64, "0")
+            )
+        ]
 
     assert chosen("0", "f") == names
     assert chosen("1", "2") == names[1:]

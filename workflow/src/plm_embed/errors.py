@@ -114,7 +114,7 @@ EXTRAS = {
     "faiss": ("faiss-cpu", "faiss"),
     "jinja2": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),
-    "requests": ("requests", "embed"),
+    "huggingface_hub": ("huggingface_hub", "embed"),
     "safetensors": ("safetensors", "embed"),
     "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),

@@ -1,7 +1,6 @@
 """The commands that compute: weights and embed."""
 
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -159,16 +158,16 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store \\
         --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
 """
-    from plm_embed.jobs.gpus import taken, visible_gpus
+    from plm_embed.jobs.gpus import take_gpus, visible_gpus
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.jobs.nodes import job_id, node_number
     from plm_embed.sequences.summary import check_present
 
     check_present(bucket)
     if MATRICES.intersection(settings.pooling):
-        from plm_embed.planning.sizes import announce
+        from plm_embed.planning.costs import check_per_residue
 
-        announce(bucket, weights_folder, settings)
+        check_per_residue(bucket, weights_folder, settings)
     on_cpu = settings.device == "cpu"
     if gpu_required and not on_cpu:
         settings = replace(settings, device="cuda")
@@ -185,8 +184,9 @@ def embed(
         node=node_number(node) if share else 0,
         share=share,
     )
-    with nullcontext() if on_cpu else taken(workers):
-        embed_bucket(job, settings)
+    if not on_cpu:
+        take_gpus(workers)
+    embed_bucket(job, settings)
 
 
 COMMANDS = (weights, embed)

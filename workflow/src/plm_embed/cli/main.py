@@ -62,7 +62,7 @@ SECTIONS = {
     "Plan and run": {"plan": "show", "run": "run", "profile": "profile"},
     "Look": {"watch": "show", "summary": "show", "report": "show"},
     "Use the result": dict.fromkeys(("search", "index", "export", "diff"), "reading"),
-    "Store": {"import": "store", "compact": "store"},
+    "Store": {"import": "store"},
     "Single steps, which the workflow calls": {
         "weights": "embed",
         "deduplicate": "sequences",

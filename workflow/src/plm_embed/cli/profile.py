@@ -1,10 +1,14 @@
 """The command that writes a profile of Snakemake for the cluster that it is called on."""
 
+import getpass
+import re
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import yaml
@@ -13,6 +17,8 @@ from plm_embed.cli.options import PATH
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.files import read_shipped
 from plm_embed.io.terminal import printable, say
+from plm_embed.program import program
+from plm_embed.workflow.call import CLONE
 
 _SBATCH = {
     "slurm_account": "--account",
@@ -21,6 +27,9 @@ _SBATCH = {
     "constraint": "--constraint",
 }
 _WRITTEN = "# Written by `plm-embed profile"
+_GPU = re.compile(r"gpu(?::(?P<type>[^:,()\s]+))?:\d+(?=[(,\s]|$)")
+_SECONDS = 30.0
+"""In which a scheduler's command has to answer."""
 
 
 @click.command()
@@ -45,18 +54,15 @@ def profile(scheduler: str | None, output: Path | None, **given: str) -> None:
       plm-embed profile slurm --account lab --queue gpu > my_cluster/profile.yaml
       plm-embed run proteins.fasta --model esm2_8m --profile my_cluster
     """
-    from plm_embed.cli.campaign_run import CLONE
-    from plm_embed.sites.recognize import scheduler_here
-
-    scheduler = scheduler or scheduler_here()
+    submit = {"pbs": "qsub", "slurm": "sbatch"}
+    scheduler = scheduler or next((name for name in submit if shutil.which(submit[name])), None)
     if not scheduler:
         raise ConfigError(
             "profile: there is neither sbatch nor qsub here", remedy="run it where you submit"
         )
     shipped = {"slurm": "slurm", "pbs": "generic-pbs"}[scheduler]
     made: dict[str, Any] = read_shipped(CLONE / "profiles" / shipped / "profile.yaml")
-    embed = made["set-resources"]["embed"]
-    embed |= _quoted({"scratch": given["scratch"]})
+    made["set-resources"]["embed"] |= _quoted({"scratch": given["scratch"]})
     (_add_slurm if scheduler == "slurm" else _add_pbs)(made, given)
     words = printable(shlex.join(sys.argv[2:]))
     text = f"{_WRITTEN} {words}`. The lines: profiles/README.md.\n"
@@ -71,36 +77,70 @@ def profile(scheduler: str | None, output: Path | None, **given: str) -> None:
         )
     output.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    click.echo(f"{path}: now plm-embed run ... --profile {shlex.quote(str(output))}", err=True)
+    click.echo(f"{path}: now {program()} run ... --profile {shlex.quote(str(output))}", err=True)
+
+
+class _Partition(NamedTuple):
+    name: str
+    default: bool
+    gpus: bool
+    types: tuple[str, ...]
+    """Of its GPUs."""
+
+
+def _partitions() -> list[_Partition]:
+    """Return the partitions that are up, from a line for each kind of node in each."""
+    kinds: dict[str, list[str]] = {}
+    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G"):
+        name, up, resources = line.strip().split("|")
+        if up == "up":
+            kinds.setdefault(name, []).append(resources)
+    found = []
+    for name, nodes in kinds.items():
+        gpus = [match for resources in nodes for match in _GPU.finditer(resources)]
+        types = tuple(dict.fromkeys(match["type"] for match in gpus if match["type"]))
+        found.append(_Partition(name.rstrip("*"), name.endswith("*"), bool(gpus), types))
+    return found
+
+
+def _accounts() -> list[str]:
+    """Return the accounts that the user may charge; none where there is no accounting."""
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    try:
+        lines = _answer(*asked, "where", f"user={getpass.getuser()}", "format=account")
+    except ConfigError:
+        return []
+    return sorted({line.strip() for line in lines if line.strip()})
 
 
 def _add_slurm(made: dict[str, Any], given: Mapping[str, str]) -> None:
     """Add partitions, account and type of GPU. ConfigError for what SLURM does not have."""
-    from plm_embed.sites import slurm
-
-    lines = slurm.partition_lines()
-    site = slurm.site_of(lines)
+    partitions, yours = _partitions(), _accounts()
+    with_gpus = [one for one in partitions if one.gpus]
+    if not with_gpus:
+        raise ConfigError(
+            "sinfo: no partition that is up has GPUs", remedy="see profiles/README.md"
+        )
+    usual = next((one.name for one in with_gpus if one.default), "")
     queue = given["queue"] or _one(
-        "partition with GPUs", "--queue", [*site["queues"]], site["default_queue"] or ""
+        "partition with GPUs", "--queue", [one.name for one in with_gpus], usual
     )
-    yours = slurm.accounts()
     # sbatch may not check it
     if given["account"] and yours and given["account"].lower() not in yours:
         raise ConfigError(f"--account {given['account']}: yours are {', '.join(yours)}")
     account = given["account"] or _one("account", "--account", yours)
-    types = slurm.gpu_types(lines, queue)
+    types = [kind for one in with_gpus if one.name == queue for kind in one.types]
     kind = given["gpu_type"]
     if not kind and types and _terminal():
         kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
-    others, default = slurm.without_gpus(lines)
     cpu_queue = given["cpu_queue"]
-    if not (cpu_queue or default):
+    if not cpu_queue and not any(one.default for one in partitions):
+        others = [one.name for one in partitions if not one.gpus]
         cpu_queue = _one("partition of jobs without GPUs", "--cpu-queue", others or [queue])
     embed, others_ask = made["set-resources"]["embed"], made["default-resources"]
     others_ask |= _quoted({"slurm_account": account, "slurm_partition": cpu_queue})
-    embed |= _quoted(
-        {"slurm_partition": queue, "gpu_model": kind, "constraint": given["constraint"]}
-    )
+    constraint = given["constraint"]
+    embed |= _quoted({"slurm_partition": queue, "gpu_model": kind, "constraint": constraint})
     for resources in (others_ask | embed, others_ask):
         options = [
             f"{word}={str(resources[key]).strip(chr(39))}"
@@ -109,19 +149,24 @@ def _add_slurm(made: dict[str, Any], given: Mapping[str, str]) -> None:
         ]
         if resources["gpu"]:
             options.append(f"--gpus={kind}:{resources['gpu']}".replace("=:", "="))
-        if words := slurm.refusal(options):
+        try:
+            _answer("sbatch", "--test-only", "--nodes=1", "--time=1", *options, "--wrap=true")
+        except ConfigError as error:
+            words = shlex.join(options)
             raise PlmEmbedError(
-                f"SLURM refuses a job with this profile ({shlex.join(options)}): {words}"
-            )
+                f"SLURM refuses a job with this profile ({words}): {error}"
+            ) from None
 
 
 def _add_pbs(made: dict[str, Any], given: Mapping[str, str]) -> None:
     """Add queue and account. ConfigError for a queue that PBS does not have."""
-    from plm_embed.sites import pbs
-
     queue, account = given["queue"], given["account"]
     if queue or _terminal():
-        known = pbs.queues()
+        known = []
+        blocks = re.split(r"^Queue: ", "\n".join(_answer("qstat", "-Q", "-f")), flags=re.MULTILINE)
+        for block in blocks[1:]:
+            starts = block.count("enabled = True") == block.count("started = True") == 1
+            known += [block.splitlines()[0].strip()] if starts else []
         queue = queue or _prompt("queue, empty for the server's", ["", *known], "")
         if queue and queue not in known:
             raise ConfigError(f"--queue {queue}: PBS has {', '.join(known)}", key="--queue")
@@ -131,12 +176,25 @@ def _add_pbs(made: dict[str, Any], given: Mapping[str, str]) -> None:
     made |= {key: value for key, value in named.items() if value}
 
 
+def _answer(*command: str) -> list[str]:
+    """Return the lines that a scheduler's command prints. ConfigError without an answer."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{command[0]}: {error}", remedy="run it where you submit") from None
+    if done.returncode:
+        raise ConfigError(done.stderr.strip() or f"{command[0]} failed ({done.returncode})")
+    return done.stdout.splitlines()
+
+
 def _quoted(values: Mapping[str, str]) -> dict[str, str]:
     """Return what was named, in quotes: Snakemake takes bare words for expressions."""
     return {key: repr(value) for key, value in values.items() if value}
 
 
-def _one(words: str, option: str, choices: list[str], default: str = "") -> str:
+def _one(words: str, option: str, choices: Sequence[str], default: str = "") -> str:
     """Return the only choice, or the answer. ConfigError where nobody can be asked."""
     if len(choices) < 2:
         return "".join(choices)
@@ -149,7 +207,7 @@ def _one(words: str, option: str, choices: list[str], default: str = "") -> str:
     return default
 
 
-def _prompt(words: str, choices: list[str], default: str) -> str:
+def _prompt(words: str, choices: Sequence[str], default: str) -> str:
     kind = click.Choice(choices) if choices else str
     return str(click.prompt(words, default=default, type=kind, err=True))
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -46,41 +47,16 @@ def watch(results: Path, once: bool) -> None:
     help="Other values for keys of the configuration, as for snakemake.",
 )
 @click.option(
-    "--site",
+    "--profile",
     default="",
-    help="polaris, perlmutter; slurm: what sinfo says here; or a "
-    "YAML file like executors/pbs has. "
-    "Without it, the configuration's, or the one that is recognized here.",
+    help="Where jobs will run: slurm, pbs ..., or a folder. Without it, on this machine.",
 )
-@click.option("--queue", default="", help="Queue of the site; without it, its default one.")
 @click.option(
     "--device",
-    default="",
-    help="Device to plan for, such as A100; without it, the site's or the one here.",
-)
-@click.option(
-    "--gpus",
-    type=click.Choice(["here", "all"]),
-    default="here",
-    help="The GPUs to show: those of this machine or of the site, or all that are known.",
-)
-@click.option(
-    "--measure",
-    is_flag=True,
-    help="Try some of the sequences on the device that is here, for half a minute.",
-)
-@click.option(
-    "--threads",
-    default=1,
-    type=click.IntRange(1),
-    help="CPU threads of each worker, for --measure.",
-)
-@click.option(
-    "--workers",
-    default=0,
-    type=click.IntRange(0),
-    help="Embed jobs that will run here at a time, for --measure; 0: one "
-    "per GPU, without GPUs one per core.",
+    "devices",
+    multiple=True,
+    help="Device to plan for, such as A100; more of them are compared. Without it, the profile's "
+    "gpu_model (else an A100), or what is here.",
 )
 @click.option(
     "--lengths",
@@ -92,75 +68,48 @@ def watch(results: Path, once: bool) -> None:
     "--elsewhere",
     multiple=True,
     type=EXISTING,
-    help="Folder of completion records (results/MODEL/embedded) of another "
-    "campaign with this model (repeatable).",
+    help="Folder of completion records (results/MODEL/embedded) of another campaign with this "
+    "model, for the speed (repeatable).",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the plan as JSON, a document for each model.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     *,
     more: tuple[str, ...],
     configfile: Path | None,
     settings: tuple[str, ...],
-    site: str,
-    queue: str,
-    device: str,
-    gpus: str,
-    measure: bool,
-    threads: int,
-    workers: int,
+    profile: str,
+    devices: tuple[str, ...],
     lengths: Path | None,
     elsewhere: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Estimate what a campaign will cost before it runs.
 
-    It tells what is in the input, the hours on this machine or the GPU-hours at a site, the
-    submissions, the bytes with those of the weights, and the command.
-
-    The plan of each model is kept as plan.json in its folder, and the report compares it with what
-    happened. Once vectors of the model are stored, a plan is only shown.
+    It tells what is in the input and what is left to compute, the time, the number of buckets that
+    makes jobs of good length, the bytes, and the command.
 
     \b
     Example:
-      plm-embed plan --configfile my_config.yaml --site polaris
+      plm-embed plan --configfile my_config.yaml --profile slurm --device H100
     """
     from plm_embed.io.console import Terminal
-    from plm_embed.io.json_files import to_plain
-    from plm_embed.planning import plan as planning
-    from plm_embed.planning.forecast import PLAN, write_plan
-    from plm_embed.planning.plan_view import show
+    from plm_embed.planning.plan import plan as run
+    from plm_embed.planning.show import show
 
     if more and not settings:
         raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
-    question = planning.Question(
-        configfile=configfile,
-        settings=(*settings, *more),
-        site=site,
-        queue=queue,
-        device=device,
-        all_gpus=gpus == "all",
-        measure=measure,
-        threads=threads,
-        workers=workers,
-        elsewhere=elsewhere,
+    made = run(
+        configfile,
+        (*settings, *more),
+        profile=profile,
+        devices=devices,
         lengths=lengths,
+        elsewhere=elsewhere,
     )
-    plans = planning.plan(question)
-    results = Path(question.config["results"])
-    for found in plans:
-        kept = results / found.model / PLAN
-        # one by made-up lengths is of no campaign
-        if lengths is None and not (found.stored and kept.exists()):
-            write_plan(kept, found)
     if as_json:
-        say("\n".join(json.dumps(to_plain(found), indent=2) for found in plans))
+        say(json.dumps(asdict(made), indent=2, default=str))
     else:
-        show(plans, Terminal(highlight=False))
+        show(made, Terminal(highlight=False))
 
 
 @click.command(cls=ColumnarStep)

@@ -1,4 +1,4 @@
-"""Commands about stores: tidy one, make one of the vectors of another program."""
+"""The command that makes a store of the vectors of another program."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,37 +11,6 @@ from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.tables import Table
-
-
-@click.command()
-@click.argument("store", type=EXISTING)
-@click.option(
-    "--part-mb", default=1000, type=click.IntRange(1), help="Size that merged parts should have."
-)
-@click.option(
-    "--keep-hours",
-    default=24.0,
-    type=click.FloatRange(0),
-    help="How long replaced parts stay for readers.",
-)
-def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
-    """Merge the small parts of a store into large ones. Safe while others read it and jobs publish.
-
-    Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after
-    that removes them. Until then the store takes twice the space of what was merged. Nothing else
-    has to be done: completion records stay true.
-
-    \b
-    Example:
-      plm-embed compact results/esm2_t33_650M_UR50D/store
-    """
-    from plm_embed.store.compact import compact as run
-
-    done = run(store, 1_000_000 * part_mb, keep_hours)
-    say(
-        f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts "
-        f"removed ({done.freed / 1e6:,.1f} MB)"
-    )
 
 
 @click.command("import")
@@ -144,4 +113,4 @@ def import_(
         say(f"  {count:,} left out: {reason}")
 
 
-COMMANDS = (import_, compact)
+COMMANDS = (import_,)

@@ -1,29 +1,42 @@
-"""What embedding costs: tokens and floating-point operations of a set of lengths, and the speeds to
-divide them by.
-"""
+"""What embedding costs: tokens, the speeds to divide them by, and bytes."""
 
+import logging
+import math
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal
+from typing import Any
 
-from plm_embed.fingerprint import ComputeDtype, LongSequences
+import numpy as np
+
+from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import MATRICES, LongSequences, storage_bytes
+from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.jobs.completion_record import Completion, completion_records
+from plm_embed.jobs.completion_record import Completion
+from plm_embed.kernels.cpu import cpu_name
+from plm_embed.models.family import Family
+from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import Model
-from plm_embed.planning import gpu_time
-from plm_embed.sequence_windows import spans
+from plm_embed.sequence_windows import spans, stored_residues
+from plm_embed.sequences.summary import known_summary
 
+log = logging.getLogger(__name__)
 _SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
-Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
+BYTES_PER_ROW = 108
+"""Of a vector's key, length, number of windows and checksums."""
+BYTES_PER_RECORD = 80
+"""Of a record in each of members, index and records.parquet: key, id, a line of header."""
+BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
+"""Of a bucket's file: the key, and residues as Parquet packs those of proteins."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the model has to do: sequences, tokens (special ones included) and floating-point
+    """What a model has to do: sequences, tokens (special ones included), floating-point
     operations.
     """
 
@@ -34,26 +47,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the
-    number is from.
-
-    startup: seconds until the first batch (libraries, weights, self-test), where they were
-    measured. workers: how many work beside each other on this machine, each this fast. how: in few
-    words, what an estimate multiplies. here: whether this machine has the device.
-    """
+    """Tokens per second of one device, and where the number is from, in words."""
 
     device: str
-    tokens_per_second: float | None
-    basis: Basis
-    why: str
-    startup: float = 0.0
-    workers: int = 1
-    how: str = ""
-    here: bool = False
+    tokens_per_second: float
+    basis: str
 
 
 def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:
-    """Of sequences given by their number by length, under the policy for long ones."""
+    """Return the work of sequences that are given by their number by length."""
     sequences = tokens = 0
     flops = 0.0
     for length, count in lengths.items():
@@ -64,103 +66,69 @@ def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Wor
     return Work(sequences, tokens, flops)
 
 
-def flops_per_token(model: Model, tokens: int) -> float:
-    """Of one token among `tokens`: 2 per weight of a layer's matrices, and for its attention 4 L
-    times the width of all heads.
+def flops_per_token(model: Model, tokens: float) -> float:
+    """Return the floating-point operations of one token among `tokens`: 2 per weight of a layer's
+    matrices, and for its attention 4 L times the width of all heads.
     """
     return float(2 * model.parameters + model.layers * 4 * tokens * model.inner)
 
 
-def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:
-    """Speeds of the GPUs in gpus.yaml, from the reckoned times of their kernels."""
-    return [estimate(name, model, todo, dtype) for name in gpu_table()["gpus"]]
-
-
-def estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> Speed:
-    """The speed of one GPU of gpus.yaml, or of a slice of it, by its short name."""
-    gpu = known_gpu(name)
-    if gpu is None:
-        return Speed(name, None, "not known", "nothing is known of this GPU: try --measure")
-    table = {**gpu_table(), "gpus": {name: gpu}}
-    used: ComputeDtype = gpu["auto"] if dtype == "auto" else dtype
-    peak = gpu["peaks"].get(used)
-    if peak is None:
-        return Speed(name, None, "not known", f"it is not made for {used}")
-    size = 2 if used in ("bfloat16", "float16") else 4
-    needed = model.parameters * size / 1e9
-    if needed > gpu["memory_gb"]:
-        return Speed(
-            name,
-            None,
-            "not known",
-            f"its {gpu['memory_gb']} GB do not hold the weights, {needed:,.1f} GB in {used}",
-        )
-    if not todo.tokens:
-        return Speed(name, None, "not known", "there is nothing to compute")
-    rates, common = gpu_time.rates(table, name, used), table["kernels"]
-    seconds = gpu_time.seconds_per_token(model, _mean_keys(model, todo), size, rates)
-    seconds = seconds / common["reserve"] + common["host"] * todo.sequences / todo.tokens
-    flops = todo.flops / todo.tokens
-    return Speed(
-        name,
-        1 / seconds,
-        "estimated",
-        f"{gpu['peak_source']}; {gpu['kernels_source']}",
-        how=f"{flops / seconds / 1e12:.3g} of {peak:.4g} TFLOP/s ({used}), kernel by kernel",
-    )
-
-
-def _mean_keys(model: Model, todo: Work) -> float:
-    """Keys of a token's attention: what `flops_per_token` counts, the other way round."""
-    attention = todo.flops / todo.tokens - 2 * model.parameters
-    return attention / (model.layers * 4 * model.inner)
-
-
-def measured(
-    model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, basis: Basis
-) -> list[Speed]:
-    """Speeds by device from a folder's completion records of `model`, and of `dtype` unless that is
-    auto.
-
-    Devices go by their short names. startup: the median over the jobs of what was not spent on
-    tokens.
+def measured(model: str, dtype: str, records: Iterable[Completion], place: str) -> list[Speed]:
+    """Return the speed of each device from the completion records of a model, in one dtype unless
+    that is auto. The time until a job's first batch is not in it.
     """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    records: dict[str, list[Completion]] = {}
-    for record in completion_records(folder):
+    for record in records:
         computed = record.fingerprint
         fits = computed.model == model and dtype in ("auto", computed.compute_dtype)
         if fits and record.tokens and record.tokens_per_second:
             device = device_label(record.worker.device, record.worker.threads)
             tokens[device] = tokens.get(device, 0) + record.tokens
-            seconds[device] = seconds.get(device, 0.0) + record.tokens / record.tokens_per_second
-            records.setdefault(device, []).append(record)
+            spent = record.tokens / record.tokens_per_second
+            seconds[device] = seconds.get(device, 0.0) + spent
     return [
-        Speed(
-            device=device,
-            tokens_per_second=tokens[device] / seconds[device],
-            basis=basis,
-            why=f"{len(found):,} completion records in {folder}",
-            startup=_startup(found),
-        )
-        for device, found in records.items()
+        Speed(device, count / seconds[device], f"measured: {place}")
+        for device, count in tokens.items()
     ]
 
 
-def _startup(records: Iterable[Completion]) -> float:
-    """Return the seconds that a job with one worker took besides its tokens; 0 if none is known."""
-    spared = [
-        record.seconds - record.tokens / record.tokens_per_second
-        for record in records
-        if record.tokens_per_second and len(record.workers) == 1
-    ]
-    return max(0.0, median(spared)) if spared else 0.0
+def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
+    """Return the speed of a GPU of gpus.yaml, of a slice of one, or of a core of this CPU.
+
+    Raises ConfigError for a device that is not known, or cannot hold or compute the model.
+    """
+    table, gpu = gpu_table(), known_gpu(device)
+    flops = todo.flops / todo.tokens
+    if device == cpu_label():
+        if dtype not in ("auto", "float32"):
+            raise _unfit(device, f"its speed in {dtype} is not known")
+        rate, share = _matrix_rate(), table["cpu_efficiency"]
+        basis = f"estimated: {share:.0%} of {rate / 1e9:,.0f} GFLOP/s, tried just now"
+        return Speed(device, share * rate / flops, basis)
+    if gpu is None:
+        raise _unfit(device, f"not known; known are {', '.join(table['gpus'])}")
+    used = gpu["auto"] if dtype == "auto" else dtype
+    if used not in gpu["peaks"]:
+        raise _unfit(device, f"it is not made for {used}")
+    needed = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
+    if needed > gpu["memory_gb"]:
+        memory = gpu["memory_gb"]
+        raise _unfit(device, f"its {memory} GB do not hold the weights, {needed:,.1f} GB in {used}")
+    peak, share = gpu["peaks"][used] * 1e12, gpu.get("efficiency", table["efficiency"])
+    seconds = flops / (share * peak) + table["sequence_seconds"] * todo.sequences / todo.tokens
+    basis = f"estimated: {share:.0%} of {peak / 1e12:.4g} TFLOP/s in {used}"
+    return Speed(device, 1 / seconds, basis)
+
+
+def _unfit(device: str, why: str) -> ConfigError:
+    remedy = "name another one, such as --device A100"
+    return ConfigError(f"--device: {device}: {why}", key="--device", remedy=remedy)
 
 
 def device_label(device: str, threads: int | None = None) -> str:
-    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB', 'A100 MIG 1g.5gb' for a slice of it; a
-    CPU's name with the number of its threads.
+    """Return a short name: 'A100' for 'NVIDIA A100-SXM4-40GB', 'A100 MIG 1g.5gb' for a slice of it;
+    a CPU's name with the number of its threads.
     """
     for name, gpu in gpu_table()["gpus"].items():
         if re.search(rf"\b{gpu['match']}\b", device):
@@ -169,26 +137,79 @@ def device_label(device: str, threads: int | None = None) -> str:
     return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
 
 
+def cpu_label() -> str:
+    """Return the short name of a core of this machine."""
+    return device_label(cpu_name(), 1)
+
+
 def known_gpu(label: str) -> dict[str, Any] | None:
-    """What gpus.yaml says of a GPU, or what follows from it for a slice of one (MIG)."""
+    """Return the entry of gpus.yaml for a GPU, or what follows from it for a slice (MIG)."""
     table = gpu_table()
-    name, _, profile = label.partition(" MIG ")
-    gpu: dict[str, Any] | None = table["gpus"].get(name)
+    gpu: dict[str, Any] | None = table["gpus"].get(label.partition(" MIG ")[0])
     piece = _SLICE.search(label)
-    if gpu is None or not profile or not piece:
+    if gpu is None or piece is None:
         return gpu
-    share = table["kernels"]["slice"] * int(piece["sevenths"]) / 7
-    memory = int(piece["memory"])
-    return {
-        **gpu,
-        "memory_gb": memory,
-        "peaks": {dtype: share * peak for dtype, peak in gpu["peaks"].items()},
-        "bandwidth": gpu["bandwidth"] * min(1, memory / gpu["memory_gb"]),
-    }
+    share = table["slice"] * int(piece["sevenths"]) / 7
+    peaks = {dtype: share * peak for dtype, peak in gpu["peaks"].items()}
+    return {**gpu, "memory_gb": int(piece["memory"]), "peaks": peaks}
 
 
 @cache
 def gpu_table() -> dict[str, Any]:
-    """The content of gpus.yaml."""
+    """Return the content of gpus.yaml."""
     table: dict[str, Any] = read_shipped(Path(__file__).with_name("gpus.yaml"))
     return table
+
+
+@cache
+def _matrix_rate(side: int = 64, seconds: float = 0.04) -> float:
+    """Return the floating-point operations per second of one core, in products so small that BLAS
+    takes one core, and that on a busy machine one product of many is not disturbed.
+    """
+    matrix = np.ones((side, side), dtype=np.float32)
+    best, until = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < until or best == float("inf"):
+        began = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - began)
+    return 2 * side**3 / best
+
+
+def vector_bytes(settings: Settings, model: Model, lengths: Mapping[int, int]) -> int:
+    """Return the bytes that the vectors of sequences take, once, by their number by length."""
+    item, layers = storage_bytes(settings.storage_dtype), len(settings.layers)
+    rows = work(model, lengths, settings.long_sequences).sequences
+    pooled = layers * sum(pooling not in MATRICES for pooling in settings.pooling)
+    matrices = per_residue_bytes(settings, model.dim, model.family, lengths)
+    return rows * (pooled * model.dim * item + BYTES_PER_ROW) + matrices
+
+
+def per_residue_bytes(
+    settings: Settings, dim: int, family: Family, lengths: Mapping[int, int]
+) -> int:
+    """Return the bytes of the per-residue or per-token vectors alone, 0 where none are stored."""
+    if not MATRICES.intersection(settings.pooling):
+        return 0
+    rows = stored_residues(np.array([*lengths], dtype=np.int64), settings.long_sequences)
+    residues = int(rows @ np.array([*lengths.values()], dtype=np.int64))
+    numbers = residues // family.letters_per_token * dim * len(settings.layers)
+    return numbers * storage_bytes(settings.storage_dtype)
+
+
+def check_per_residue(bucket: Path, weights: Path, settings: Settings) -> None:
+    """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it
+    exceeds the limit. A bucket that lies in no folder made by deduplicate has none.
+    """
+    if not MATRICES.intersection(settings.pooling):
+        return
+    if summary := known_summary(bucket.parent.parent):
+        manifest = read_manifest(weights)
+        size = per_residue_bytes(settings, manifest.dim, manifest.family, summary.lengths) / 1e9
+        log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
+        if size > settings.per_residue_limit_gb:
+            raise ConfigError(
+                f"embedding.pooling: per-residue output takes {size:,.4g} GB, twice: in the master "
+                f"and in the store. To agree, write `per_residue_limit_gb: {math.ceil(size)}` "
+                f"below `embedding:` in the config (now {settings.per_residue_limit_gb:g})",
+                key="embedding.per_residue_limit_gb",
+            )

@@ -1,294 +1,269 @@
-"""A campaign's price before it is paid: what the input holds, what is left to compute, how long,
-where, what disk.
+"""A campaign's price before it is paid: what is left to compute, how long that takes where, how to
+cut it into jobs, and the bytes.
 """
 
-import os
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from plm_embed.errors import ConfigError, PlmEmbedError
-from plm_embed.fingerprint import LongSequences
-from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.models.registry import Model, find_model
+import yaml
+
+from plm_embed.errors import ConfigError
+from plm_embed.inference.settings import Settings
+from plm_embed.io.files import size as size_of
+from plm_embed.io.threads import cores
+from plm_embed.jobs.completion_record import completion_records
+from plm_embed.jobs.gpus import gpu_names, visible_gpus
+from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.keys import MAX_BUCKETS
+from plm_embed.models.manifest import caveat, read_record
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs
-from plm_embed.planning.campaign_input import Input, existing, given_input
-from plm_embed.planning.costs import Work
-from plm_embed.planning.forecast import Forecast, Plan
-from plm_embed.planning.model_settings import by_model
-from plm_embed.planning.proposals import (
-    Proposal,
-    command,
-    cut_alike,
-    local_command,
-    names_account,
-    proposals,
+from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.count import Input, counted_input, lengths_left
+from plm_embed.setting import from_config
+from plm_embed.wording import did_you_mean, readable
+from plm_embed.workflow.call import CLONE, profile_folder, shell_line
+from plm_embed.workflow.config import (
+    Config,
+    models_of,
+    read_config,
+    source_of,
 )
-from plm_embed.planning.remaining import Outstanding, outstanding
-from plm_embed.planning.sizes import estimated_table_bytes, file_count, table_bytes, vector_bytes
-from plm_embed.planning.speeds import (
-    Trial,
-    best_speeds,
-    device_hours,
-    local_hours,
-    workers_here,
-)
-from plm_embed.planning.weights import weights_bytes, weights_in_words
-from plm_embed.sites import slurm
-from plm_embed.sites.data import account_of, account_words, read_site
-from plm_embed.sites.recognize import Here, recognize, scheduler_here
-from plm_embed.wording import now
-from plm_embed.workflow.config import Config, read_config
+from plm_embed.workflow.resources import local_resources
 
-SBATCH_ACCOUNT = "SBATCH_ACCOUNT"
-"""The variable by which sbatch takes an account."""
+STARTUP_HOURS = 0.05
+"""Until a worker's first batch: Python, weights, self-test."""
+HOURS_PER_JOB = 3.0
+"""What a job is aimed at: long enough to be worth its wait, short enough to lose little and start
+soon.
+"""
+SHORT_HOURS = 0.5
+"""Of all devices together: below it, nothing is gained by another number of buckets."""
+FILES_PER_BUCKET = 9
+"""Besides its parts but one: its two files of sequences, completion record, heartbeat, log,
+benchmark, and Snakemake's notes.
+"""
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked. settings: `--config`, as Snakemake reads it. device: the one to plan for; '':
-    the site's, or the one here. all_gpus: show what is known of others too. measure: try it here.
-    workers: embed jobs that run here at a time; 0: one per core, or one per GPU. threads: CPU
-    threads of each. lengths: a file with the number of unique sequences by length, instead of the
-    input.
-    """
+class Forecast:
+    """The work that is left of one model, and its hours on one device."""
 
-    configfile: Path | None = None
-    settings: tuple[str, ...] = ()
-    site: str = ""
-    queue: str = ""
-    device: str = ""
-    all_gpus: bool = False
-    measure: bool = False
-    threads: int = 1
-    workers: int = 0
-    elsewhere: tuple[Path, ...] = ()
-    lengths: Path | None = None
-
-    @cached_property
-    def config(self) -> Config:
-        """As the workflow sees it."""
-        return read_config(self.configfile, self.settings)
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """What one model has to do, and how long that takes by device; chosen: the one to plan for."""
-
-    config: Config
-    model: Model
-    found: Outstanding | None
+    model: str
+    weights: str
+    """In words, which will be used."""
+    verified: bool
+    stored: int
+    """Unique sequences that the store has."""
     todo: Work
-    forecasts: tuple[Forecast, ...]
-    chosen: Forecast
+    speeds: tuple[Speed, ...]
+    """The first one is planned for."""
+
+    @property
+    def hours(self) -> float:
+        return self.todo.tokens / self.speeds[0].tokens_per_second / 3600 if self.todo.tokens else 0
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """How each model is cut. workers: of a job; here: jobs that run on this machine at a time, 0
+    for elsewhere; minutes: that the profile gives a job, or 0; hours: that the longest takes, with
+    its start.
+    """
+
+    buckets: int
+    workers: int
+    here: int
+    minutes: int
+    hours: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that `plm-embed plan` prints."""
+
+    input: Input
+    models: tuple[Forecast, ...]
+    jobs: Jobs
     bytes: dict[str, int]
-
-    @property
-    def jobs(self) -> int:
-        return int(self.config["buckets"])
-
-    @property
-    def on_cpu(self) -> bool:
-        return costs.known_gpu(self.chosen.speed.device) is None
+    """That will be written, by what they are."""
+    free_bytes: int
+    files: int
+    command: str
 
 
-def plan(question: Question) -> list[Plan]:
-    """Work out a plan for each model. Reads the sequences of an earlier deduplicate if they are
-    those of the configuration.
-
-    Submissions of all models are cut alike, for the one that takes longest.
-    """
-    file, told, config = question.configfile, question.settings, question.config
-    here, site = _where(question.site)
-    with given_input(config, question.lengths, question.measure) as given:
-        drafts = [
-            _draft(question, settings, given, here, site) for settings in by_model(config).values()
-        ]
-    longest = max(draft.chosen.hours or 0.0 for draft in drafts)
-    ways = [one for one in proposals(site, longest) if question.queue in ("", one.queue)]
-    if not ways:
-        raise ConfigError(
-            f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs",
-            key="--queue",
-        )
-    on_cpu = all(draft.on_cpu for draft in drafts)
-    submits = bool(question.site) or (bool(here.site) and not on_cpu)
-    words = tuple(
-        command(ways[0], here.site, site, file, config, given=told)
-        if submits
-        else local_command(len(visible_gpus()), file, told)
-    )
-    missing = _missing(site, here) if submits else ""
-    if missing.startswith(SBATCH_ACCOUNT):
-        words = (f"{SBATCH_ACCOUNT}=NAME", *words)
-    free = shutil.disk_usage(existing(Path(config["results"]))).free
-    return [
-        _plan(
-            draft,
-            given,
-            alone=not question.site,
-            free_bytes=free,
-            here=here,
-            missing=missing,
-            ways=ways,
-            words=words,
-        )
-        for draft in drafts
-    ]
-
-
-def _draft(
-    question: Question, config: Config, given: Input, here: Here, site: dict[str, Any]
-) -> _Draft:
-    model = find_model(config["model"])
-    policy = LongSequences(**config["embedding"]["long_sequences"])
-    found = outstanding(config, given.sequences) if given.sequences else None
-    todo = costs.work(model, found.lengths if found else given.lengths, policy)
-    whole = costs.work(model, given.lengths, policy)
-    trial = None
-    if question.measure and given.sequences:
-        trial = Trial(given.sequences, question.threads, question.workers or workers_here(config))
-    speeds = best_speeds(
-        config,
-        model,
-        todo if todo.tokens else whole,
-        trial,
-        question.elsewhere,
-        at_a_site=bool(here.site),
-    )
-    sizes = vector_bytes(config, model, given.lengths)
-    if given.sequences:
-        sizes = table_bytes(given.sequences, given.accepted) | sizes
-    else:
-        sizes = estimated_table_bytes(given.records, given.unique, given.residues) | sizes
-    sizes |= weights_bytes(config, model)
-    forecasts = tuple(
-        Forecast(speed, device_hours(todo, speed, config["buckets"])) for speed in speeds
-    )
-    chosen = _chosen(question, here, site, forecasts)
-    if chosen.hours is None and todo.tokens and (question.device or here.site):
-        raise ConfigError(
-            f"--device: {chosen.speed.device}: {chosen.speed.why}",
-            key="--device",
-            remedy="name another one, such as --device A100",
-        )
-    kinds = (queue.get("gpu_type", "") for queue in (site.get("queues") or {}).values())
-    labels = {costs.device_label(kind.upper().replace("_", " ")) for kind in kinds}
-    shown = tuple(one for one in forecasts if _shown(one, chosen, question, labels))
-    return _Draft(config, model, found, todo, shown, chosen, sizes)
-
-
-def _shown(one: Forecast, chosen: Forecast, question: Question, labels: set[str]) -> bool:
-    """Whether a plan tells of a device: of all, or of those that are here, were measured, or are
-    at the site.
-    """
-    speed = one.speed
-    founded = speed.here or speed.basis.startswith("measured") or speed.device in labels
-    return question.all_gpus or one is chosen or founded
-
-
-def _plan(
-    draft: _Draft,
-    given: Input,
+def plan(
+    configfile: Path | None = None,
+    settings: Sequence[str] = (),
     *,
-    alone: bool,
-    free_bytes: int,
-    here: Here,
-    missing: str,
-    ways: Sequence[Proposal],
-    words: tuple[str, ...],
+    profile: str = "",
+    devices: Sequence[str] = (),
+    lengths: Path | None = None,
+    elsewhere: Sequence[Path] = (),
 ) -> Plan:
-    weights, verified = weights_in_words(draft.config, draft.model)
-    if draft.model.license != "MIT":
-        weights += f"; license: {draft.model.license}"
-    found, chosen = draft.found, draft.chosen
-    mine = chosen.speed.here or chosen.speed.basis == "measured here"
-    local = chosen.hours is not None and mine and alone
-    buckets = draft.config["buckets"] if local else ways[0].buckets
-    return Plan(
-        made=now(),
-        model=draft.model.name,
-        weights=weights,
-        verified=verified,
-        counted=given.counted,
-        records=given.records,
-        accepted=given.accepted,
-        unique=given.unique,
-        residues=given.residues,
-        lengths=dict(given.lengths),
-        stored=found.stored if found else None,
-        reused=None,
-        todo=draft.todo,
-        forecasts=draft.forecasts,
-        device=chosen.speed.device,
-        local_hours=local_hours(chosen, draft.jobs) if local else None,
-        bytes=draft.bytes,
-        free_bytes=free_bytes,
-        files=file_count(draft.bytes["store"], buckets, chosen.hours or 0.0, draft.config),
-        site=here.site,
-        recognized=here.why if here.site else "",
-        missing=missing,
-        proposals=tuple(cut_alike(one, chosen.hours or 0.0) for one in ways),
-        command=words,
-    )
+    """Plan a campaign on this machine, or in the jobs of a profile.
 
-
-def _where(named: str) -> tuple[Here, dict[str, Any]]:
-    """The site to plan for and its data: the named one, that of this machine, or none.
-
-    Without a `why`, Snakemake does not recognize it and has to be told.
+    settings: `KEY=VALUE`, as Snakemake's --config. devices: to plan for the first of; without any,
+    the profile's GPU, or what is here. lengths: a file to count instead of the input. elsewhere:
+    folders of completion records with speeds. ConfigError for a setting or a device that is wrong.
     """
-    scheduler = scheduler_here()
-    here = recognize(scheduler) if scheduler else Here("", "")
-    if named and named != here.site:
-        return Here(named, ""), read_site(named)
-    try:
-        return here, read_site(here.site) if here.site else {}
-    except PlmEmbedError:  # a SLURM without a partition for this: nobody asked for it
-        if named:
-            raise
-        return Here("", ""), {}
-
-
-def _missing(site: Mapping[str, Any], here: Here) -> str:
-    """What the command lacks, in words that begin with the variable if it is that."""
-    if here.why and site.get("scheduler") == "slurm" and not names_account("slurm"):
-        several = [] if os.environ.get(SBATCH_ACCOUNT) else slurm.accounts()
-        return f"{SBATCH_ACCOUNT}: one of {', '.join(several)}" if len(several) > 1 else ""
-    if site.get("account", {}).get("required") and not account_of(site):
-        return f"an account: {account_words(site)}"
-    return ""
-
-
-def _chosen(
-    question: Question, here: Here, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]
-) -> Forecast:
-    """The device to plan submissions for: the named one, the site's, a measured one, or an A100."""
-    queues = site.get("queues") or {}
-    queue = queues.get(question.queue or site.get("default_queue") or next(iter(queues), ""), {})
-    of_site = costs.gpu_table()["sites"].get(here.site, "") or queue.get("gpu_type", "")
-    wanted = question.device or of_site
-    named = [one for one in forecasts if wanted and wanted.lower() in one.speed.device.lower()]
-    exact = (one for one in named if one.speed.device.lower() == wanted.lower())
-    if found := next(exact, next(iter(named), None)):
-        return found
-    if question.device:
-        known = ", ".join(forecast.speed.device for forecast in forecasts)
-        raise ConfigError(
-            f"--device: {question.device}: nothing is known of it; known are {known}",
-            key="--device",
-        )
-    mine = [one for one in forecasts if one.speed.here or one.speed.basis == "measured here"]
-    # of what is here the measured one counts more; a site's jobs get GPUs
-    mine.sort(key=lambda one: one.speed.basis != "measured here")
-    fitting = (
-        one
-        for one in mine
-        if not here.site
-        or costs.known_gpu(one.speed.device)
-        or (not question.site and one.speed.basis == "measured here")
+    config = read_config(configfile, settings)
+    asked = _profile(profile) if profile else None
+    chosen = _devices(devices, asked)
+    with counted_input(config, lengths) as counted:
+        models = [
+            _forecast(config, model, counted, chosen, elsewhere)
+            for model in models_of(config).values()
+        ]
+    here = 0 if chosen else 1 if visible_gpus() else cores()
+    jobs = _jobs(config, max(model.hours for model in models), asked, here)
+    results = Path(config["results"]).absolute()
+    folder = next(path for path in (results, *results.parents) if path.is_dir())
+    parts = sum(model.hours for model in models) * 60 / Settings.flush_minutes
+    return Plan(
+        counted,
+        tuple(models),
+        jobs,
+        _bytes(config, counted),
+        shutil.disk_usage(folder).free,
+        len(models) * jobs.buckets * FILES_PER_BUCKET + int(parts),
+        _command(config, profile, configfile, settings, jobs),
     )
-    return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")
+
+
+def _forecast(
+    config: Config, model: Model, counted: Input, devices: Sequence[str], elsewhere: Sequence[Path]
+) -> Forecast:
+    settings = from_config(Settings, config)
+    left = lengths_left(config, model, counted)
+    todo = costs.work(model, left, settings.long_sequences)
+    whole = costs.work(model, counted.lengths, settings.long_sequences)
+    dtype = settings.compute_dtype
+    speeds: dict[str, Speed] = {}
+    for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
+        records = completion_records(folder)
+        for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
+            speeds.setdefault(speed.device, speed)
+    chosen = list(devices)
+    if not chosen:  # this machine's, else what has been at work
+        chosen = list(dict.fromkeys(map(costs.device_label, gpu_names()))) or [costs.cpu_label()]
+        chosen += speeds
+    work = todo if todo.tokens else whole
+    if not work.tokens:
+        chosen, speeds = [""], {"": Speed("", 1.0, "nothing to compute")}
+    known = [speeds.get(name) or costs.estimated(name, model, work, dtype) for name in chosen]
+    words, verified = _weights(config, model)
+    return Forecast(
+        model.name,
+        words,
+        verified,
+        counted.unique - sum(left.values()),
+        todo,
+        tuple(dict.fromkeys(known)),
+    )
+
+
+def _devices(named: Sequence[str], profile: Config | None) -> list[str]:
+    """Return the devices to plan for: those named, a profile's GPU, or none for this machine's."""
+    known = {name.lower(): name for name in costs.gpu_table()["gpus"]}
+    if named or profile is None:
+        return [known.get(name.lower(), name) for name in named]
+    label = costs.device_label(str(_embed(profile).get("gpu_model", "")).upper().replace("_", " "))
+    return [label if costs.known_gpu(label) else "A100"]
+
+
+def _weights(config: Config, model: Model) -> tuple[str, bool]:
+    """Return in words which weights will be used, and whether nothing speaks against their being
+    the published ones.
+    """
+    terms = f"; license: {model.license}" if model.license != "MIT" else ""
+    record = read_record(Path(config["results"], model.name))
+    if record or not model.trained:
+        doubt = caveat(model.name, record)
+        return (doubt or "the published ones, by their SHA-256") + terms, not doubt
+    if source := source_of(config, model):
+        return f"{source}, to be compared with the published ones{terms}", True
+    known = bool(model.sha256)
+    check = "a SHA-256 is known" if known else "no published SHA-256 is known"
+    about = readable(_download_bytes(model))
+    return f"download of {about} from {model.address}, {check}{terms}", known
+
+
+def _download_bytes(model: Model) -> int:
+    return model.bytes or 4 * model.parameters
+
+
+def _bytes(config: Config, counted: Input) -> dict[str, int]:
+    """Return the bytes that a campaign writes, by what they are."""
+    settings, models = from_config(Settings, config), list(models_of(config).values())
+    buckets = costs.BYTES_PER_SEQUENCE * counted.unique + costs.BYTES_PER_RESIDUE * counted.residues
+    per_record = costs.BYTES_PER_RECORD * counted.records
+    vectors = sum(costs.vector_bytes(settings, model, counted.lengths) for model in models)
+    weights = 0
+    for model in models:
+        if not read_record(Path(config["results"], model.name)):
+            source = source_of(config, model) or model.shipped
+            weights += size_of(Path(source)) if source else _download_bytes(model)
+    return {
+        "sequences": round(buckets) + 2 * per_record,
+        "store": vectors,
+        "master": vectors,
+        "index and records": 2 * per_record * len(models),
+        "weights": weights,
+    }
+
+
+def _profile(name: str) -> Config:
+    """Return a profile from where Snakemake finds it. ConfigError where there is none."""
+    for folder in ("", "~/.config/snakemake", "/etc/xdg/snakemake"):
+        path = Path(folder).expanduser() / profile_folder(name) / "profile.yaml"
+        if path.is_file():
+            return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    shipped = sorted(path.parent.name for path in CLONE.glob("profiles/*/profile.yaml"))
+    what = f"--profile: {name}: not found{did_you_mean(name, shipped)}"
+    raise ConfigError(what, key="--profile", remedy=f"shipped are {', '.join(shipped)}")
+
+
+def _jobs(config: Config, hours: float, profile: Config | None, here: int) -> Jobs:
+    """Cut so many device-hours into jobs that fit the profile's time, if there is one. here: jobs
+    that run on this machine at a time, or 0.
+    """
+    workers, minutes, most = 1, 0, HOURS_PER_JOB
+    if profile is not None:
+        embed = _embed(profile)
+        asked = str(embed.get("runtime", 240))
+        workers = int(embed.get("gpu", 1)) * int(embed.get("nodes", 1))
+        minutes = int(asked) if asked.isdecimal() else 240
+        most = min(most, (minutes / 60 - SECONDS_MARGIN / 3600) / TIME_MARGIN - STARTUP_HOURS)
+        if most <= 0:
+            raise ConfigError(f"runtime: {minutes} minutes are too few for a job", key="runtime")
+    elif here:
+        workers = len(visible_gpus()) or 1
+    buckets = min(MAX_BUCKETS, math.ceil(hours / (workers * most)) or 1)
+    if here:
+        buckets = max(buckets, here) if hours > SHORT_HOURS else int(config["buckets"])
+    each = hours / (buckets * workers) + STARTUP_HOURS
+    return Jobs(buckets, workers, min(here, buckets), minutes, each)
+
+
+def _embed(profile: Config | None) -> Config:
+    """Return what a profile asks for the jobs of embed."""
+    rules = (profile or {}).get("set-resources") or {}
+    return dict(rules.get("embed") or {}) if isinstance(rules, Mapping) else {}
+
+
+def _command(
+    config: Config, profile: str, configfile: Path | None, settings: Sequence[str], jobs: Jobs
+) -> str:
+    words = ["--profile", profile_folder(profile)] if profile else ["--cores", str(cores())]
+    if not profile:
+        words += local_resources(len(visible_gpus()))
+    if configfile:
+        words += ["--configfile", str(configfile)]
+    other = [word for word in settings if not word.startswith("buckets=")]
+    if jobs.buckets != config["buckets"] or len(other) < len(settings):
+        other.append(f"buckets={jobs.buckets}")
+    return shell_line([*words, *(["--config", *other] if other else [])])

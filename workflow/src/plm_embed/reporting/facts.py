@@ -27,7 +27,6 @@ from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
-from plm_embed.planning.forecast import PLAN, Plan, read_plan
 from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.plots.sample import SAMPLE, Sample, records_of, take_sample
@@ -50,7 +49,6 @@ class Facts:
     folder: Path
     model: str
     summary: Summary | None = None
-    plan: Plan | None = None
     runs: list[Run] = field(default_factory=list)
     attempts: list[Heartbeat] = field(default_factory=list)
     spared: Savings | None = None
@@ -121,9 +119,7 @@ def model_folders(path: Path) -> list[Path]:
 
 
 def _is_of_a_model(path: Path) -> bool:
-    # earlier versions kept the plan in the results folder
-    begun = (path / "embedded").is_dir() or (path / PLAN).is_file()
-    return begun and not (path / "sequences").exists()
+    return (path / "embedded").is_dir() and not (path / "sequences").exists()
 
 
 def collect(folder: Path) -> Facts:
@@ -142,7 +138,7 @@ def collect(folder: Path) -> Facts:
     (folder,) = models
     results = Path(os.path.normpath(folder / ".."))
     summary = _summary(results, required=not (folder / "embedded").exists())
-    facts = Facts(results, folder, folder.resolve().name, summary, read_plan(folder / PLAN))
+    facts = Facts(results, folder, folder.resolve().name, summary)
     records = _records(folder / "embedded", summary)
     _add_runs(facts, records)
     sha256 = facts.fingerprint.weights_sha256 if facts.fingerprint else None

@@ -25,7 +25,7 @@ from plm_embed.reporting.outputs import CRATE, REPORT, outputs
 from plm_embed.reporting.plots import figures, sample_figures
 from plm_embed.reporting.plots.charts import Cell
 from plm_embed.reporting.skipped import NAME as SKIPPED
-from plm_embed.reporting.usage import comparison, effort, failures
+from plm_embed.reporting.usage import effort, failures
 from plm_embed.sequences.summary import Summary
 from plm_embed.wording import duration, readable
 
@@ -164,7 +164,6 @@ def _of_computation(facts: Facts) -> dict[str, Any]:
         "progress": _progress(facts),
         "effort": list(effort(facts)) if begun else [],
         "failures": failures(facts),
-        "comparison": list(comparison(facts)),
         "speed": figures.speed(timed) if timed else None,
         "timeline": figures.timeline(facts.runs, facts.attempts) if begun else None,
     }

@@ -1,4 +1,4 @@
-"""What a campaign took: attempts, time, energy, what was spared; and all that against the plan."""
+"""What a campaign took: attempts, time, energy, what was spared."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.facts import Facts
-from plm_embed.reporting.runs import Run, place, without_end
-from plm_embed.wording import duration, readable
+from plm_embed.reporting.runs import place, without_end
+from plm_embed.wording import duration
 
 LISTED = 10
 
@@ -80,54 +80,3 @@ def failures(facts: Facts) -> list[dict[str, str]]:
         }
         for one in found
     ]
-
-
-def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
-    """Plan against fact: hours of the devices that worked, sequences, bytes. The plan's basis is
-    named.
-
-    What was finished before the plan was made is not counted.
-    """
-    plan = facts.plan
-    if plan is None:
-        return
-    runs = [run for run in facts.runs if run.started >= plan.made]
-    tokens: Counter[str] = Counter()
-    for run in runs:
-        tokens[run.device] += run.tokens
-    whole = plan.todo.tokens
-    for forecast in plan.forecasts:
-        device, hours = forecast.speed.device, forecast.hours
-        if tokens[device] and hours and whole:
-            planned = hours * tokens[device] / whole  # of what this device did
-            fact = _hours_on(device, runs, facts.attempts)
-            name = f"hours on {device} ({forecast.speed.basis})"
-            yield name, f"{planned:,.3f}", f"{fact:,.3f}", f"{fact / planned:.2f}"
-    computed = sum(run.computed for run in runs)
-    if plan.todo.sequences:
-        planned = plan.todo.sequences
-        yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
-    for name, planned in plan.bytes.items():
-        earlier = name == "store" and plan.stored  # what it held before is no part of the plan
-        if facts.sizes.get(name) and not earlier:
-            fact = facts.sizes[name]
-            yield (
-                f"bytes: {name}",
-                readable(planned),
-                readable(fact),
-                f"{fact / planned:.2f}" if planned else "",
-            )
-
-
-def _hours_on(device: str, runs: list[Run], attempts: list[Heartbeat]) -> float:
-    """Device-hours of the attempts that finished these buckets; of the buckets alone where attempts
-    are not noted.
-    """
-    mine = [run for run in runs if run.device == device]
-    buckets = {run.bucket for run in mine}
-    since, until = min(run.started for run in mine), max(run.ended for run in mine)
-    counted = [one for one in attempts if one.ended >= since and one.started <= until]
-    ended = [one for one in counted if one.bucket in buckets]
-    if buckets <= {one.bucket for one in ended}:
-        return sum(one.device_seconds for one in ended) / 3600
-    return sum(run.device_seconds for run in mine) / 3600

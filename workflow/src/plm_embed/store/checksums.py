@@ -3,8 +3,8 @@ sees a changed bit.
 
 The group `checksums` has, for each column and each representation, uint64 (n,): the sum, modulo
 2^64, of the row's 64-bit words, each times an odd number of its own, so that one flipped bit always
-shows. Per residue, the sums of a sequence's rows are summed in the same way. Files of earlier
-versions have no such group, and say nothing.
+shows. Per residue, the sums of a sequence's rows are summed in the same way. Files of version 0.1
+have no such group, and say nothing.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.store.hdf5 import Array, create_column
+from plm_embed.store.hdf5 import Array, Numbers, create_column, take_bits, write_bits
 
 GROUP = "checksums"
 COLUMNS = ("emb_keys", "length", "windows")
@@ -26,18 +26,22 @@ Sums = NDArray[np.uint64]
 _START = np.uint64(0x9E3779B97F4A7C15)  # so that zeros do not vouch for zeros
 
 
-@cache
 def _weights(count: int) -> Sums:
-    """Odd numbers that look random (splitmix64)."""
+    """Return odd numbers (count,) that look random, the same first ones for every count."""
+    return _splitmix64(max(count - 1, 0).bit_length())[:count]
+
+
+@cache
+def _splitmix64(bits: int) -> Sums:
     with np.errstate(over="ignore"):
-        mixed = np.arange(1, count + 1, dtype=np.uint64) * _START
+        mixed = np.arange(1, (1 << bits) + 1, dtype=np.uint64) * _START
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
 def of_rows(values: Array) -> Sums:
-    """The checksum of each row (n,) of a column (n,) or of stored bits (n, D)."""
+    """Return the checksum of each row (n,) of a column (n,) or of stored bits (n, D)."""
     if not values.size:
         return np.full(len(values), _START)
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
@@ -48,9 +52,9 @@ def of_rows(values: Array) -> Sums:
     return sums
 
 
-def of_sequences(bits: Array, counts: NDArray[np.int64]) -> Sums:
-    """The checksum of each sequence, of which `counts` (k,) rows each, all above 0, follow one
-    another in `bits`.
+def of_sequences(bits: Array, counts: Numbers) -> Sums:
+    """Return the checksum of each sequence, of which `counts` (k,) rows each, all above 0, follow
+    one another in `bits`.
     """
     if not len(counts):
         return np.zeros(0, dtype=np.uint64)
@@ -61,7 +65,7 @@ def of_sequences(bits: Array, counts: NDArray[np.int64]) -> Sums:
 
 
 def create(file: h5py.File, representations: Iterable[str], count: int) -> None:
-    """Room for the checksums of `count` keys."""
+    """Create the datasets for the checksums of `count` keys."""
     group = file.create_group(GROUP)
     for name in (*COLUMNS, *representations):
         create_column(group, name, count, "<u8")
@@ -69,24 +73,17 @@ def create(file: h5py.File, representations: Iterable[str], count: int) -> None:
 
 def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:
     """Keep the checksums of rows `start`, ... of a column or representation."""
-    if len(sums):
-        file[f"{GROUP}/{name}"][start : start + len(sums)] = sums
+    write_bits(file[f"{GROUP}/{name}"], start, sums)
 
 
-def kept(file: h5py.File, name: str, rows: NDArray[np.int64]) -> Sums | None:
-    """What was kept for rows (increasing, any number), of which the range is read; None when the
-    file keeps nothing.
-    """
-    if GROUP not in file:
-        return None
-    first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    sums: Sums = file[f"{GROUP}/{name}"][first:stop][rows - first]
-    return sums
+def kept(file: h5py.File, name: str, rows: Numbers) -> Sums | None:
+    """Read what was kept for rows (increasing); None when the file keeps nothing."""
+    return take_bits(file[f"{GROUP}/{name}"], rows) if GROUP in file else None
 
 
-def check(name: str, rows: NDArray[np.int64], kept: Sums | None, found: Sums) -> None:
-    """ValueError unless the checksums of these rows are those that were kept, if any were."""
-    if kept is not None and (wrong := kept != found).any():
+def check(name: str, rows: Numbers, kept: Sums | None, computed: Sums) -> None:
+    """Raise ValueError unless the checksums of these rows are those that were kept, if any were."""
+    if kept is not None and (wrong := kept != computed).any():
         raise ValueError(f"row {rows[wrong][0]} of {name} has changed since it was written")
 
 
@@ -96,7 +93,7 @@ def seal_attributes(file: h5py.File) -> None:
 
 
 def check_attributes(file: h5py.File) -> None:
-    """ValueError when attributes have changed since they were sealed."""
+    """Raise ValueError when attributes have changed since they were sealed."""
     if SEAL in file.attrs and file.attrs[SEAL] != _attributes_sha256(file.attrs):
         raise ValueError("its attributes have changed since they were written")
 

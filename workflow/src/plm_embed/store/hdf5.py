@@ -1,12 +1,12 @@
-"""HDF5 as this project uses it: no locks, no filters, no times, fixed chunks, and vectors as their
-stored bits.
+"""HDF5 as parts and masters use it: no locks, no filters, no times, fixed chunks, and vectors as
+their stored bits.
 
 Vectors are moved and compared as unsigned integers of the stored width, so that a copy is exact
 whatever the type, NaN included; `decode` turns them into numbers. Equal content gives equal bytes:
 space is allocated when a dataset is made, so the order of the writes does not show.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -21,25 +21,20 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import StorageDtype
 
 Array = NDArray[Any]
+Numbers = NDArray[np.int64]
 
 CHUNK_ROWS = 512
 DAMAGES = (OSError, KeyError, ValueError, TypeError, RuntimeError)
 """What h5py raises about a file that is damaged, or of another kind."""
 
-_GROUPS = ("representations", "checksums")
 _RANKS = {
-    "emb": 2,
-    "emb_keys": 1,
-    "length": 1,
-    "windows": 1,
-    "offset": 1,
-    "representations": 2,
-    "checksums": 1,
+    **{"emb": 2, "emb_keys": 1, "length": 1, "windows": 1, "offset": 1},
+    **{"representations": 2, "checksums": 1},
 }
-"""Dimensions of the datasets, and of those in each group."""
-_KINDS = {h5g.GroupID: "group", h5d.DatasetID: "dataset"}
-_SPAN = 4096  # rows that one read may cover
-_GAP = 8  # unwanted rows that are cheaper to read than to step over
+"""Dimensions of the datasets, and of those in each of the two groups."""
+_GROUPS = ("representations", "checksums")
+_SPAN_BYTES = 8 << 20  # that one read may cover
+_GAP_BYTES = 1 << 14  # between rows that are cheaper to read than to step over
 
 
 def _bfloat16() -> h5t.TypeID:
@@ -58,42 +53,29 @@ _TYPES: dict[StorageDtype, h5t.TypeID] = {
 }
 
 
-def largest(dtype: StorageDtype) -> float:
-    """The largest number that a storage dtype holds; bfloat16 has nearly the range of float32."""
-    return float(np.finfo(np.float16 if dtype == "float16" else np.float32).max)
-
-
 @contextmanager
 def open_hdf5(path: Path, remedy: str = "") -> Iterator[h5py.File]:
-    """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk
-    cache: chunks are not compressed, so that a row is read, and a block written, straight from its
-    place.
-
-    A missing, truncated or foreign file raises StoreError, and so does one whose data lie in other
-    files; `remedy` is what it says to do then.
+    """Open an HDF5 file for reading as `connect` does. StoreError, with the remedy, for a missing,
+    truncated or foreign file, and for one whose data lie in other files.
     """
     try:
         file = connect(path)
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
-    except OSError as error:
-        raise StoreError(
-            f"{path}: not a whole HDF5 file ({error})", path=path, remedy=remedy
-        ) from None
     except DAMAGES as error:
-        raise StoreError(
-            f"{path}: not a file of vectors ({error})", path=path, remedy=remedy
-        ) from None
+        kind = "a whole HDF5 file" if isinstance(error, OSError) else "a file of vectors"
+        raise StoreError(f"{path}: not {kind} ({error})", path=path, remedy=remedy) from None
     with file:
         yield file
 
 
 def connect(path: Path | BinaryIO, mode: str = "r") -> h5py.File:
-    """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the
-    file.
+    """Open an HDF5 file, which the caller closes, without file locks, which shared filesystems may
+    lack, and without a chunk cache: chunks are not compressed, so that rows are read and written
+    straight at their place.
 
-    ValueError for a file to be read whose data lie elsewhere, or which has other things where data
-    sets belong.
+    h5py's own errors; ValueError for a file to be read whose data lie elsewhere, or which has other
+    things where datasets belong.
     """
     # v108: the oldest layout whose structures have checksums, which HDF5 verifies
     options = {"rdcc_nbytes": 0, "libver": ("v108", "v110")}
@@ -105,36 +87,35 @@ def connect(path: Path | BinaryIO, mode: str = "r") -> h5py.File:
         file = h5py.File(path, mode, **options)  # this process has the file open with locks already
     try:
         if mode == "r":
-            _check_contained(file, _RANKS)
-            for group in filter(file.__contains__, _GROUPS):
-                inside = file[group]
-                _check_contained(inside, dict.fromkeys(inside, _RANKS[group]))
+            _check_contained(file)
     except BaseException:
         file.close()
         raise
     return file
 
 
-def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
-    """ValueError unless what is there of these names are datasets of these ranks with their data
-    in this very file.
+def _check_contained(file: h5py.File) -> None:
+    """Raise ValueError unless the file's groups and datasets are what `_RANKS` says, with their
+    data in this very file.
 
     What a file refers to is read with the rights of whoever opens it: a file from elsewhere must
     not choose it.
     """
-    for name, rank in ranks.items():
-        # every file is checked when it is opened: h5py's objects would take four times as long
-        key = name.encode()
-        if key not in group.id:
+    root = file.id
+    places = [(root, name.encode(), rank) for name, rank in _RANKS.items()]
+    for folder, key, rank in places:  # grows by what is in the groups
+        if key not in folder:
             continue
-        if group.id.links.get_info(key).type != h5l.TYPE_HARD:
+        # every file is checked when it is opened: h5py's objects would take four times as long
+        name = key.decode()
+        if folder.links.get_info(key).type != h5l.TYPE_HARD:
             raise ValueError(f"{name} is a link to another place; data must lie in the file itself")
-        item = h5o.open(group.id, key)
-        kind = h5g.GroupID if group.name == "/" and name in _GROUPS else h5d.DatasetID
-        if not isinstance(item, kind):
-            what = _KINDS.get(type(item), "datatype")
-            raise ValueError(f"{name} is a {what}, which does not belong there")
-        if kind is h5g.GroupID:
+        item = h5o.open(folder, key)
+        kind = {h5g.GroupID: "group", h5d.DatasetID: "dataset"}.get(type(item), "datatype")
+        if kind != ("group" if folder is root and name in _GROUPS else "dataset"):
+            raise ValueError(f"{name} is a {kind}, which does not belong there")
+        if kind == "group":
+            places += [(item, inside, rank) for inside in item]
             continue
         layout = item.get_create_plist()
         if layout.get_layout() == h5d.VIRTUAL or layout.get_external_count():
@@ -146,8 +127,8 @@ def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
 
 
 def encode(values: Array, dtype: StorageDtype) -> Array:
-    """Numbers to stored bits of the same shape, rounded to nearest, ties to even; what overflows
-    becomes infinite. Unsigned integers are stored bits already.
+    """Turn numbers into stored bits of the same shape, rounded to nearest, ties to even; what
+    overflows becomes infinite. Unsigned integers are stored bits already.
     """
     if values.dtype.kind == "u":
         return values
@@ -162,7 +143,7 @@ def encode(values: Array, dtype: StorageDtype) -> Array:
 
 
 def decode(bits: Array, dtype: StorageDtype) -> Array:
-    """Stored bits to numbers: float16 or float32 as stored, bfloat16 as float32."""
+    """Turn stored bits into numbers: float16 or float32 as stored, bfloat16 as float32."""
     if dtype == "float16":
         return bits.view("<f2")
     if dtype == "float32":
@@ -170,10 +151,13 @@ def decode(bits: Array, dtype: StorageDtype) -> Array:
     return (bits.astype("<u4") << 16).view("<f4")
 
 
+def largest(dtype: StorageDtype) -> float:
+    """Return the largest number of a storage dtype; bfloat16 has nearly the range of float32."""
+    return float(np.finfo(np.float16 if dtype == "float16" else np.float32).max)
+
+
 def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
-    """The name of the type that a dataset of vectors is stored in; ValueError for any other
-    type.
-    """
+    """Name the type that a dataset of vectors is stored in; ValueError for any other type."""
     kind = dataset.id.get_type()
     for name, known in _TYPES.items():
         if kind.equal(known):
@@ -186,12 +170,12 @@ def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
 def create_vectors(
     group: h5py.Group, name: str, shape: tuple[int, int], dtype: StorageDtype
 ) -> h5py.Dataset:
-    """An (n, D) dataset of vectors with all its space allocated, to be filled by `write_bits`."""
+    """Create an (n, D) dataset of vectors with all its space, to be filled by `write_bits`."""
     return _create(group, name, shape, _TYPES[dtype])
 
 
 def create_column(group: h5py.Group, name: str, rows: int, dtype: str) -> h5py.Dataset:
-    """An (n,) dataset of numbers or fixed-length strings with all its space allocated."""
+    """Create an (n,) dataset of numbers or fixed-length strings with all its space."""
     return _create(group, name, (rows,), h5t.py_create(np.dtype(dtype)))
 
 
@@ -208,53 +192,50 @@ def _create(group: h5py.Group, name: str, shape: tuple[int, ...], kind: h5t.Type
 
 
 def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
-    """Write rows start, start + 1, ... of an (n, D) dataset from stored bits."""
+    """Write rows start, start + 1, ... of a dataset from what `read_bits` gives."""
     if bits.size:
         bits = np.ascontiguousarray(bits)
-        dataset.id.write(
-            h5s.create_simple(bits.shape),
-            _rows(dataset, start, bits.shape),
-            bits,
-            dataset.id.get_type(),
-        )
+        place, kind = _rows(dataset, start, bits.shape), dataset.id.get_type()
+        dataset.id.write(h5s.create_simple(bits.shape), place, bits, kind)
 
 
 def room(dataset: h5py.Dataset, rows: int) -> Array:
-    """For the stored bits of so many rows of an (n, D) dataset."""
-    return np.empty((rows, dataset.shape[1]), dtype=f"<u{dataset.id.get_type().get_size()}")
+    """Return an array for so many rows of a dataset, undefined: (rows, D) stored bits, or (rows,)
+    of a column.
+    """
+    kind = f"<u{dataset.id.get_type().get_size()}" if len(dataset.shape) == 2 else dataset.dtype
+    return np.empty((rows, *dataset.shape[1:]), kind)
 
 
 def read_bits(dataset: h5py.Dataset, start: int, stop: int, out: Array | None = None) -> Array:
-    """Rows start to stop of an (n, D) dataset as stored bits."""
+    """Read rows start to stop of a dataset: (k, D) stored bits, or (k,) of a column."""
     if out is None:
         out = room(dataset, stop - start)
     if out.size:
-        dataset.id.read(
-            h5s.create_simple(out.shape),
-            _rows(dataset, start, out.shape),
-            out,
-            dataset.id.get_type(),
-        )
+        place, kind = _rows(dataset, start, out.shape), dataset.id.get_type()
+        dataset.id.read(h5s.create_simple(out.shape), place, out, kind)
     return out
 
 
 def _rows(dataset: h5py.Dataset, start: int, shape: tuple[int, ...]) -> h5s.SpaceID:
     space = dataset.id.get_space()
-    space.select_hyperslab((start, 0), shape)
+    space.select_hyperslab((start, 0)[: len(shape)], shape)
     return space
 
 
-def take_bits(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> Array:
-    """The given rows (strictly increasing) as stored bits (k, D), in as few reads as is sensible.
+def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
+    """Read the given rows (strictly increasing) of a dataset in as few reads as is sensible:
+    (k, D) stored bits, or (k,) of a column.
 
     Needs little more memory than its result, however far the rows lie apart.
     """
     out = room(dataset, len(rows))
-    if not len(rows):
+    if not out.size:
         return out
-    apart = (np.diff(rows) > _GAP) | (np.diff((rows - rows[0]) // _SPAN) > 0)
-    cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
-    for begin, end in pairwise(cuts):
+    width = out.nbytes // len(out)
+    spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
+    apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)
+    for begin, end in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]):
         first, last = int(rows[begin]), int(rows[end - 1]) + 1
         if last - first == end - begin:
             read_bits(dataset, first, last, out[begin:end])
@@ -263,10 +244,14 @@ def take_bits(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> Array:
     return out
 
 
-def flat_rows(offset: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of a flat per-residue dataset that belong to the given sequences, sequence by
-    sequence.
+def flat_rows(offset: Numbers, indices: Numbers) -> Numbers:
+    """Return the rows of a flat per-residue dataset that belong to the given sequences, sequence
+    by sequence.
     """
-    starts, counts = offset[indices], offset[indices + 1] - offset[indices]
+    return rows_from(offset[indices], offset[indices + 1] - offset[indices])
+
+
+def rows_from(starts: Numbers, counts: Numbers) -> Numbers:
+    """Return `counts[i]` rows from `starts[i]` on for every i, one after the other."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

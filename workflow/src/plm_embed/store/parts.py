@@ -1,11 +1,12 @@
-"""A part: one immutable HDF5 file with the vectors of some keys, sorted by key. How it is read;
-`write_parts` writes it.
+"""A part: one immutable HDF5 file with the vectors of some keys, sorted by key. A master has the
+same layout.
 """
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -20,58 +21,149 @@ from plm_embed.keys import Keys, find, increasing
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
     Array,
+    Numbers,
     connect,
+    create_column,
+    create_vectors,
     decode,
-    flat_rows,
+    encode,
+    rows_from,
     storage_dtype,
     take_bits,
+    write_bits,
 )
+
+SCHEMA_VERSION = 1
+BYTES_PER_PART = 512 << 20
+"""A part is published at the latest when it holds this much as fp32; bounds the job's memory."""
 
 
 class DamagedPartError(StoreError):
     """A part file that is truncated, corrupt, or no part at all."""
 
 
-class Part:
-    """One part file, or a master, which has the same layout, open for reading. Columns are read
-    when first asked for.
+@dataclass(frozen=True)
+class PartInfo:
+    """A published part as completion records name it: file name, rows, size in bytes, SHA-256."""
 
-    path; fingerprint; provenance (dict); names: its representations; count: rows; dims {name: D}.
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PartRows:
+    """Vectors on their way into a part, in any order.
+
+    keys S64 (n,); length int32 (n,): residues of the sequence; windows int32 (n,): 1 = embedded in
+    one piece, k > 1 = in k windows, 0 = cropped. representations: every name of the fingerprint, as
+    (n, D) numbers when pooled, as a list of n arrays (L, D) when per residue.
+    """
+
+    keys: Keys
+    length: NDArray[np.int32]
+    windows: NDArray[np.int32]
+    representations: Mapping[str, Array | Sequence[Array]]
+
+
+def write_part(
+    path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]
+) -> None:
+    """Write a part, sorted by key, its vectors rounded to the fingerprint's storage type. Equal
+    rows give equal bytes.
+
+    Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit
+    together, repeated keys and other representations than the fingerprint's raise ValueError.
+    """
+    names, order = fingerprint.representations, np.argsort(rows.keys, kind="stable")
+    columns = {"emb_keys": rows.keys, "length": rows.length, "windows": rows.windows}
+    count, keys = len(order), rows.keys[order]
+    if not count or (keys[1:] == keys[:-1]).any():
+        raise ValueError("a part needs at least one key, and each key once")
+    if set(rows.representations) != set(names):
+        raise ValueError(f"vectors for {list(rows.representations)}, expected {names}")
+    if any(len(values) != count for values in (*columns.values(), *rows.representations.values())):
+        raise ValueError("keys, lengths, windows and vectors differ in number")
+    offset: Numbers | None = None
+    for name in filter(has_matrix, names):
+        counts = np.array([len(rows.representations[name][i]) for i in order], np.int64)
+        if offset is not None and not np.array_equal(counts, np.diff(offset)):
+            raise ValueError(f"{name}: other numbers of residues than the layer before")
+        offset = np.concatenate([[0], np.cumsum(counts)])
+    with connect(path, "w") as file:
+        checksums.create(file, names, count)
+        for (name, values), kind in zip(columns.items(), ("S64", "<i4", "<i4"), strict=True):
+            create_column(file, name, count, kind)[...] = values[order]
+            checksums.write(file, name, 0, checksums.of_rows(values[order]))
+        if offset is not None:
+            create_column(file, "offset", count + 1, "<i8")[...] = offset
+        group = file.create_group("representations")
+        for name in names:
+            vectors = rows.representations[name]
+            total = int(offset[-1]) if offset is not None and has_matrix(name) else count
+            shape = total, np.shape(vectors[0])[-1]
+            dataset = create_vectors(group, name, shape, fingerprint.storage_dtype)
+            if offset is None or not has_matrix(name):
+                bits = encode(np.asarray(vectors)[order], fingerprint.storage_dtype)
+                write_bits(dataset, 0, bits)
+                checksums.write(file, name, 0, checksums.of_rows(bits))
+                continue
+            sums = np.empty(count, np.uint64)
+            for at, i in enumerate(order.tolist()):
+                bits = encode(vectors[i], fingerprint.storage_dtype)
+                write_bits(dataset, int(offset[at]), bits)
+                sums[at : at + 1] = checksums.of_sequences(bits, np.array([len(bits)]))
+            checksums.write(file, name, 0, sums)
+        file.attrs["schema_version"] = SCHEMA_VERSION
+        file.attrs["fingerprint"] = fingerprint.to_json()
+        file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
+
+
+def read_part(path: Path) -> "Part":
+    """Open a part or a master, a context manager. A truncated or foreign file raises
+    DamagedPartError, which names it.
+    """
+    return Part(path)
+
+
+class Part:
+    """One part file, or a master, open for reading. Whatever is read is compared with its checksum.
+
+    path; fingerprint; attributes and provenance (dict); count: rows; names: its representations;
+    dims {name: D}.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._vectors: dict[str, h5py.Dataset] = {}
         with self._reading():
             self._file = connect(path)
         try:
-            self._describe()
+            with self._reading():
+                self._describe()
         except BaseException:
             self._file.close()
             raise
 
     def _describe(self) -> None:
-        with self._reading():
-            self.fingerprint = Fingerprint.from_json(self._file.attrs["fingerprint"])
-            self.provenance: dict[str, Any] = json.loads(self._file.attrs.get("provenance", "{}"))
-            keys = self._file["emb_keys"]
-            self.count: int = keys.shape[0]
-            if not self.count:
-                raise ValueError("it holds no keys")
-            if keys.dtype != np.dtype("S64"):
-                raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
-            checksums.check_attributes(self._file)
-            self.names = self.fingerprint.representations
-            self.dims: dict[str, int] = {name: self.vectors(name).shape[1] for name in self.names}
-            for name in self.names:
-                dataset, wanted = self.vectors(name), self.fingerprint.storage_dtype
-                if storage_dtype(dataset) != wanted:
-                    raise ValueError(
-                        f"{name} is stored as {storage_dtype(dataset)}, its fingerprint says "
-                        f"{wanted}"
-                    )
-                if not has_matrix(name) and dataset.shape[0] != self.count:
-                    raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
+        checksums.check_attributes(self._file)
+        self.attributes: Mapping[str, Any] = dict(self._file.attrs)
+        self.fingerprint = Fingerprint.from_json(self.attributes["fingerprint"])
+        self.provenance: dict[str, Any] = json.loads(self.attributes.get("provenance", "{}"))
+        self.names = self.fingerprint.representations
+        keys, dtype = self._file["emb_keys"], self.fingerprint.storage_dtype
+        self.count: int = keys.shape[0]
+        if keys.dtype != np.dtype("S64"):
+            raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
+        self._vectors = {name: self._file[f"representations/{name}"] for name in self.names}
+        self.dims: dict[str, int] = {
+            name: dataset.shape[1] for name, dataset in self._vectors.items()
+        }
+        for name, dataset in self._vectors.items():
+            if (stored := storage_dtype(dataset)) != dtype:
+                raise ValueError(f"{name} is stored as {stored}, its fingerprint says {dtype}")
+            if not has_matrix(name) and dataset.shape[0] != self.count:
+                raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -97,166 +189,6 @@ class Part:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def vectors(self, name: str) -> h5py.Dataset:
-        """The dataset of a representation: (n, D), or flat (R, D) when per residue."""
-        if name not in self._vectors:
-            self._vectors[name] = self._file[f"representations/{name}"]
-        return self._vectors[name]
-
-    @cached_property
-    def keys(self) -> Keys:
-        """S64 (n,), strictly increasing."""
-        keys: Keys = self._column("emb_keys")
-        with self._reading():
-            self._check("emb_keys", np.arange(self.count), keys)
-            if not increasing(keys):
-                raise ValueError("its keys are not sorted")
-        return keys
-
-    def locate(self, keys: Keys) -> NDArray[np.int64]:
-        """Row of each key in this part, -1 where it has none; keys: S64, sorted, each once.
-
-        Of a large part only the range is read.
-        """
-        rows = np.full(len(keys), -1, dtype=np.int64)
-        if not len(keys):
-            return rows
-        with self._reading():
-            column = self._file["emb_keys"]
-            first, stop = 0, self.count
-            if self.count > 4 * len(keys):
-                first = bisect_left(column, keys[0])
-                stop = bisect_right(column, keys[-1], first)
-            held: Keys = column[first:stop]
-            self._check("emb_keys", np.arange(first, stop), held)
-            if not increasing(held):
-                raise ValueError("its keys are not sorted")
-        if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
-            at, found = find(keys, held)
-            rows[at[found]] = first + np.flatnonzero(found)
-        else:
-            at, found = find(held, keys)
-            rows[found] = first + at[found]
-        return rows
-
-    @cached_property
-    def length(self) -> NDArray[np.int32]:
-        """Residues of each sequence (n,), before cropping."""
-        return self.column_at("length", np.arange(self.count))
-
-    @cached_property
-    def windows(self) -> NDArray[np.int32]:
-        """(n,): 1 = embedded in one piece, k > 1 = in k windows, 0 = cropped."""
-        return self.column_at("windows", np.arange(self.count))
-
-    @cached_property
-    def offset(self) -> NDArray[np.int64]:
-        """(n + 1,): where each sequence begins in the flat per-residue datasets."""
-        offset: NDArray[np.int64] = self._column("offset")
-        with self._reading():
-            ends = {self.vectors(name).shape[0] for name in self.names if has_matrix(name)}
-            if (
-                len(offset) != self.count + 1
-                or (np.diff(offset) <= 0).any()
-                or {int(offset[-1])} != ends
-            ):
-                raise ValueError("offset does not say where its sequences begin")
-        return offset
-
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """All attributes of the file."""
-        with self._reading():
-            return dict(self._file.attrs)
-
-    @property
-    def devices(self) -> set[str]:
-        """What computed the vectors, as far as the part or master says."""
-        stated = self.attributes.get("devices", self.provenance.get("device", ()))
-        return {stated} if isinstance(stated, str) else {str(name) for name in stated}
-
-    def rows_between(self, low: str, high: str | None) -> NDArray[np.int64]:
-        """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no
-        limit).
-        """
-        with self._reading():
-            column = self._file["emb_keys"]
-            first = bisect_left(column, low.encode())
-            stop = self.count if high is None else bisect_left(column, high.encode(), first)
-        return np.arange(first, stop, dtype=np.int64)
-
-    def column_at(self, name: str, rows: NDArray[np.int64]) -> Array:
-        """Some rows (increasing) of a column such as `length`; only the range from the first to the
-        last is read.
-        """
-        with self._reading():
-            first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-            span: Array = self._file[name][first:stop]
-            found: Array = span[rows - first]
-            if name in checksums.COLUMNS:
-                self._check(name, rows, found)
-        return found
-
-    def sums_at(self, name: str, rows: NDArray[np.int64]) -> checksums.Sums | None:
-        """The checksums that the part keeps for rows (increasing) of a representation; None when it
-        keeps none.
-        """
-        with self._reading():
-            return checksums.kept(self._file, name, rows)
-
-    def _check(
-        self,
-        name: str,
-        rows: NDArray[np.int64],
-        found: Array,
-        counts: NDArray[np.int64] | None = None,
-    ) -> None:
-        """ValueError when what was found in rows (increasing) is not what was written, as far as
-        the file can tell.
-        """
-        sums = checksums.of_rows(found) if counts is None else checksums.of_sequences(found, counts)
-        checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
-
-    def residues_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many rows of the per-residue datasets belong to each of these rows (increasing)."""
-        counts: NDArray[np.int64] = self.column_at("offset", rows + 1) - self.column_at(
-            "offset", rows
-        )
-        return counts
-
-    def _column(self, name: str) -> Array:
-        with self._reading():
-            column: Array = self._file[name][...]
-        return column
-
-    def bits(self, name: str, indices: NDArray[np.int64]) -> Array:
-        """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per
-        residue.
-        """
-        flat = has_matrix(name)
-        rows = flat_rows(self.offset, indices) if flat else indices
-        with self._reading():
-            bits = take_bits(self.vectors(name), rows)
-            self._check(
-                name,
-                indices,
-                bits,
-                self.offset[indices + 1] - self.offset[indices] if flat else None,
-            )
-        return bits
-
-    def rows(self, name: str, indices: NDArray[np.int64]) -> Array | list[Array]:
-        """Vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D) when per
-        residue.
-        """
-        unique, back = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
-        values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
-        if not has_matrix(name):
-            return values[back]
-        ends = np.cumsum(self.offset[unique + 1] - self.offset[unique])
-        matrices = np.split(values, ends[:-1])
-        return [matrices[i] for i in back]
-
     def check(self, fingerprint: Fingerprint) -> None:
         """Raise StoreError, with the difference in words, unless the part has this fingerprint."""
         if self.fingerprint != fingerprint:
@@ -267,9 +199,124 @@ class Part:
                 remedy="move it out of this store",
             )
 
+    @property
+    def devices(self) -> set[str]:
+        """Names of the devices that computed the vectors, as far as the part or master says."""
+        stated = self.attributes.get("devices", self.provenance.get("device", ()))
+        return {stated} if isinstance(stated, str) else {str(name) for name in stated}
 
-def read_part(path: Path) -> Part:
-    """Open a part (a context manager). A truncated or foreign file raises DamagedPartError, which
-    names it.
-    """
-    return Part(path)
+    @cached_property
+    def keys(self) -> Keys:
+        """S64 (n,), strictly increasing."""
+        return self._keys_between(0, self.count)
+
+    def _keys_between(self, first: int, stop: int) -> Keys:
+        keys: Keys = self.column_at("emb_keys", np.arange(first, stop))
+        with self._reading():
+            if not increasing(keys):
+                raise ValueError("its keys are not sorted")
+        return keys
+
+    def locate(self, keys: Keys) -> Numbers:
+        """Return the row of each key in this part, -1 where it has none; keys: S64, sorted, each
+        once.
+
+        Of a large part only the range is read.
+        """
+        rows = np.full(len(keys), -1, dtype=np.int64)
+        first, stop = 0, self.count
+        if stop > 4 * len(keys) > 0:
+            with self._reading():
+                column = self._file["emb_keys"]
+                first = bisect_left(column, keys[0])
+                stop = bisect_right(column, keys[-1], first)
+        held = self._keys_between(first, stop)
+        if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
+            at, there = find(keys, held)
+            rows[at[there]] = first + np.flatnonzero(there)
+        else:
+            at, there = find(held, keys)
+            rows[there] = first + at[there]
+        return rows
+
+    @property
+    def length(self) -> NDArray[np.int32]:
+        """Residues of each sequence (n,), before cropping."""
+        return self.column_at("length", np.arange(self.count))
+
+    @property
+    def windows(self) -> NDArray[np.int32]:
+        """(n,): 1 = embedded in one piece, k > 1 = in k windows, 0 = cropped."""
+        return self.column_at("windows", np.arange(self.count))
+
+    @cached_property
+    def offset(self) -> Numbers:
+        """(n + 1,): where each sequence begins in the flat per-residue datasets."""
+        return self.column_at("offset", np.arange(self.count + 1))
+
+    def column_at(self, name: str, rows: Numbers) -> Array:
+        """Read some rows (increasing) of a column such as `length`."""
+        with self._reading():
+            values = take_bits(self._file[name], rows)
+            if name in checksums.COLUMNS:
+                kept = checksums.kept(self._file, name, rows)
+                checksums.check(name, rows, kept, checksums.of_rows(values))
+        return values
+
+    def residues_at(self, rows: Numbers) -> Numbers:
+        """Return how many rows of the per-residue datasets belong to each of these rows
+        (increasing).
+        """
+        return self._flat(rows)[1]
+
+    def _flat(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where each of these rows (increasing) begins in the per-residue datasets, and how
+        many rows it has there.
+        """
+        starts, ends = self.column_at("offset", rows), self.column_at("offset", rows + 1)
+        with self._reading():
+            whole = {len(self._vectors[name]) for name in self.names if has_matrix(name)}
+            if (ends <= starts).any() or starts.min(initial=0) < 0:
+                raise ValueError("offset does not say where its sequences begin")
+            if ends.max(initial=0) > min(whole):
+                raise ValueError("offset does not say where its sequences begin")
+        return starts, ends - starts
+
+    def sums_at(self, name: str, rows: Numbers) -> checksums.Sums | None:
+        """Read the checksums that the part keeps for rows (increasing) of a representation; None
+        when it keeps none.
+        """
+        with self._reading():
+            return checksums.kept(self._file, name, rows)
+
+    def vectors(self, name: str) -> h5py.Dataset:
+        """Return the dataset of a representation: (n, D), or flat (R, D) when per residue."""
+        return self._vectors[name]
+
+    def bits(self, name: str, rows: Numbers) -> Array:
+        """Read the stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when
+        per residue.
+        """
+        if has_matrix(name):
+            starts, counts = self._flat(rows)
+            with self._reading():
+                bits = take_bits(self._vectors[name], rows_from(starts, counts))
+                sums = checksums.of_sequences(bits, counts)
+        else:
+            with self._reading():
+                bits = take_bits(self._vectors[name], rows)
+                sums = checksums.of_rows(bits)
+        with self._reading():
+            checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
+        return bits
+
+    def rows(self, name: str, rows: Numbers) -> Array | list[Array]:
+        """Read the vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D)
+        when per residue.
+        """
+        unique, back = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+        values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
+        if not has_matrix(name):
+            return values[back]
+        matrices = np.split(values, np.cumsum(self.residues_at(unique))[:-1])
+        return [matrices[i] for i in back]

@@ -82,7 +82,7 @@ def notices(config: Config) -> Iterator[str]:
             continue
         others = [
             f"{key} {made[key]}"
-            for key, value in _wanted(config, model).items()
+            for key, value in known_settings(config, model).items()
             if made and made[key] != value
         ]
         if others:
@@ -92,7 +92,7 @@ def notices(config: Config) -> Iterator[str]:
             )
 
 
-def _wanted(config: Config, model: Model) -> dict[str, Any]:
+def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return what of the fingerprint is known before anything is computed."""
     asked = from_config(Settings, config)
     long = within_limit(asked.long_sequences, model.name, model.max_residues)

@@ -1,0 +1,145 @@
+"""What a campaign is to embed, counted, and what of it the store lacks."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import InputError, PlmEmbedError
+from plm_embed.io.parquet import read_table
+from plm_embed.io.paths import missing
+from plm_embed.jobs.bucket import is_recorded
+from plm_embed.jobs.completion_record import completion_records
+from plm_embed.keys import Keys, bucket_names, key_array
+from plm_embed.models.registry import Model
+from plm_embed.sequences.settings import Memory
+from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
+from plm_embed.store.parts import read_part
+from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
+from plm_embed.workflow.checks import known_settings
+from plm_embed.workflow.config import Config, input_paths, input_tables, reading_of
+
+
+@dataclass(frozen=True)
+class Input:
+    """Counts of what is to be embedded. lengths: unique sequences by their number of residues;
+    counted: in words, how; folder: of the deduplicated sequences, if there is one.
+    """
+
+    records: int
+    accepted: int
+    unique: int
+    residues: int
+    lengths: dict[int, int]
+    counted: str
+    folder: Path | None = None
+
+
+@contextmanager
+def counted_input(config: Config, lengths: Path | None) -> Iterator[Input]:
+    """Count the deduplicated sequences of the campaign, its input, or a table of lengths."""
+    if lengths:
+        yield _lengths(lengths)
+        return
+    from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
+
+    folder, paths = Path(config["results"], "sequences"), input_paths(config)
+    reading = reading_of(config)
+    for path in paths:
+        if words := missing(Path(path)):
+            raise InputError(f"inputs: {path}: {words}", path=path)
+    if (folder / SUMMARY).is_file():
+        summary = read_summary(folder)
+        there = sorted((entry.path, entry.bytes) for entry in summary.inputs)
+        same = there == sorted((path, Path(path).stat().st_size) for path in paths)
+        if same and summary.policy in (None, reading.policy):
+            yield _counts(summary, f"as in {folder}", folder)
+            return
+    with tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as temporary:
+        deduplicate(
+            [Path(path) for path in paths],
+            Path(temporary),
+            **vars(reading),
+            memory_mb=Memory.memory_mb,
+            tables=input_tables(config),
+        )
+        here = Path(temporary)
+        yield _counts(read_summary(here), "counted just now", here)
+
+
+def _counts(summary: Summary, how: str, folder: Path | None = None) -> Input:
+    counts = (summary.records, summary.accepted, summary.unique, summary.residues)
+    return Input(*counts, dict(summary.lengths), how, folder)
+
+
+def _lengths(path: Path) -> Input:
+    """Return the counts of a summary.json, or of lines of `length number`. InputError otherwise."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if text.lstrip().startswith("{"):
+        return _counts(summary_file(path), f"by {path}")
+    lengths = Counter[int]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            words = line.replace(",", " ").split()
+            if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
+                where = f"--lengths: {path}, line {number}: {line.strip()!r}"
+                raise InputError(f"{where}: must be `length number`", path=path, line=number)
+            lengths[int(words[0])] += int(words[1])
+    unique = lengths.total()
+    residues = sum(length * count for length, count in lengths.items())
+    return Input(unique, unique, unique, residues, dict(lengths), f"by the lengths in {path}")
+
+
+def lengths_left(config: Config, model: Model, counted: Input) -> Mapping[int, int]:
+    """Return the number by length of the sequences that the store lacks.
+
+    What depends on the device that will compute (compute_dtype auto, the engine) is open: of
+    several fingerprints that fit the settings, the one that spares most counts.
+    """
+    sequences, results = counted.folder, Path(config["results"], model.name)
+    if sequences is None:
+        return counted.lengths
+    store = Path(config["store"] or results / "store")
+    wanted = known_settings(config, model)
+    left = counted.lengths
+    for folder in fingerprint_folders(store):
+        fingerprint = read_fingerprint(folder)
+        stated = fingerprint.stated
+        if any(stated[key] != value for key, value in wanted.items()):
+            continue
+        done = {
+            record.bucket
+            for record in completion_records(results / "embedded")
+            if record.fingerprint == fingerprint
+        }
+        parts, lacking = PartList(folder / "parts"), Counter[int]()
+        for name in bucket_names(read_summary(sequences).buckets):
+            bucket = sequences / "buckets" / f"{name}.parquet"
+            if name in done and is_recorded(bucket, results / "embedded" / f"{name}.json"):
+                continue
+            table = read_table(bucket, ["key", "length"])
+            absent = pa.array(_absent(key_array(table["key"]), parts))
+            lacking.update(table["length"].filter(absent).to_pylist())
+        left = min(left, lacking, key=lambda counts: sum(counts.values()))
+    return left
+
+
+def _absent(keys: Keys, parts: PartList) -> NDArray[np.bool_]:
+    """Return which of the keys (S64 (n,), sorted) no part has."""
+    absent = np.ones(len(keys), dtype=np.bool_)
+    for path in parts.between(keys[0].decode(), keys[-1].decode()) if len(keys) else ():
+        try:
+            with read_part(path) as part:
+                absent &= part.locate(keys) < 0
+        except PlmEmbedError:
+            continue  # damaged: its sequences will be computed again
+    return absent

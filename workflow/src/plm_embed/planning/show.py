@@ -1,0 +1,85 @@
+"""How a plan looks on a terminal."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from plm_embed.planning.count import Input
+from plm_embed.planning.plan import Jobs, Plan
+from plm_embed.wording import duration, readable
+
+GPUS_AT_A_TIME = 8, 64
+LARGE_HOURS = 8.0
+"""Device-hours from which on it matters how many work at a time."""
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Print a plan."""
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(no_wrap=True, style="bold")
+    facts.add_column(overflow="fold")
+    for name, value in _facts(plan):
+        facts.add_row(name, value)
+    console.print(facts)
+    times = Table(box=None, pad_edge=False)
+    times.add_column("model", overflow="fold")
+    times.add_column("device")
+    for title in ("tokens", "tokens/s", "time"):
+        times.add_column(title, justify="right", no_wrap=True)
+    times.add_column("basis", overflow="fold", style="dim")
+    for model in plan.models:
+        for speed in model.speeds:
+            hours = model.todo.tokens / speed.tokens_per_second / 3600
+            rate = f"{speed.tokens_per_second:,.0f}"
+            numbers = f"{model.todo.tokens:,}", rate, duration(3600 * hours)
+            times.add_row(model.model, speed.device, *numbers, escape(speed.basis))
+    console.print(times)
+    console.print("\n[bold]run it[/]")
+    console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    count = plan.input
+    skipped = count.records - count.accepted
+    yield "records", f"{count.records:,}, {skipped:,} of them skipped ({escape(count.counted)})"
+    yield "unique", f"{count.unique:,} sequences, {count.residues:,} residues{_spread(count)}"
+    for model in plan.models:
+        words = escape(model.weights)
+        yield "weights", f"{model.model}: " + (words if model.verified else f"[bold red]{words}[/]")
+        if model.stored:
+            yield "stored", f"{model.model}: {model.stored:,} of {count.unique:,} sequences already"
+    yield "jobs", _jobs(plan.jobs, len(plan.models), sum(one.hours for one in plan.models))
+    total = sum(plan.bytes.values())
+    sizes = ", ".join(f"{name} {readable(size)}" for name, size in plan.bytes.items() if size)
+    room = "enough" if plan.free_bytes > total else "[bold red]NOT ENOUGH[/]"
+    yield "bytes", f"{sizes}; {readable(total)} in all, {readable(plan.free_bytes)} free: {room}"
+    yield "files", f"about {plan.files:,}"
+
+
+def _spread(count: Input) -> str:
+    """Return the shortest, the median and the longest length in words."""
+    if not count.lengths:
+        return ""
+    lengths, seen = sorted(count.lengths), 0
+    for median in lengths:
+        seen += count.lengths[median]
+        if 2 * seen >= count.unique:
+            break
+    return f" ({lengths[0]:,} to {lengths[-1]:,} each, median {median:,})"
+
+
+def _jobs(jobs: Jobs, models: int, hours: float) -> str:
+    each = duration(3600 * jobs.hours) + (f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else "")
+    words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}: {each} a job"
+    if jobs.minutes:
+        words += f", which the profile gives {duration(60 * jobs.minutes)}"
+    if jobs.here:
+        words += f"; {duration(3600 * hours / jobs.workers / jobs.here)} on this machine"
+    elif hours > LARGE_HOURS:
+        most = jobs.buckets * jobs.workers * models
+        numbers = [*(number for number in GPUS_AT_A_TIME if number < most), most]
+        times = ", ".join(f"{duration(3600 * hours / n)} with {n:,}" for n in numbers)
+        words += f"; {hours:,.0f} GPU-hours: {times} GPUs at a time"
+    return words

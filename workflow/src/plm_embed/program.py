@@ -1,0 +1,30 @@
+"""How the commands of this environment are called where the user stands."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+USERS_PATH = "PLM_EMBED_PATH"
+"""The variable in which the workflow keeps the user's PATH, to which it adds for its jobs."""
+
+
+def program() -> str:
+    """Return this program as it was called: `plm-embed`, `.venv/bin/plm-embed` or
+    `python -m plm_embed`.
+    """
+    python, *words = sys.orig_argv
+    if words[-len(sys.argv) - 1 :][:2] == ["-m", "plm_embed"] and USERS_PATH not in os.environ:
+        return f"{shlex.quote(python)} -m plm_embed"
+    return called("plm-embed")
+
+
+def called(name: str) -> str:
+    """Return the name of a command if a shell finds this environment's, else its path."""
+    beside = Path(sys.executable).with_name(name)
+    found = shutil.which(name, path=os.environ.get(USERS_PATH))
+    if not beside.exists() or (found and Path(found).absolute() == beside.absolute()):
+        return name
+    here = Path.cwd()
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
