@@ -30,6 +30,10 @@ def remove_part(campaign: Campaign) -> None:
     next(campaign.parts.iterdir()).unlink()
 
 
+def remove_store(campaign: Campaign) -> None:
+    shutil.rmtree(campaign.store)
+
+
 def shorten_part(campaign: Campaign) -> None:
     path = next(campaign.parts.iterdir())
     path.write_bytes(path.read_bytes()[:-1])
@@ -140,10 +144,11 @@ def remove_summary(campaign: Campaign) -> None:
     ("damage", "message"),
     [
         (remove_part, r"missing, but .* names it; delete \S*0000\.json and run the campaign again"),
-        (shorten_part, "bytes, .* says"),
+        (remove_store, "missing, but .* names it; delete .*/0000.json and .*/0002.json and run"),
+        (shorten_part, "bytes instead of .* and .*0000.json and run the campaign again"),
         (
             change_a_part,
-            "its bytes are not those that were written; delete .*embedded and run",
+            r"its bytes are not those that were written; delete .*\.h5 and .*0000\.json and run",
         ),
         (
             remove_record,
