@@ -31,7 +31,7 @@ import plm_embed
 
 assert not {"numpy", "h5py", "pyarrow"} & set(sys.modules), "importing is to be cheap"
 with plm_embed.open(sys.argv[1]) as embeddings:
-    assert "plm_embed/reading" in sys.modules["plm_embed.reading.master"].__file__
+    assert "plm_embed/reading" in sys.modules["plm_embed.reading.open"].__file__
     assert len(embeddings.rows([0, 1])) == 2
     ids = list(embeddings.ids)[:3]
     assert embeddings.get(ids).shape == (3, embeddings.dim)
@@ -51,7 +51,7 @@ try:
 except plm_embed.StoreError as error:
     print(error.path)
 
-from plm_embed.reading.exports.export import export
+from plm_embed.reading.exports import export
 
 export(Path(sys.argv[1]), "npy", Path("vectors.npy"))
 """

@@ -28,7 +28,7 @@ from plm_embed.master.validation_record import VALIDATION, Norms, Validation, re
 from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.plots.sample import SAMPLE, Sample, records_of, take_sample
 from plm_embed.reporting.runs import Run, runs_of
 from plm_embed.reporting.skipped import first_skipped

@@ -1,12 +1,13 @@
-"""`plm_embed.open`: vectors by id, key and row, as they were stored."""
+"""`plm_embed.open`: vectors by id, key and row, as they were stored; and a reader that is closed,
+whose file is replaced, or that is asked with other types.
+"""
 
 import re
 import shutil
-import time
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +15,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from plm_embed.reading.vectors import Vectors
-from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.reading.open import Embeddings
 from support.campaigns import (
     DIM,
     EVERYTHING,
@@ -222,16 +222,13 @@ def test_tensors_and_annotated_data(embeddings) -> None:
 def test_keys_of_a_large_master_are_found_without_reading_them_all(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plm_embed.reading.master._SMALL", 1)
-    for spread in (4, 0):  # with 0 the first guess is mostly wrong
-        monkeypatch.setattr("plm_embed.reading.master._SPREAD", spread)
-        with plm_embed.open(campaign.master) as embeddings:
-            for key in KEYS:
-                np.testing.assert_array_equal(embeddings.by_key([key]), expected([key]))
-            for absent in ("0" * 64, "f" * 64, KEYS[3][:-1] + "x", "no key"):
-                with pytest.raises(PlmEmbedError, match="no vector"):
-                    embeddings.by_key([absent])
-            assert "keys" not in vars(embeddings)
+    monkeypatch.setattr("plm_embed.reading.open._MANY_ROWS", 10)
+    with plm_embed.open(campaign.master) as embeddings:
+        np.testing.assert_array_equal(embeddings.by_key(KEYS[::-1]), expected(KEYS[::-1]))
+        for absent in ("0" * 64, "f" * 64):
+            with pytest.raises(PlmEmbedError, match="no vector"):
+                embeddings.by_key([KEYS[0], absent])
+        assert "keys" not in vars(embeddings)
 
 
 def test_rows_that_are_not_there_are_refused(embeddings) -> None:
@@ -251,7 +248,7 @@ def test_rows_that_are_not_there_are_refused(embeddings) -> None:
         embeddings["a"]
 
 
-def test_it_is_a_mapping_from_ids_too(embeddings: Vectors) -> None:
+def test_it_is_a_mapping_from_ids_too(embeddings: Embeddings) -> None:
     ids = list(embeddings)
     assert ids == embeddings.ids
     for id in CLEAR:
@@ -259,35 +256,15 @@ def test_it_is_a_mapping_from_ids_too(embeddings: Vectors) -> None:
         assert np.array_equal(embeddings[id], embeddings.get(each for each in [id])[0])
 
 
-def test_a_row_is_read_from_its_place_in_the_file(tmp_path: Path) -> None:
-    """The layout behind the promise of 1 ms a row; with a margin of five for busy machines."""
-    campaign = gathered_campaign(tmp_path)
-    count, dim = 5_000, 1280
-    random = np.random.default_rng(0)
-    keys = np.sort(np.array([random.bytes(32).hex() for _ in range(count)], dtype="S64"))
-    with h5py.File(campaign.master) as small, connect(tmp_path / "large.h5", "w") as large:
-        large.attrs.update(small.attrs)
-        create_column(large, "emb_keys", count, "S64")[...] = keys
-        create_column(large, "length", count, "<i4")[...] = 1
-        dataset = create_vectors(
-            large.create_group("representations"), "mean_l3", (count, dim), "float16"
-        )
-        large["emb"] = dataset
-        write_bits(
-            dataset, 0, np.arange(count * dim, dtype=np.uint32).astype("<u2").reshape(count, dim)
-        )
-        assert 256 <= dataset.chunks[0] <= 1024 and dataset.compression is None
-    with plm_embed.open(tmp_path / "large.h5") as embeddings:
-        times = []
-        for row in random.integers(0, count, 50).tolist():
-            began = time.thread_time()
-            found = embeddings.by_key([keys[row].decode()])
-            times.append(time.thread_time() - began)
-            np.testing.assert_array_equal(found, embeddings[row : row + 1])
-    assert np.median(times) < 5e-3
+def test_nothing_is_written_beside_a_master(campaign: Campaign, tmp_path: Path) -> None:
+    for path in (campaign.master, campaign.index):
+        shutil.copy(path, tmp_path)
+    with plm_embed.open(tmp_path) as embeddings:
+        embeddings[CLEAR[0]], embeddings.get(CLEAR), embeddings.nearest(CLEAR[:1])
+    assert {path.name for path in tmp_path.iterdir()} == {campaign.master.name, campaign.index.name}
 
 
-def first_vectors(vectors: Vectors) -> np.ndarray:
+def first_vectors(vectors: Embeddings) -> np.ndarray:
     return vectors[:3]
 
 
@@ -295,3 +272,72 @@ def test_other_processes_open_the_file_anew(campaign: Campaign, embeddings) -> N
     with plm_embed.open(campaign.store) as store, get_context("spawn").Pool(1) as pool:
         for vectors in (embeddings, store):
             np.testing.assert_array_equal(pool.apply(first_vectors, (vectors,)), expected(KEYS[:3]))
+
+
+def test_a_closed_reader_says_that_it_is_closed(embeddings) -> None:
+    embeddings.close()
+    for call in (
+        lambda: embeddings[0],
+        lambda: embeddings[CLEAR[0]],
+        lambda: CLEAR[0] in embeddings,
+        lambda: embeddings.keys,
+        lambda: embeddings.metadata,
+        embeddings.to_numpy,
+        embeddings.to_pandas,
+        lambda: embeddings.nearest(vectors=np.ones(DIM)),
+    ):
+        with pytest.raises(
+            PlmEmbedError, match=r"\.h5: was closed; open it again: plm_embed\.open"
+        ):
+            call()
+    assert len(embeddings) == len(KEYS)
+
+
+def test_a_reader_keeps_the_file_that_it_opened(tmp_path: Path) -> None:
+    campaign = gathered_campaign(tmp_path)
+    before = campaign.master.read_bytes()
+    with plm_embed.open(campaign.master) as reader:
+        kept, some = reader.to_numpy(), reader.rows([3, 1])
+        campaign.master.unlink()  # as a run that makes it anew puts another one in its place
+        campaign.master.write_bytes(bytes(len(before)))
+        np.testing.assert_array_equal(reader.to_numpy(), kept)
+        np.testing.assert_array_equal(reader.rows([3, 1]), some)
+
+
+def test_arguments_of_another_type_are_refused_in_words(
+    campaign: Campaign, embeddings: Embeddings
+) -> None:
+    wrong: Any = 5
+    for call, said in (
+        (lambda: plm_embed.open(wrong), "path: 5 is not a path"),
+        (lambda: plm_embed.open(b"x"), "path: b'x' is not a path"),  # type: ignore[arg-type]
+        (lambda: plm_embed.open(""), "path: is empty; give a path"),
+        (lambda: plm_embed.open("~nobody_has_this_name/x"), "path: ~nobody_has_this_name/x: "),
+        (lambda: embeddings.get(wrong), r'ids are a list: get\(\["5"\]\)'),
+        (lambda: embeddings.nearest(wrong), r'ids are text: get\(\["5"\]\)'),
+        (lambda: embeddings.nearest(CLEAR[:1], k=True), "k: True is not a whole number"),
+        (lambda: embeddings.by_key(wrong), r"keys are a list: by_key\(\[key\]\)"),
+        (lambda: embeddings.to_numpy(wrong), "has no representation 5; it has "),
+        (lambda: embeddings.to_anndata(wrong), "has no representation 5; it has "),
+        (lambda: next(embeddings.iter_batches(True)), "rows: True is not a whole number"),
+    ):
+        with pytest.raises(PlmEmbedError, match=said):
+            call()
+    with pytest.raises(IndexError, match=r"rows are whole numbers; for ids, get\(\[\.\.\.\]\)"):
+        embeddings[CLEAR[:2]]  # type: ignore[index]
+    with plm_embed.open(campaign.store) as store:
+        with pytest.raises(PlmEmbedError, match="has no representation 5; it has "):
+            store.to_numpy(wrong)
+        with pytest.raises(IndexError, match="rows are a list of numbers"):
+            store.rows(wrong)
+
+
+def test_weights_are_for_sequences_that_are_embedded(embeddings: Embeddings) -> None:
+    with pytest.raises(PlmEmbedError, match=r"weights are for sequences .*; leave them out"):
+        embeddings.nearest(embeddings.ids[:1], weights="resources/weights")
+
+
+def test_a_path_below_the_home_folder(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(campaign.master.parent))
+    with plm_embed.open(f"~/{campaign.master.name}") as embeddings:
+        assert embeddings.path == campaign.master
