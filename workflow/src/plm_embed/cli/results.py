@@ -71,7 +71,7 @@ def validate(*, results: Path | None, spot_checks: int | None, **given: Path | N
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.inference.weights_cache import prepared_folder
+    from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.reading.find import find_embeddings

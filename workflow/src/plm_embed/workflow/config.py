@@ -11,8 +11,7 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.settings import ResiduePolicy, Table
 
 Config = dict[str, Any]
