@@ -11,8 +11,7 @@ from random import Random
 from cluster import Cluster
 
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy, Table
 
 ROOT = Path(__file__).parents[2]
 # It ends when the test session does, however that ends.
@@ -192,5 +191,5 @@ class SnakemakeRun:
             self.cluster.wait_for("no jobs", lambda: not self.cluster.jobs())
 
     def words(self) -> str:
-        """What the user has seen so far."""
+        """Return all that the user has seen so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""

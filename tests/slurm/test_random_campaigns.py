@@ -1,10 +1,8 @@
-"""What `random_campaigns.py` lets happen, at a chosen instant: where nothing but to wait, or to
-repeat, is asked for.
-"""
+"""Disturbances of `random_campaigns.py` at a chosen instant."""
 
 from random import Random
 
-from disturbances import disk_full, kill_batch_slurmstepd, once_computing
+from disturbances import controller_killed, disk_full, kill_batch_slurmstepd, once_computing
 from random_campaigns import disturbed
 from slurm_campaign import GATHERED, Campaign
 
@@ -12,11 +10,10 @@ from slurm_campaign import GATHERED, Campaign
 def test_the_same_command_again_ends_with_the_same_results(
     campaign: Campaign, undisturbed: Campaign
 ) -> None:
-    """The disk with the results is full, and the slurmstepd of a batch script is killed.
-
-    With the controller killed in the same instant a run was once seen to hang (a known fault).
+    """The disk with the results is full, the controller is killed and comes back, and so is the
+    slurmstepd of a batch script.
     """
-    planned = [disk_full, kill_batch_slurmstepd]
+    planned = [disk_full, controller_killed, kill_batch_slurmstepd]
     result = disturbed(
         [campaign],
         undisturbed,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting import maps
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.maps import Map, make_map, principal_components
@@ -130,6 +130,7 @@ print(json.dumps(collect(Path(sys.argv[1])).map.data["layouts"]))
 """
 
 
+@pytest.mark.workflow
 def test_umap_is_a_layout_of_its_own(results: Path) -> None:
     # its functions take longer to compile than to run
     done = subprocess.run(

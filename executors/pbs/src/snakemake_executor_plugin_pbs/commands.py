@@ -3,21 +3,18 @@ PBS's sake.
 """
 
 import getpass
-import os
 import re
 import shutil
-import signal
-import subprocess
 from dataclasses import dataclass
 
 from snakemake_interface_common.exceptions import WorkflowError
+
+from .call import call
 
 # Exit codes are PBS error numbers modulo 256: 104 try again, 162 no connection, 183 and 185
 # protocol and too many connections; qstat says 255 where the others say 162; 160 is a host name
 # that does not resolve just now.
 _AWAY = frozenset({104, 160, 162, 183, 185, 255})
-TIMED_OUT = 124
-
 _NUMBER = re.compile(r"\d+")
 # Torque and Grid Engine have commands of the same names, and other options.
 _OTHER_SCHEDULER = re.compile(r"^\s*(version:|\w*GE \d).*", re.IGNORECASE | re.MULTILINE)
@@ -35,23 +32,21 @@ class AwayError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """Exit code and output of one command. `code` is 124 when it was cut by the time-out."""
+    """Exit code and output of one command; no code where it gave no answer or could not start."""
 
-    code: int
+    code: int | None
     out: str
     err: str
 
     @property
     def away(self) -> bool:
-        """True when no server stood behind the command, so that its output says nothing about
-        jobs.
-        """
-        return self.code in _AWAY or self.code == TIMED_OUT
+        """Return whether no server was behind the command: its output says nothing of jobs."""
+        return self.code is None or self.code in _AWAY
 
     @property
     def words(self) -> str:
-        """The last line of stderr that says something (usage texts follow the message of exit code
-        2).
+        """Return the last line of stderr that says something (usage texts follow the message of
+        exit code 2).
         """
         lines = [
             line.strip() for line in self.err.split("\nusage:")[0].splitlines() if line.strip()
@@ -60,8 +55,8 @@ class Answer:
 
 
 def number(job_id: str) -> str:
-    """The part of an id that is the same everywhere: `12` of `12.pbs01`, `12.pbs` (cut by a table)
-    and `12`.
+    """Return the part of an id that is the same everywhere: `12` of `12.pbs01`, `12.pbs` (cut by a
+    table) and `12`.
     """
     match = _NUMBER.match(job_id)
     return match.group() if match else job_id
@@ -94,45 +89,25 @@ class Pbs:
             )
 
     def call(self, *words: str) -> Answer:
-        """Run one command in a session of its own: a Ctrl-C at the terminal must not end a qsub or
-        a qdel half-way.
-        """
-        try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            # no more processes for this user: login nodes have such limits; it passes
-            return Answer(TIMED_OUT, "", f"{words[0]} could not be started: {error}")
-        try:
-            out, err = process.communicate(timeout=self.timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return Answer(TIMED_OUT, "", f"{words[0]} gave no answer within {self.timeout:g} s")
-        return Answer(
-            process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
-        )
+        """Run one command."""
+        code, out, err = call(*words, timeout=self.timeout)
+        return Answer(code, out, f"{words[0]}: {err}" if code is None else err)
 
     def live(self) -> dict[str, str]:
-        """{number: id} of all jobs of the user that have not ended. Raises AwayError."""
+        """Return {number: id} of all jobs of the user that have not ended. Raises AwayError."""
         return self._select()
 
     def held(self) -> frozenset[str]:
-        """Numbers of the user's jobs that the system holds; none when the server cannot say."""
+        """Return the numbers of the user's jobs that the system holds; none when the server cannot
+        say.
+        """
         try:
             return frozenset(self._select("-h", "s"))
         except AwayError:
             return frozenset()
 
     def named(self, name: str) -> list[str]:
-        """Ids of the user's jobs of this name that have not ended, oldest first. Raises
-        AwayError.
-        """
+        """Return the ids of the user's living jobs of this name, oldest first. Raises AwayError."""
         ids = self._select("-N", name)
         return [ids[key] for key in sorted(ids, key=int)]
 

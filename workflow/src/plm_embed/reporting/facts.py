@@ -20,11 +20,10 @@ from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
-from plm_embed.models import published
-from plm_embed.models.manifest import Manifest, read_record
+from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.maps import Map, first_records, make_map
 from plm_embed.reporting.skipped import first_skipped
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
@@ -91,7 +90,7 @@ class Facts:
     @property
     def caveat(self) -> str:
         """Return why the weights are not known to be the published ones; '' when they are."""
-        return published.caveat(self.model, self.weights)
+        return caveat(self.model, self.weights)
 
 
 def license_of(name: str) -> str:

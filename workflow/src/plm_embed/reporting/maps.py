@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed.errors import delete
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.master.gather import INDEX_COLUMNS
-from plm_embed.reading.find import gather_again
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 
 POINTS = 50_000
 """Vectors that are drawn: the first rows of the master. Keys are hashes, so any range of them is a
@@ -159,10 +159,10 @@ def _density(
 
 def first_records(index: Path, rows: "range | set[int]") -> pa.Table:
     """Return the first record of each of these rows of the master, in the order of the rows."""
-    names = read_schema(index, gather_again(index)).names
+    names = read_schema(index, delete(index)).names
     columns = ["id", "row", *(name for name in names if name not in INDEX_COLUMNS)]
     chosen = []
-    for table in read_batches(index, columns, gather_again(index)):
+    for table in read_batches(index, columns, delete(index)):
         if isinstance(rows, range):
             mask = pc.less(table["row"], rows.stop)
         else:
@@ -219,7 +219,7 @@ def _other_records(
     reason why it was skipped), and whether these are all.
     """
     room, others = LETTERS, list[tuple[str, int | str]]()
-    again = gather_again(index)
+    again = delete(index)
     for table in read_batches(records, ["id", "status", "reason"], again):
         skipped = table.filter(pc.equal(table["status"], "skipped"))
         for id, reason in zip(
