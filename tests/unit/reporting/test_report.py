@@ -13,16 +13,12 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-<<<<<<< HEAD
 from plm_embed.master.validation_record import (
     VALIDATION,
     Outlier,
     read_validation,
     write_validation,
 )
-=======
-from plm_embed.reading.open import Embeddings
->>>>>>> main
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
 from plm_embed.sequences.summary import read_summary
