@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed._version import __version__
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
@@ -31,7 +31,6 @@ from plm_embed.jobs.heartbeat import (
 )
 from plm_embed.jobs.node import SECONDS_MARGIN, Node
 from plm_embed.jobs.nodes import start_others
-from plm_embed.jobs.worker import Failed
 from plm_embed.keys import keys_sha256
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
@@ -98,7 +97,7 @@ def embed_bucket(job: Job, settings: Settings) -> None:
             if not job.share.name.endswith(_ending(store)):
                 raise PlmEmbedError("the nodes' devices differ: their vectors would, too")
             node.run(sequences, np.load(job.share)[job.node :: job.nodes], store)
-            if not node.finished:
+            if node.left:
                 raise node.error("not all of this node's share is embedded")
         elif is_done(job.bucket, job.record, store):
             log.info("bucket %s is done already", name)
@@ -162,9 +161,9 @@ def _wait(node: Node, sequences: Sequences, store: Store, share: Path) -> list[H
             return beats
         if not running or node.stopping:
             until = min(until, checked + (SECONDS_FOR_CACHES if node.others else 0))
-            if not node.finished or any(codes) or checked >= until:
+            if node.left or any(codes) or checked >= until:
                 if failed := ", ".join(str(code) for code in codes if code):
-                    node.problems.append(Failed(f"other nodes ended with {failed}"))
+                    node.problems.append(PassingError(f"other nodes ended with {failed}"))
                 raise node.error(f"{len(left):,} sequences are not embedded")
             time.sleep(1)
 
