@@ -3,6 +3,7 @@ add up to.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -145,17 +146,15 @@ def read_completion(path: Path) -> Completion:
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:
-    """Whole completion records in a folder, by name."""
+    """Yield the whole completion records in a folder, by name."""
     for path in whole_files(folder, "*.json"):
-        try:
+        with suppress(PlmEmbedError):
             yield read_completion(path)
-        except PlmEmbedError:
-            continue
 
 
 def campaign_records(folder: Path, buckets: int) -> list[Completion]:
-    """Whole completion records of the present buckets, by name, of the settings of the one that
-    ended last.
+    """Return the whole completion records of the present buckets, by name, of the settings of the
+    one that ended last.
 
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
@@ -166,37 +165,21 @@ def campaign_records(folder: Path, buckets: int) -> list[Completion]:
 
 
 def of_last_settings(records: Iterable[Completion]) -> list[Completion]:
-    """Those of the settings of the one that ended last."""
-    found = list(records)
-    last = max(found, key=lambda record: record.ended, default=None)
-    return [record for record in found if last and record.fingerprint == last.fingerprint]
-
-
-@dataclass(frozen=True)
-class Savings:
-    """Sequences found in the store; hours: of one device, estimated from its speed; None if it is
-    unknown.
-
-    What an interrupted job of the same campaign has computed counts as found when it is run again.
-    """
-
-    found: int
-    hours: float | None
-
-    def __str__(self) -> str:
-        """'3 in the store when their buckets last ran (about 30 min of a device)', '' for none."""
-        if not self.found:
-            return ""
-        words = f"{self.found:,} in the store when their buckets last ran"
-        if self.hours is None:
-            return words
-        return f"{words} (about {duration(3600 * self.hours)} of a device)"
-
-
-def savings(records: Iterable[Completion]) -> Savings:
-    """Add up the completion records of a campaign."""
+    """Return those of the settings of the one that ended last."""
     records = list(records)
-    found = sum(record.found + record.reused for record in records)
-    tokens = sum(record.spared_tokens for record in records)
+    last = max(records, key=lambda record: record.ended, default=None)
+    return [record for record in records if last and record.fingerprint == last.fingerprint]
+
+
+def savings(records: Iterable[Completion]) -> str:
+    """Return '3 in the store when their buckets last ran (about 30 min of a device)', '' for none.
+
+    What an interrupted job of the same campaign has computed counts as in the store when it is run
+    again. The time is estimated from the speed of the jobs, if that is known.
+    """
+    records = list(records)
     speeds = [record.tokens_per_second for record in records if record.tokens_per_second]
-    return Savings(found, tokens / median(speeds) / 3600 if speeds else None)
+    tokens = sum(record.spared_tokens for record in records)
+    count = sum(record.found + record.reused for record in records)
+    time = f" (about {duration(tokens / median(speeds))} of a device)" if speeds else ""
+    return f"{count:,} in the store when their buckets last ran{time}" if count else ""

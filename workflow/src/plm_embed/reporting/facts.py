@@ -15,7 +15,6 @@ from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.files import size
 from plm_embed.jobs.completion_record import (
     Completion,
-    Savings,
     completion_records,
     of_last_settings,
     read_completion,
@@ -52,7 +51,7 @@ class Facts:
     summary: Summary | None = None
     runs: list[Run] = field(default_factory=list)
     attempts: list[Heartbeat] = field(default_factory=list)
-    spared: Savings | None = None
+    spared: str = ""
     fingerprint: Fingerprint | None = None
     weights: Manifest | None = None
     master: Path | None = None

@@ -27,7 +27,7 @@ def effort(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "energy", f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs{part}"
     else:
         yield "energy", "not known: no GPU that counts its energy"
-    yield "not computed again", str(facts.spared or "") or "nothing: every vector was computed"
+    yield "not computed again", facts.spared or "nothing: every vector was computed"
     repeats = facts.summary.accepted - facts.summary.unique if facts.summary else 0
     if repeats:
         yield "repeats, embedded once", f"{repeats:,} records{_repeats_time(facts, repeats)}"
