@@ -19,7 +19,7 @@ from plm_embed.store.parts import PartInfo
 from plm_embed.wording import duration
 
 FOLDER = "embedded"
-"""Of the completion records, in the folder of a model."""
+"""Folder of the completion records, in that of a model."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class WorkerInfo:
     gpu: str | None = None
     """CUDA_VISIBLE_DEVICES."""
     capability: str | None = None
-    """Of a GPU: 8.0 of an A100."""
+    """8.0 of an A100; None of a CPU."""
     memory_bytes: int | None = None
-    """Of a GPU."""
+    """None of a CPU."""
     cuda: str | None = None
     """Version of CUDA that torch was built with."""
     threads: int | None = None
-    """Of a CPU."""
+    """CPU threads; None of a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ class Completion:
     computed: int = 0
     """Sequences."""
     tokens: int = 0
-    """Those that went through the model, special ones included."""
+    """Tokens that went through the model, special ones included."""
     tokens_per_second: float | None = None
-    """Of one worker, while it had something to compute."""
+    """Speed of one worker, while it had something to compute."""
     busy: float | None = None
     """Share of that time, 0 to 1, that the model was at work."""
     busy_seconds: float = 0.0
@@ -85,26 +85,24 @@ class Completion:
     fingerprint: Fingerprint
     fingerprint_id: str
     parts: tuple[PartInfo, ...]
-    """Those that hold the vectors, by name; `replaced.current_parts` knows those that replaced
-    them.
-    """
+    """Parts that hold the vectors, by name."""
     skipped: tuple[Skipped, ...]
     found: int
     reused: int = 0
     reused_from: dict[str, int] = field(default_factory=dict)
     reused_devices: tuple[str, ...] = ()
-    """Of vectors that this job has not computed, as their parts say."""
+    """Devices of vectors that this job has not computed, as their parts say."""
     spared_tokens: int = 0
     """Tokens of the sequences found."""
     self_test: SelfTest | None
     """None where no model had to be loaded."""
     worker: WorkerInfo
     other_workers: tuple[WorkerInfo, ...] = ()
-    """Of a job with several."""
+    """Further workers of the job."""
     joules: float | None = None
     """Taken by the GPUs of the job."""
     store: str = ""
-    """Of the vectors: below the folder of the model, or an absolute path."""
+    """Store of the vectors: below the folder of the model, or an absolute path."""
     versions: dict[str, str]
     """By library."""
     loading_seconds: float
@@ -116,17 +114,17 @@ class Completion:
 
     @property
     def reasons(self) -> dict[bytes, str]:
-        """Why a sequence has no vector, by its key."""
+        """Return why sequences have no vector, by key."""
         return {skip.key.encode(): skip.reason for skip in self.skipped}
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """All workers of the job."""
+        """Return all workers of the job."""
         return (self.worker, *self.other_workers)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of all devices that computed vectors of the bucket, as far as they are known."""
+        """Return the names of the devices that computed the vectors, as far as they are known."""
         return (*(worker.device for worker in self.workers), *self.reused_devices)
 
     @property

@@ -39,13 +39,13 @@ from plm_embed.store.store import Store
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
 SECONDS_TO_CHECK = 60.0
-"""At most between two looks at the store while the first node waits for others, of which one may be
-lost; at first a tenth.
+"""Longest pause between two looks at the store while the first node waits for others, of which some
+may be lost; at first a tenth.
 """
 SECONDS_FOR_CACHES = 60.0
-"""Until a network filesystem shows what another node has renamed."""
+"""Time until a network filesystem shows what another node has renamed."""
 SECONDS_TO_PUBLISH = 60.0
-"""For what other nodes do at a SIGTERM. When this process ends, so may the job with all nodes."""
+"""Time that other nodes may take after a SIGTERM. When this process ends, so may the whole job."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ def write_record(  # noqa: PLR0917
     for part in parts:
         with read_part(store.parts_folder / part.name) as file:
             devices |= file.devices
-    found = ~long
-    found[todo] = False
-    spared = int(lengths[found].sum()), int(found.sum())
+    present = ~long
+    present[todo] = False
+    spared = int(lengths[present].sum()), int(present.sum())
     folder, place = job.record.parent.parent.absolute(), job.store.absolute()
     worked, ended = results.seconds, moment()
     record = Completion(
@@ -209,7 +209,7 @@ def write_record(  # noqa: PLR0917
             Skipped(key.decode(), int(length), reasons[key.decode()])
             for key, length in zip(keys[~kept], lengths[~kept], strict=True)
         ),
-        found=int(found.sum()),
+        found=int(present.sum()),
         reused_devices=tuple(sorted(devices - {worker.device for worker in results.workers})),
         spared_tokens=read_manifest(job.weights).family.tokens(*spared),
         self_test=results.self_test,

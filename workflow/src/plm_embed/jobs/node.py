@@ -85,7 +85,7 @@ class Node:
         self.heartbeat, self._path, self._end = heartbeat, path, end
         self.workers: list[Worker] = []
         self.others: list[subprocess.Popen[bytes]] = []
-        """What started the other nodes; a signal is passed on to them."""
+        """Processes that started the other nodes; a signal is passed on to them."""
         self.fingerprint: Fingerprint | None = None
         self.problems: list[PassingError] = []
         self.fatal: PlmEmbedError | None = None  # why no worker could do it
@@ -99,6 +99,10 @@ class Node:
         self._round = 0  # how often it was filled before
         self._beaten = 0.0
 
+    @property
+    def _alive(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.alive]
+
     def start(self, count: int, weights: Path, store: Path, settings: Settings) -> None:
         """Start the workers: one per GPU, or `count` on the CPU."""
         self._flush = 60 * settings.flush_minutes
@@ -111,7 +115,7 @@ class Node:
         """Wait for the first worker; return the fingerprint of what this device computes. Raises
         PlmEmbedError when none gets ready.
         """
-        while self.fingerprint is None and any(worker.alive for worker in self.workers):
+        while self.fingerprint is None and self._alive:
             self._poll()
         if self.fingerprint is None:
             raise self.error("no worker started")
@@ -136,8 +140,7 @@ class Node:
         self._close()
         self.left = len(todo)
         if self.left and not self.fatal:
-            alive = any(worker.alive for worker in self.workers)
-            if self._late or (alive and not self.stopping):
+            if self._late or (self._alive and not self.stopping):
                 words = f"no time left (ask for a longer runtime) for {self.left:,} sequences"
                 self.problems.append(PassingError(words))
             elif not self.stopping:
@@ -147,11 +150,11 @@ class Node:
     def _hand_out(self, meter: Meter) -> None:
         """Have the workers compute what is in the queue, and publish it, as far as possible."""
         while True:
-            for worker in self.workers:
-                if worker.alive and worker.ready and not worker.busy and not self.stopping:
+            for worker in self._alive:
+                if worker.ready and not worker.busy and not self.stopping:
                     self._give(worker)
             waiting = bool(self._queue) and time.monotonic() < self._end
-            if not any(w.alive and (w.busy or (waiting and not w.ready)) for w in self.workers):
+            if not any(worker.busy or (waiting and not worker.ready) for worker in self._alive):
                 return
             self._poll()
             meter.advance(self._progress() - meter.done)
@@ -165,7 +168,7 @@ class Node:
         if self.stopping and not self._late:
             self.problems.append(PassingError("stopped by a signal"))
         words = "\n  ".join([f"{problem}:", *map(str, self.problems)])
-        only_node = self.problems and all(isinstance(one, NodeError) for one in self.problems)
+        only_node = self.problems and all(isinstance(error, NodeError) for error in self.problems)
         return NodeError(words) if only_node else PassingError(words)
 
     def end(self, outcome: Literal["complete", "failed"], reason: str = "") -> None:
@@ -177,7 +180,7 @@ class Node:
 
     def pass_on(self) -> None:
         """Have what runs for this node, and the other nodes, publish what they have, and end."""
-        for process in (*(one.process for one in self.workers if one.alive), *self.others):
+        for process in (*(worker.process for worker in self._alive), *self.others):
             process.terminate()
 
     def _close(self) -> None:
@@ -216,8 +219,8 @@ class Node:
         was lost it is a quarter at most, so that a sequence that ends workers is soon alone.
         """
         seconds = self._end - time.monotonic()
-        rate = worker.rate or min((one.rate for one in self.workers if one.rate), default=0.0)
-        alive = sum(one.alive for one in self.workers)
+        rate = worker.rate or min((other.rate for other in self.workers if other.rate), default=0.0)
+        alive = len(self._alive)
         size = self._left / (2 * alive) if alive > 1 else float(self._left)
         if rate:
             least = min(rate * SECONDS_PER_CHUNK, self._left)
@@ -230,7 +233,7 @@ class Node:
 
     def _poll(self) -> None:
         """Take the messages of the workers, waiting for one at most a second; pass a signal on."""
-        by_pipe: dict[Any, Worker] = {one.pipe: one for one in self.workers if one.alive}
+        by_pipe: dict[Any, Worker] = {worker.pipe: worker for worker in self._alive}
         for pipe in connection.wait(list(by_pipe), 1.0):
             worker = by_pipe[pipe]
             try:
@@ -293,12 +296,12 @@ class Node:
 
     def _progress(self) -> float:
         """Return the residues that are done."""
-        going = sum(one.residues * (1 - one.share) for one in self.workers if one.alive)
+        going = sum(worker.residues * (1 - worker.share) for worker in self._alive)
         return (self.heartbeat.residues_total or 0) - self._left - going
 
     def _beat(self) -> None:
         self._beaten = time.monotonic()
-        beat, rate = self.heartbeat, sum(worker.rate for worker in self.workers if worker.alive)
+        beat, rate = self.heartbeat, sum(worker.rate for worker in self._alive)
         beat.residues = int(self._progress())
         beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
         beat.workers = tuple(worker.beat for worker in self.workers)

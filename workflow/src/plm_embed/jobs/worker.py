@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CONTEXT: Any = multiprocessing.get_context("spawn")
 SECONDS_BETWEEN_MESSAGES = 5.0
 SECONDS_BETWEEN_LOOKS = 0.2
-"""While a worker waits for a chunk: whether a signal came."""
+"""A worker that waits for a chunk looks so often whether a signal came."""
 
 
 class Chunk(NamedTuple):
@@ -127,12 +127,12 @@ def serve(
 
 def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
     """Answer chunk after chunk, until the pipe closes or a signal comes."""
-    told = time.monotonic()
+    last = time.monotonic()
 
     def tell(share: float) -> None:
-        nonlocal told
-        if time.monotonic() - told > SECONDS_BETWEEN_MESSAGES:
-            told = time.monotonic()
+        nonlocal last
+        if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
+            last = time.monotonic()
             pipe.send(embedder.report("computing", share))
 
     def stop(*_: object) -> None:
