@@ -93,7 +93,7 @@ class Node:
         """Set by a signal, and when no time is left: workers publish what they have, and end."""
         self.left = 0
         """Sequences that could not be embedded."""
-        self._late = False
+        self._late = self._passed_on = False
         self._queue: deque[int] = deque()  # indices that no worker has had
         self._left = self._residues = 0  # residues in the queue: now, and when it was filled
         self._round = 0  # how often it was filled before
@@ -179,9 +179,11 @@ class Node:
         self._beat()
 
     def pass_on(self) -> None:
-        """Have what runs for this node, and the other nodes, publish what they have, and end."""
-        for process in (*(worker.process for worker in self._alive), *self.others):
-            process.terminate()
+        """Have the workers and the other nodes publish what they have, and end."""
+        if not self._passed_on:  # to mpiexec a second signal may mean to kill
+            for process in (*(worker.process for worker in self._alive), *self.others):
+                process.terminate()
+        self._passed_on = True
 
     def _close(self) -> None:
         """End the workers, which are idle or of no use."""
