@@ -35,8 +35,8 @@ from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_compl
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
 from plm_embed.sequences.columns import records_schema
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import PartRows, write_part
 
 DIM = 1280
 FINGERPRINT = Fingerprint(
