@@ -188,6 +188,8 @@ class Node:
     def _close(self) -> None:
         """End the workers, which are idle or of no use."""
         for worker in self.workers:
+            with suppress(OSError):  # it has ended
+                worker.pipe.send(None)
             worker.pipe.close()
             if not worker.ready:
                 worker.process.terminate()

@@ -81,7 +81,7 @@ def start(*arguments: Any) -> tuple[Any, Connection]:
 def serve(
     pipe: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
 ) -> None:
-    """Embed chunks until the parent closes the pipe. `gpu` becomes CUDA_VISIBLE_DEVICES; None
+    """Embed chunks until the parent sends None. `gpu` becomes CUDA_VISIBLE_DEVICES; None
     leaves that as it is.
 
     Messages to the parent: a `Report` when the device works, now and then, and for each chunk; the
@@ -126,7 +126,7 @@ def serve(
 
 
 def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
-    """Answer chunk after chunk, until the pipe closes or a signal comes."""
+    """Answer chunk after chunk, until None or a signal comes."""
     last = time.monotonic()
 
     def tell(share: float) -> None:
@@ -142,8 +142,10 @@ def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
         if not pipe.poll(SECONDS_BETWEEN_LOOKS):
             continue
         try:
-            chunk: Chunk = pipe.recv()
+            chunk: Chunk | None = pipe.recv()
         except EOFError:
+            raise PassingError("its parent is gone") from None
+        if chunk is None:
             return
         if chunk.sequences:
             embedder.load()
