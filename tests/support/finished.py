@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.jobs.heartbeat import WorkerBeat, heartbeat_path, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
@@ -17,8 +17,7 @@ from plm_embed.models.manifest import write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from support import checkpoints
 from support.embedded import Embedder
 

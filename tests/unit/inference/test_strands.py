@@ -8,13 +8,12 @@ import pytest
 import plm_embed
 from plm_embed.errors import ConfigError, InputError, StoreError
 from plm_embed.inference.embed_like import embed_like
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.keys import key
 from plm_embed.sequences.alphabet import DNA
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from support.embedded import Embedder
 from support.families import TINY, add_model, source
 from support.nasty_inputs import M2, NEP, write

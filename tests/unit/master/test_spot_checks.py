@@ -15,8 +15,7 @@ from plm_embed.master import spot_checks
 from plm_embed.master.check import Findings
 from plm_embed.master.spot_checks import Vectors, check_spots, draw, expect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
 from support.expected import computed

@@ -14,8 +14,8 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Proof, Settings
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.reading.exports.export import Format
-from plm_embed.reading.search.scan import Metric
+from plm_embed.reading.exports import Format
+from plm_embed.reading.search import Metric
 from plm_embed.sequences.settings import Memory, Reading
 from plm_embed.setting import Setting, settings
 from plm_embed.workflow.config import schema

@@ -72,8 +72,7 @@ def weights(
     Example:
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
-    from plm_embed.inference.prepare_weights import prepare
-    from plm_embed.inference.weights_cache import prepare_cached
+    from plm_embed.inference.weights import prepare, prepare_cached
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 

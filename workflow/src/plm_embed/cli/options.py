@@ -44,7 +44,7 @@ class _Weights(_Path):
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        from plm_embed.inference.weights_cache import prepared_folder
+        from plm_embed.inference.weights import prepared_folder
 
         return prepared_folder(super().convert(value, param, context))
 

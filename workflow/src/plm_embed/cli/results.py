@@ -70,15 +70,15 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.inference.weights_cache import prepared_folder
+    from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
-    from plm_embed.reading.find import find_master
+    from plm_embed.reading.find import find_embeddings
     from plm_embed.reporting.repeat import kept_settings
 
     settings: dict[str, Any] = {}
     if results:
-        there = find_master(results).absolute()
+        there = find_embeddings(results).absolute()
         settings = kept_settings(there.parent)
         given = {**_places(there, settings), **{key: path for key, path in given.items() if path}}
     for name, path in given.items():

@@ -17,7 +17,7 @@ from plm_embed.io.paths import missing
 from plm_embed.jobs.bucket import is_recorded
 from plm_embed.jobs.completion_record import completion_records
 from plm_embed.keys import Keys, bucket_names, key_array
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import Memory
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
 from plm_embed.store.parts import read_part

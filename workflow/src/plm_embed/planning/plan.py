@@ -18,9 +18,8 @@ from plm_embed.jobs.completion_record import completion_records
 from plm_embed.jobs.gpus import gpu_names, visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.models import published
-from plm_embed.models.manifest import read_record
-from plm_embed.models.model import Model
+from plm_embed.models.manifest import caveat, read_record
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.count import Input, counted_input, lengths_left
@@ -183,19 +182,18 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     terms = f"; license: {model.license}" if model.license != "MIT" else ""
     record = read_record(Path(config["results"], model.name))
     if record or not model.trained:
-        doubt = published.caveat(model.name, record)
+        doubt = caveat(model.name, record)
         return (doubt or "the published ones, by their SHA-256") + terms, not doubt
     if source := source_of(config, model):
         return f"{source}, to be compared with the published ones{terms}", True
-    known = bool(published.known_files(model.name))
+    known = bool(model.sha256)
     check = "a SHA-256 is known" if known else "no published SHA-256 is known"
     about = readable(_download_bytes(model))
     return f"download of {about} from {model.address}, {check}{terms}", known
 
 
 def _download_bytes(model: Model) -> int:
-    file = published.pt_file(model.name)
-    return int(file["bytes"]) if file else 4 * model.parameters
+    return model.bytes or 4 * model.parameters
 
 
 def _bytes(config: Config, counted: Input) -> dict[str, int]:

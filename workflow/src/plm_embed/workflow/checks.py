@@ -13,9 +13,8 @@ from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import read_record
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
-from plm_embed.sequences.columns import taken
+from plm_embed.models.registry import Model, find_model
+from plm_embed.sequences.settings import taken
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean
