@@ -61,7 +61,7 @@ def main() -> None:
 SECTIONS = {
     "Plan and run": {"plan": "show", "run": "run", "profile": "profile"},
     "Look": {"watch": "show", "summary": "show", "report": "show"},
-    "Use the result": dict.fromkeys(("search", "index", "export", "diff"), "reading"),
+    "Use the result": dict.fromkeys(("search", "export", "diff"), "reading"),
     "Store": {"import": "store"},
     "Single steps, which the workflow calls": {
         "weights": "embed",
