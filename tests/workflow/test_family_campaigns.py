@@ -14,7 +14,7 @@ from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import read_record
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.reading.exports import export
 from support import tiny_campaign, tiny_steps
 from support.families import TINY, add_model, source, write_dnabert_s
@@ -115,7 +115,7 @@ def check_campaign(tmp_path: Path, model: Model, printed: str) -> None:
     assert f"license of the weights: {model.license}" in printed  # by summary, the last of all
     report = (tmp_path / "results" / model.name / "report.html").read_text()
     assert model.license in report
-    assert model.family.papers[0][:20] in report
+    assert model.papers[0][:20] in report
     assert "the published formulas in float64" in report
     record = read_record(tmp_path / "results" / model.name)
     assert record is not None

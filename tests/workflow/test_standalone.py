@@ -22,7 +22,7 @@ from support.campaigns import Campaign, gathered_campaign
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
 READING = ("numpy", "h5py", "pyarrow")
-EXTRAS = ("torch", "requests", "safetensors", "fair-esm", "jinja2", "snakemake", "pandas")
+EXTRAS = ("torch", "huggingface_hub", "safetensors", "fair-esm", "jinja2", "snakemake", "pandas")
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -242,7 +242,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(
 ) -> None:
     for module, extra, *command in (
         ("torch", "embed", "export", campaign.master, "tensors", "--to", "pt"),
-        ("requests", "embed", "weights", "--model", "esm2_8m", "--output", "weights"),
+        ("huggingface_hub", "embed", "weights", "--model", "esmc_300m", "--output", "weights"),
         ("jinja2", "report", "report", campaign.results),
     ):
         done = run(tmp_path, commands, *command)

@@ -133,7 +133,7 @@ def load(
     with _errors.extra():
         from plm_embed.inference.arguments import machine, residue_policy
         from plm_embed.inference.language_model import LanguageModel
-        from plm_embed.inference.weights_cache import prepared_weights
+        from plm_embed.inference.weights import prepared_weights
         from plm_embed.models.registry import find_model
 
         found = find_model(model)

@@ -111,9 +111,9 @@ NODE_FAULT = 75
 EXTRAS = {
     "anndata": ("anndata", "anndata"),
     "esm": ("fair-esm", "reference"),
+    "huggingface_hub": ("huggingface_hub", "embed"),
     "jinja2": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),
-    "requests": ("requests", "embed"),
     "safetensors": ("safetensors", "embed"),
     "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),

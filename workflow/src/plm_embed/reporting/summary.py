@@ -10,7 +10,7 @@ from plm_embed.errors import StoreError, delete
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation_record import VALIDATION, read_validation
-from plm_embed.models import published
+from plm_embed.models import manifest
 from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reading.ids import shared_ids
 from plm_embed.reading.open import Embeddings
@@ -104,7 +104,7 @@ def _validation(folder: Path) -> str:
 def _opening(path: Path) -> str:
     with Embeddings(path) as embeddings:
         model, rows, dim = embeddings.metadata["model_name"], len(embeddings), embeddings.dim
-        caveat = published.caveat(
+        caveat = manifest.caveat(
             model, weights_of(path.parent, embeddings.metadata["weights_sha256"])
         )
         method, first = reader(embeddings.names), embeddings.resolved("emb")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.models.encoder.description import (
+from plm_embed.models.family import (
     Activation,
     ALiBi,
     Encoder,
@@ -57,7 +57,7 @@ def all_states(
         part = _Part(tensors, f"layers.{number - 1}.", rounding)
         states = [_layer(manifest, outer, part, state) for state in states]
         if number in layers:
-            last = number == manifest.layers and encoder.order == "pre"
+            last = number == manifest.layers and outer.holds("emb_layer_norm_after")
             for kept, state in zip(found, states, strict=True):
                 kept[number] = (
                     _norm(encoder, outer, "emb_layer_norm_after", state) if last else state
@@ -147,7 +147,7 @@ def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
         shape = (len(y), manifest.heads, -1)
         q, k, v = (each.reshape(shape).transpose(0, 1) for each in (q, k, v))  # (H, T, d)
         if isinstance(encoder.positions, Rotary):
-            q, k = _turned(q), _turned(k)
+            q, k = (_turned(part, encoder.positions.neighbors) for part in (q, k))
         q, k, v = map(part.stored, (q, k, v))
         scores = q @ k.transpose(1, 2)
         if encoder.scaled_scores:
@@ -176,14 +176,17 @@ def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
     return x
 
 
-def _turned(x: Tensor) -> Tensor:
-    """Rotary positions of (H, T, d): the halves of each head against each other."""
+def _turned(x: Tensor, neighbors: bool) -> Tensor:
+    """Rotate (H, T, d) by the positions: the halves of each head against each other, or
+    neighbors.
+    """
     half = x.shape[-1] // 2
     frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.outer(torch.arange(x.shape[1], dtype=torch.float64), frequency)
-    left, right = x[..., :half], x[..., half:]
+    left, right = (x[..., ::2], x[..., 1::2]) if neighbors else (x[..., :half], x[..., half:])
     cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), -1)
+    turned = left * cosine - right * sine, right * cosine + left * sine
+    return torch.stack(turned, -1).flatten(-2) if neighbors else torch.cat(turned, -1)
 
 
 def _biases(manifest: Manifest, outer: _Part, length: int) -> Tensor | float:
