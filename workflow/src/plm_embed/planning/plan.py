@@ -23,13 +23,13 @@ from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.count import Input, counted_input, lengths_left
-from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean, readable
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.config import (
     Config,
     models_of,
     read_config,
+    settings_of,
     source_of,
 )
 from plm_embed.workflow.resources import local_resources
@@ -137,7 +137,7 @@ def plan(
 def _forecast(
     config: Config, model: Model, counted: Input, devices: Sequence[str], elsewhere: Sequence[Path]
 ) -> Forecast:
-    settings = from_config(Settings, config)
+    settings = settings_of(config)
     left = lengths_left(config, model, counted)
     todo = costs.work(model, left, settings.long_sequences)
     whole = costs.work(model, counted.lengths, settings.long_sequences)
@@ -198,7 +198,7 @@ def _download_bytes(model: Model) -> int:
 
 def _bytes(config: Config, counted: Input) -> dict[str, int]:
     """Return the bytes that a campaign writes, by what they are."""
-    settings, models = from_config(Settings, config), list(models_of(config).values())
+    settings, models = settings_of(config), list(models_of(config).values())
     buckets = costs.BYTES_PER_SEQUENCE * counted.unique + costs.BYTES_PER_RESIDUE * counted.residues
     per_record = costs.BYTES_PER_RECORD * counted.records
     vectors = sum(costs.vector_bytes(settings, model, counted.lengths) for model in models)

@@ -13,7 +13,7 @@ from plm_embed.jobs.heartbeat import (
     read_heartbeat,
     store_of,
 )
-from plm_embed.reporting.runs import moment
+from plm_embed.reporting.charts import seconds as moment
 from plm_embed.reporting.screen.small_files import Kept, names
 
 SILENT_AFTER_SECONDS = 120.0
