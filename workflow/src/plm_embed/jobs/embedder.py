@@ -93,7 +93,7 @@ class Buffer:
         return PartRows(
             keys=np.array(self.keys, dtype="S64"),
             length=np.array(self._lengths, dtype=np.int32),
-            windows=np.array([window_count(each, policy) for each in self._lengths], np.int32),
+            windows=np.array([window_count(length, policy) for length in self._lengths], np.int32),
             representations={
                 name: [self._rows[name][start:end] for start, end in pairwise(ends)]
                 if has_matrix(name)
