@@ -19,8 +19,8 @@ import yaml
 from rich.console import Console
 
 from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
-from plm_embed.reporting.screen.watch import Watch
-from plm_embed.reporting.screen.watch_view import view
+from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.watch_view import view
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -16,7 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.watch import Watch
 from plm_embed.sequences.summary import read_summary
 from support import checkpoints
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
