@@ -211,7 +211,7 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "module", ["plm_embed.io.terminal", "plm_embed.cli.show", "plm_embed.reporting.summary"]
+    "module", ["plm_embed.io.terminal", "plm_embed.cli.campaign", "plm_embed.reporting.summary"]
 )
 def test_ctrl_c_ends_in_one_line_also_while_modules_are_loaded(module: str, tmp_path: Path) -> None:
     """The first one is loaded before `main` begins, the others by a command."""

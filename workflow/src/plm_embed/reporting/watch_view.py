@@ -14,6 +14,7 @@ from rich.text import Text
 
 from plm_embed.io.console import Terminal
 from plm_embed.planning.costs import device_label
+from plm_embed.program import program
 from plm_embed.reporting.closing import closing
 from plm_embed.reporting.failures import AGAIN, alike
 from plm_embed.reporting.watch import Look, State, Status, Step, Watch, WorkerState
@@ -174,7 +175,7 @@ def _workers(look: Look, rows: int | None, width: int) -> Iterator[RenderableTyp
         table.add_row(*(row[title] for title in shown), style=style)
     yield table
     if len(found) > len(cells):
-        yield Text(f"and {len(found) - len(cells):,} more workers: plm-embed watch --once")
+        yield Text(f"and {len(found) - len(cells):,} more workers: {program()} watch --once")
 
 
 def _cells(model: str, worker: WorkerState) -> dict[str, str]:
