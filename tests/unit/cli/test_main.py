@@ -269,3 +269,31 @@ from plm_embed.cli.main import main; main()
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "RuntimeError: a bug" in done.stderr
+
+
+@pytest.mark.parametrize("megabytes", [100, 300, 500])
+def test_little_memory_is_named_and_no_file_is_blamed(tmp_path: Path, megabytes: int) -> None:
+    (tmp_path / "some.fasta").write_text(">a\nMKTAYIAK\n")
+    limited = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({megabytes} << 20,) * 2)\n"
+        "from plm_embed.cli.main import main; main()"
+    )
+    where = ["--output", str(tmp_path / "sequences")]
+    done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=limited)
+    words = "not enough memory\nraise the limit (ulimit -v"
+    assert done.returncode == 0 or words in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_limit_of_threads_is_named(tmp_path: Path) -> None:
+    """As a user to whom the system gives none, since root has no such limit."""
+    (tmp_path / "some.fasta").write_text(">a\nMKTAYIAK\n")
+    refused = (
+        "import threading\n"
+        'def start(self): raise RuntimeError("can\'t start new thread")\n'
+        "threading.Thread.start = start\n"
+        "from plm_embed.cli.main import main; main()"
+    )
+    where = ["--output", str(tmp_path / "sequences")]
+    done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=refused)
+    assert "allows no more processes or threads (ulimit -u)" in done.stderr, done.stderr

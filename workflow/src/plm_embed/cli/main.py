@@ -15,6 +15,7 @@ from plm_embed.errors import (
     NodeError,
     PassingError,
     PlmEmbedError,
+    limit_reached,
     missing_extra,
     no_space,
 )
@@ -48,10 +49,8 @@ def main() -> None:
     except click.Abort:
         sys.exit(interrupted())
     except Exception as error:
-        if said := unusable_path(error):
-            sys.exit(printable(f"plm-embed: error: {said}"))
-        if missing := missing_extra(error):
-            sys.exit(f"plm-embed: error: {missing}")
+        if known := unusable_path(error) or missing_extra(error) or limit_reached(error):
+            sys.exit(printable(f"plm-embed: error: {known}"))
         full = no_space(error)
         if not full:
             raise
