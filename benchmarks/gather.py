@@ -33,10 +33,10 @@ from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
-from plm_embed.sequences.columns import records_schema
+from plm_embed.sequences.deduplicate import records_schema
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import PartRows, write_part
 
 DIM = 1280
 FINGERPRINT = Fingerprint(

@@ -31,8 +31,8 @@ from plm_embed.io.parquet import read_table
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names, key_array, keys_sha256
+from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import PartRows, write_part
 
 ROOT = Path(__file__).parents[1]
 DIM, ROWS = 320, 2

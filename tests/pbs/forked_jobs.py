@@ -109,7 +109,7 @@ def prepare_process() -> None:
 
     worker.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)
     launch.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
-    launch._pals_mpiexec = lambda: False
+    launch._has_pals = lambda: False
     job.SECONDS_TO_CHECK, job.SECONDS_FOR_CACHES = 3.0, 0.0
 
 

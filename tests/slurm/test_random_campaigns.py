@@ -4,7 +4,7 @@ repeat, is asked for.
 
 from random import Random
 
-from disturbances import disk_full, kill_batch_slurmstepd, once_computing
+from disturbances import controller_killed, disk_full, kill_batch_slurmstepd, once_computing
 from random_campaigns import disturbed
 from slurm_campaign import GATHERED, Campaign
 
@@ -12,11 +12,10 @@ from slurm_campaign import GATHERED, Campaign
 def test_the_same_command_again_ends_with_the_same_results(
     campaign: Campaign, undisturbed: Campaign
 ) -> None:
-    """The disk with the results is full, and the slurmstepd of a batch script is killed.
-
-    With the controller killed in the same instant a run was once seen to hang (a known fault).
+    """The disk with the results is full, the controller is killed and comes back, and so is the
+    slurmstepd of a batch script.
     """
-    planned = [disk_full, kill_batch_slurmstepd]
+    planned = [disk_full, controller_killed, kill_batch_slurmstepd]
     result = disturbed(
         [campaign],
         undisturbed,

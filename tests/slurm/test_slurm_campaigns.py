@@ -112,7 +112,7 @@ def test_scratch_that_cannot_be_used(embedding: Callable[..., Campaign]) -> None
         node = (*cluster.inside("g2"), "--pid")  # which has a /proc of its own
         for name, reason in reasons.items():
             asked = f"unfit({str(bad / name)!r}, 10**9, memory_allowed=True)"
-            judge = f"from plm_embed.io.scratch import unfit; print({asked})"
+            judge = f"from plm_embed.jobs.scratch import unfit; print({asked})"
             said = cluster.run(*node, sys.executable, "-c", judge)
             assert said.startswith(reason)
 

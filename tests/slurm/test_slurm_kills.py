@@ -6,6 +6,7 @@ Each campaign ends with the master of an undisturbed run, value for value.
 import contextlib
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -133,6 +134,28 @@ def test_two_minutes_between_sigterm_and_the_end(
         assert said.count("model loaded") == 1
         cluster.run("scancel", *others)
     assert campaign.states()[job][0] in ("PREEMPTED", "FAILED", "CANCELLED")
+    assert campaign.computed_again() == 0
+    assert campaign.master() == undisturbed.master()
+
+
+def test_a_job_that_the_controller_has_lost(
+    campaign: Campaign, undisturbed: Campaign, tmp_path: Path
+) -> None:
+    """A controller that is killed forgets the jobs of its last seconds, which accounting shows as
+    live for ever; such a job is submitted again.
+    """
+    cluster = campaign.cluster
+    state = cluster.folder / "state"
+    shutil.copytree(state, tmp_path / "state")
+    with campaign.running(GATHERED):
+        campaign.hold(0)
+        lost = campaign.processes(0)
+        cluster.kill_controller()
+        shutil.rmtree(state)
+        shutil.copytree(tmp_path / "state", state)
+        cluster.start_controller()
+        cluster.wait_for("slurmd to end the job", lambda: not any(map(process_name, lost)))
+    assert "SLURM has forgotten job" in campaign.words()
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
 

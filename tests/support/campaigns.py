@@ -24,8 +24,8 @@ from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sequence_windows import spans, stored_spans, window_count
 from plm_embed.sequences.summary import read_summary, write_summary
+from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import PartRows, write_part
 from support.buckets import bucket_of
 from support.made_up_sequences import make_records, write_sequences
 

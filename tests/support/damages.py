@@ -68,7 +68,7 @@ DAMAGES = {
     ),
     "completion record of another model": (
         take_completion_of_another_model,
-        r"completion records: .*another fingerprint than that of "
+        r"completion records: .*0001.json: made with other settings than that of "
         r"bucket 0000 \(model: esm2_other here",
     ),
     "completion record without a part": (
@@ -77,7 +77,7 @@ DAMAGES = {
     ),
     "swapped vectors": (
         lambda c: edit(c, lambda file: swap(file["emb"], 3, 4)),
-        r"rows equal their parts: row 3 of mean_l2 \(key [0-9a-f]{64}\) differs from its part",
+        r"rows equal their parts: row 3 of mean_l2 \(key [0-9a-f]{64}\): differs from its part",
     ),
     "swapped rows with their keys": (
         lambda c: edit(
@@ -203,7 +203,7 @@ DAMAGES = {
     ),
     "index record unknown": (
         lambda c: edit_table(c.index, 20, number=999),
-        "record 999: no input has this record",
+        "record 999: no input has it",
     ),
     "index entry lost": (
         lambda c: drop_row(c.index, 20),

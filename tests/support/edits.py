@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
-from plm_embed.store.write_parts import write_part
+from plm_embed.store.parts import write_part
 from support.campaigns import (
     Campaign,
     make_campaign,

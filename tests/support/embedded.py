@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
+from plm_embed.accuracy import SelfTest
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import is_done, missing, read_sequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.jobs.embedder import Embedder as WorkerEmbedder
 from plm_embed.jobs.embedder import worker_info
-from plm_embed.jobs.heartbeat import Results, new_heartbeat
-from plm_embed.jobs.job import Job, Task, write_record
+from plm_embed.jobs.heartbeat import moment
+from plm_embed.jobs.job import Job, write_record
 from plm_embed.keys import key
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
@@ -29,34 +30,31 @@ class Embedder:
         self._weights, self._root, self._settings = weights, root, settings
         self.worker = WorkerEmbedder(weights, root, settings)
         self.store = self.worker.store
+        self._tested: SelfTest | None = None
 
     def embed(self, bucket: Path, path: Path) -> Completion:
         """Embed what the store lacks of a bucket. Returns its record."""
         alphabet = read_manifest(self._weights).family.alphabet.name
         check_kind(bucket, alphabet, self._settings.strand)
-        beat = new_heartbeat(bucket.stem, path.parent, self._root, 0)
+        started = moment()
         sequences, store = read_sequences(bucket), Store(self._root, self.store.fingerprint)
         todo = missing(sequences, store)
         todo = todo[np.argsort(-sequences.lengths[todo], kind="stable")]
-        skipped: dict[int, str] = {}
         try:
             if len(todo):
-                texts = [sequences.texts[i] for i in todo]
-                skipped = self.worker.embed(sequences.keys[todo], texts)
+                self.worker.embed(sequences.keys[todo], [sequences.texts[i] for i in todo])
         finally:
             self.worker.publish(wait=True)
-        results = Results(
-            toks_per_batch=self.worker.budget or None,
-            skipped={sequences.keys[todo[i]].decode(): why for i, why in skipped.items()},
-            self_test=self.worker.self_test if len(todo) else None,
+        results = self.worker.report("ended").results
+        self._tested = results.self_test or self._tested
+        results = replace(
+            results,
             workers=(worker_info(self.worker.device),),
+            self_test=self._tested if len(todo) else None,
         )
-        while not self.worker.published.empty():
-            results.add(self.worker.published.get())
         assert not len(missing(sequences, store, results.skipped))
         job = Job(bucket, self._weights, self._root, path, workers=1)
-        task = Task(sequences, store, todo, path)
-        write_record(job, task, [replace(beat, results=results)])
+        write_record(job, sequences, store, todo, results, started)
         return read_completion(path)
 
 
@@ -66,10 +64,11 @@ def run(
     bucket, path = write_bucket(folder, sequences), folder / "0000.json"
     root = folder / "store"
     record = Embedder(prepared, root, settings or Settings(scratch="")).embed(bucket, path)
-    assert not is_done(bucket, folder / "absent.json", root, record.fingerprint)
+    store = Store(root, record.fingerprint)
+    assert not is_done(bucket, folder / "absent.json", store)
     # on a device with more memory the sequences that did not fit are tried again
     lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
-    assert is_done(bucket, path, root, record.fingerprint) is not lacking
+    assert is_done(bucket, path, store) is not lacking
     return record
 
 

@@ -10,15 +10,14 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.heartbeat import WorkerBeat, heartbeat_path, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names
-from plm_embed.master.expected_vectors import expect
 from plm_embed.master.gather import gather
+from plm_embed.master.spot_checks import expect
 from plm_embed.master.validate import validate
 from plm_embed.models.manifest import write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from support import checkpoints
 from support.embedded import Embedder
 
@@ -63,7 +62,7 @@ def finished_campaign(root: Path) -> Path:
         *outputs,
         {"workflow_commit": "0123456789abcdef"},
     )
-    problems = validate(
+    validation = validate(
         sequences=sequences,
         embedded=model / "embedded",
         store=model / "store",
@@ -75,7 +74,7 @@ def finished_campaign(root: Path) -> Path:
         report=model / "validation.json",
         checksums=model / "checksums.sha256",
     )
-    assert not problems
+    assert not validation.problems
     return folder
 
 

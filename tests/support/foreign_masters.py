@@ -12,7 +12,7 @@ from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
 from plm_embed.master.foreign.adopt import Adopted, adopt
 from plm_embed.master.foreign.files import Files
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 
 RANDOM = np.random.default_rng(3)
 SEQUENCES = [

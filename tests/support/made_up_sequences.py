@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import PROTEIN
-from plm_embed.sequences.columns import records_schema
+from plm_embed.sequences.deduplicate import records_schema
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from support.buckets import bucket_of
 

@@ -11,7 +11,7 @@ from backports import zstd
 
 from plm_embed.sequences.batch import Faults
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 
 TABLE = Table("id", "seq", ("note",))
 
@@ -66,8 +66,8 @@ def read(path: Path, table: Table = TABLE) -> Records:
             raise AssertionError(f"record {batch.first} after {whole.first + len(whole.ids) - 1}")
         whole.faults |= {len(whole.ids) + place: fault for place, fault in batch.faults.items()}
         for values, more in zip(whole.kept, batch.kept, strict=False):
-            values.extend(more)
-        whole.ids += batch.ids
-        whole.headers += batch.headers
-        whole.residues += batch.residues
+            values.extend(more.to_pylist())
+        whole.ids += batch.ids.to_pylist()
+        whole.headers += batch.headers.to_pylist()
+        whole.residues += batch.residues.to_pylist()
     return whole

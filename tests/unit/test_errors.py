@@ -23,8 +23,8 @@ from plm_embed.errors import (
 )
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import read_summary
-from plm_embed.sequences.tables import Table
 from plm_embed.workflow.config import read_config
 from support.campaigns import gathered_campaign, make_campaign
 

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from plm_embed.inference.settings import Proof, Settings
-from plm_embed.sequences.settings import Memory, Reading
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Memory, Reading, Table
 from plm_embed.setting import settings
 from support.dag import Plan
 

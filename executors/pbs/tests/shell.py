@@ -28,22 +28,18 @@ class Cut(Pbs):
     """
 
     def __init__(self, server: StandIn) -> None:
-        super().__init__(0.2)
-        self.server, self.before = server, 0
+        super().__init__(300.0)
+        self.server = server
 
     def call(self, *words: str) -> Answer:
-        self.before = self.server.taken
-        return super().call(*words)
-
-    @property
-    def timeout(self) -> float:
-        if self.server.hung:
-            until(lambda: self.server.taken > self.before)
-        return self.short if self.server.hung else 300.0
-
-    @timeout.setter
-    def timeout(self, seconds: float) -> None:
-        self.short = seconds
+        if not self.server.hung:
+            return super().call(*words)
+        before = self.server.taken
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        until(lambda: self.server.taken > before)
+        process.kill()
+        process.wait()
+        return Answer(None, "", f"{words[0]}: no answer")
 
 
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -118,7 +118,7 @@ def test_a_qsub_cut_while_the_server_hung_is_not_repeated(pbs: StandIn, drivers:
     pbs.hang()
     driver.add(driver.request("train-1"))
     until(lambda: bool(driver.messages))
-    assert "qsub gave no answer within 0.2 s" in driver.messages[0]
+    assert "qsub: no answer" in driver.messages[0]
     pbs.resume()
     assert driver.wait("train-1") == ("2.pbs01", True)
     time.sleep(0.3)

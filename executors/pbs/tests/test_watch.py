@@ -219,7 +219,7 @@ def test_a_hung_server_holds_up_a_look_for_the_timeout_only(looker: Looker, pbs:
     job = looker.job("sleep 600")
     pbs.hang()
     assert looker.look()[job.id].kind == "running"
-    assert "gave no answer within 0.2 s" in looker.messages[0]
+    assert "no answer" in looker.messages[0]
     pbs.resume()
 
 

@@ -17,7 +17,7 @@ SLURMD_NODENAME=n1
 while [ $# -gt 0 ]; do
   case "$1" in
     --output) out=$2;;
-    --job-name=*) name=${1#--job-name=};;
+    --job-name) name=$2;;
     --exclude=*n1*) SLURMD_NODENAME=n2;;
   esac
   shift
@@ -30,6 +30,9 @@ state() {
   echo "$1|$SLURMD_NODENAME|${2:-None}" > "$HERE/new.$SLURM_JOB_ID"
   mv "$HERE/new.$SLURM_JOB_ID" "$HERE/jobs/$SLURM_JOB_ID"
 }
+if [ -e lost ]; then
+  rm lost; state PENDING Priority; echo 'sbatch: error: Socket timed out' >&2; exit 1
+fi
 if [ -e waits ]; then state PENDING "$(cat waits)"; echo $SLURM_JOB_ID; exit; fi
 state RUNNING
 export SLURM_JOB_ID SLURMD_NODENAME
@@ -42,12 +45,14 @@ SQUEUE = """\
 for job in jobs/*; do
   [ -e "$job" ] || continue
   case "$*" in
-    *%j*) grep -q ING $job && echo "${job#jobs/}|$(cat names/${job#jobs/})";;
+    *%j*) grep -q ING $job && echo "${job#jobs/}| $(cat names/${job#jobs/})";;
     *) echo "${job#jobs/}|$(cat $job)";;
   esac
 done
 true"""
-SCANCEL = 'for job; do [ ! -e "jobs/$job" ] || echo "CANCELLED||None" > jobs/$job; done'
+SCANCEL = """\
+if [ -e keep ]; then cat keep >&2; exit 1; fi
+for job; do [ ! -e "jobs/$job" ] || echo "CANCELLED||None" > jobs/$job; done"""
 COMMANDS = {
     "sbatch": SBATCH,
     "squeue": SQUEUE,

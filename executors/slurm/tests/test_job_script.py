@@ -52,9 +52,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.kill()
 
 
-def number(process: subprocess.Popen[str]) -> int:
+def up(process: subprocess.Popen[str]) -> int:
+    """Return the number of the job's script, once its command runs: in whichever order they say
+    so.
+    """
     assert process.stdout
-    return int(process.stdout.readline())
+    lines = [process.stdout.readline().strip() for _ in range(2)]
+    lines.remove("up")
+    return int(lines[0])
 
 
 @pytest.mark.parametrize("name", ["slurmstepd", "bash"])
@@ -66,9 +71,8 @@ def test_a_job_ends_as_its_snakemake_does(name: str, start: Start, tmp_path: Pat
 def test_the_rule_is_told_when_slurm_tells_only_the_script(start: Start) -> None:
     """As with proctrack/cgroup; and its exit status is that of the job."""
     process = start("slurmstepd", 'true && "$PYTHON" -c "$TOLD"')
-    job = number(process)
-    assert process.stdout and process.stdout.readline() == "up\n"
-    os.kill(job, signal.SIGTERM)
+    os.kill(up(process), signal.SIGTERM)
+    assert process.stdout
     assert process.stdout.readline() == "told\n"
     assert process.wait(300) == 7
 
@@ -77,8 +81,7 @@ def test_a_job_whose_slurmstepd_died_is_cancelled_when_its_snakemake_ends(
     start: Start, tmp_path: Path
 ) -> None:
     process = start("slurmstepd", f"echo up; until [ -e {tmp_path}/stop ]; do sleep 0.05; done")
-    number(process)
-    assert process.stdout and process.stdout.readline() == "up\n"
+    up(process)
     process.kill()
     process.wait()
     assert not (tmp_path / "cancelled").exists()

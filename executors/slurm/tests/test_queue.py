@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_slurm_steady import queue
-from snakemake_executor_plugin_slurm_steady.queue import Job, Queue, cancel_jobs_of
+from snakemake_executor_plugin_slurm_steady.queue import Job, Queue, SlurmError, ask, cancel
 from standin import script
 
 log = logging.getLogger(__name__)
@@ -67,16 +68,62 @@ def test_accounting_is_asked_for_forgotten_jobs_if_there_is_any(
     assert "--jobs=1,2" in (slurm / "sacct_calls").read_text()
 
 
-def test_no_answer_ends_nothing_and_is_said_once(
-    slurm: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_job_that_the_controller_has_lost_is_not_waited_for(
+    state: str, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A controller that is killed forgets its latest jobs; accounting shows them as they were."""
+    squeue(slurm)
+    script(slurm / "sacct", f"echo '1|{state}'")
+    monkeypatch.setattr(queue, "SECONDS_TO_COME_BACK", 0)
+    assert Queue(log).look(["1"]) == {"1": Job("UNKNOWN")}
+
+
+def test_no_answer_ends_nothing_and_is_said_at_times(
+    slurm: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 60.0, 1700.0, 1900.0, 1900.0, 1900.0])
+    monkeypatch.setattr(time, "monotonic", clock.__next__)
     jobs = Queue(log)
+    script(slurm / "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm' >&2; exit 1")
     with caplog.at_level(logging.WARNING):
-        assert jobs.look(["1"]) == jobs.look(["1"]) == {}
+        for _ in range(4):
+            assert jobs.look(["1"]) == {}
         squeue(slurm, "1|RUNNING|g1|None")
         assert set(jobs.look(["1"])) == {"1"}
-    warnings = [message.partition(" (")[0].partition(", after")[0] for message in caplog.messages]
-    assert warnings == ["SLURM does not answer", "SLURM answers again"]
+    no_answer = "SLURM does not answer (slurm_load_jobs error: Unable to contact slurm). "
+    no_answer += "The run waits; its jobs go on."
+    assert caplog.messages == [no_answer, no_answer, "SLURM answers again, after 1900 s."]
+
+
+def test_a_squeue_that_is_not_usable_ends_the_run(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    script(slurm / "squeue", "echo 'squeue: error: Unrecognized option: me' >&2; exit 1")
+    jobs = Queue(log)
+    assert jobs.look(["1"]) == {}
+    now = queue.SECONDS_OF_REFUSALS
+    with pytest.raises(WorkflowError, match=r"squeue: Unrecognized option: me\. The run ends"):
+        jobs.look(["1"])
+
+
+def test_a_command_without_an_answer_is_ended_with_all_that_it_started(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site's own sbatch may be a script around the real one."""
+    monkeypatch.setattr(queue, "SECONDS_FOR_AN_ANSWER", 0.5)
+    monkeypatch.setenv("PATH", f"{slurm}:/usr/bin:/bin")
+    script(slurm / "sbatch", f"sleep 1000 & echo $! > {slurm}/child; wait")
+    with pytest.raises(SlurmError, match=r"sbatch: no answer within 0\.5 s") as error:
+        ask("sbatch")
+    assert error.value.away
+    child = Path(f"/proc/{(slurm / 'child').read_text().strip()}/stat")
+    end = time.monotonic() + 60
+    while child.exists() and child.read_text().split()[2] not in "ZX" and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not child.exists() or child.read_text().split()[2] in "ZX"
 
 
 def test_looks_are_frequent_only_while_something_is_new(
@@ -100,9 +147,12 @@ def test_looks_are_frequent_only_while_something_is_new(
 
 
 def test_only_the_jobs_of_a_run_are_cancelled(slurm: Path) -> None:
-    assert not cancel_jobs_of(" 1a2b3c4d")
-    squeue(slurm, "1|embed 0 1a2b3c4d", "2|embed 0 ffffffff", "3|a|b 1a2b3c4d")
+    with pytest.raises(SlurmError):
+        cancel("1a2b3c4d")
+    squeue(slurm, "1| a b 1a2b3c4d", "2| b ffffffff", "3| a|b 1a2b3c4d", "a site greets its users")
     script(slurm / "scancel", f'echo "$*" >> {slurm}/cancelled')
-    assert cancel_jobs_of(" 1a2b3c4d")
-    assert cancel_jobs_of(" 00000000")
-    assert (slurm / "cancelled").read_text() == "1 3\n"
+    cancel("00000000")
+    cancel("1a2b3c4d")
+    cancel("b 1a2b3c4d", but="1")
+    cancel("b 1a2b3c4d")
+    assert (slurm / "cancelled").read_text() == "1 3\n1\n"

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from snakemake_executor_plugin_slurm_steady import reasons
+from snakemake_executor_plugin_slurm_steady.queue import SlurmError, ask
+from standin import script
 
 JOB: Any = SimpleNamespace(resources={"mem_mb": 300})
 VIOLATES = "Batch job submission failed: Job violates accounting/QOS policy"
@@ -21,22 +23,30 @@ VIOLATES = "Batch job submission failed: Job violates accounting/QOS policy"
         ("sbatch: error: Unable to contact slurm controller (connect failure)", "AWAY"),
         ("sbatch: error: Socket timed out on send/recv operation", "AWAY"),
         ("sbatch: error: Slurm temporarily unable to accept job", "AWAY"),
+        (
+            "sbatch: error: Munge encode failed\nsbatch: error: Invalid authentication credential",
+            "AWAY",
+        ),
         ("sbatch: error: invalid partition specified: nosuch", "FOR_GOOD"),
         ("sbatch: error: Memory specification can not be satisfied", "FOR_GOOD"),
         (f"sbatch: error: QOSMaxGRESPerJob\nsbatch: error: {VIOLATES}", ""),
         ("sbatch: error: Requested node configuration is not available", ""),
     ],
 )
-def test_what_sbatch_says_decides_when_a_job_is_submitted_again(words: str, kind: str) -> None:
-    """Whatever stands in the call."""
-    call = "    sbatch call:\n        sbatch --qos=invalid --comment 'timed out, MaxSubmitLimit'"
-    answer = reasons.of_submission(f"SLURM sbatch failed. The error message was '{words}'.\n{call}")
+def test_what_sbatch_says_decides_when_a_job_is_submitted_again(
+    words: str, kind: str, tmp_path: Path
+) -> None:
+    script(tmp_path / "sbatch", f"echo '{words}' >&2; exit 1")
+    with pytest.raises(SlurmError) as error:
+        ask(str(tmp_path / "sbatch"))
+    answer = str(error.value)
     assert answer.startswith("sbatch: ")
-    assert "error" not in answer and "call" not in answer and "\n" not in answer
+    assert "error" not in answer and "\n" not in answer
     matching = [
         name for name in ("FULL", "AWAY", "FOR_GOOD") if getattr(reasons, name).search(answer)
     ]
-    assert matching == ([kind] if kind else [])
+    assert matching[:1] == ([kind] if kind else [])
+    assert error.value.away == (kind == "AWAY")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +61,8 @@ def test_what_sbatch_says_decides_when_a_job_is_submitted_again(words: str, kind
         ("AssocGrpCPUMinutesLimit", False, "used up"),
         ("QOSGrpGRESMinutes", False, "used up"),
         ("JobHeldUser", False, "scontrol release"),
+        ("job requeued in held state", False, "scontrol release"),
+        ("launch failed requeued held", False, ""),
     ],
 )
 def test_what_waits_for_ever_is_told_from_what_waits(reason: str, never: bool, remedy: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from standin import StandIn, script
+from standin import StandIn
 
 pytestmark = pytest.mark.snakemake
 
@@ -136,16 +136,31 @@ def test_a_job_that_can_never_start_is_cancelled_and_not_tried_again(run: Run) -
     assert output.count("it can never start: MaxMemPerLimit") == 3
 
 
-def test_what_was_perhaps_taken_is_cancelled_before_it_is_submitted_again(run: Run) -> None:
-    sbatch = (run.slurm.bin / "sbatch").read_text()
-    silent = "[ -e later ] || { touch later; echo 'sbatch: error: Socket timed out' >&2; exit 1; }"
-    cut = sbatch.index("if [ -e refuse")
-    script(run.slurm.bin / "sbatch", sbatch[:cut] + silent + "\n" + sbatch[cut:])
+def test_a_job_that_slurm_could_not_launch_is_submitted_again(run: Run) -> None:
+    (run.slurm.folder / "waits").write_text("launch failed requeued held")
+    status, output = run("out/0.txt", "--retries", "1")
+    assert status == 1
+    assert len(run.slurm.names()) == len(run.slurm.calls("scancel")) == 2
+    assert output.count("SLURM could not start it (launch failed requeued held)") == 2
+
+
+def test_what_was_taken_without_an_answer_is_cancelled_and_submitted_again(run: Run) -> None:
+    (run.slurm.folder / "lost").touch()
     status, output = run("out/0.txt")
     assert status == 0, output
     end = output.partition("SLURM run ID: plm-embed_")[2][:8]
-    assert run.slurm.calls("scancel") == [f"scancel --name=plm-embed: one 0 {end}"]
+    assert run.slurm.names() == [f"plm-embed: one 0 {end}"] * 2
+    assert run.slurm.calls("scancel") == ["scancel 0"]
     assert output.count("Socket timed out. The run waits, and submits later.") == 1
+
+
+def test_a_job_that_cannot_be_cancelled_fails_and_hangs_nothing(run: Run) -> None:
+    (run.slurm.folder / "lost").touch()
+    (run.slurm.folder / "keep").write_text("scancel: error: Kill job error: Access denied")
+    status, output = run("out/0.txt")
+    assert status == 1
+    assert len(run.slurm.names()) == 1
+    assert "message: scancel: Kill job error: Access denied" in output
 
 
 @pytest.mark.parametrize("reader", ["stays", "ends first"])

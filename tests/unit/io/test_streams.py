@@ -23,11 +23,8 @@ TEXT = "".join(
 
 
 def content(path: Path) -> bytes:
-    data = bytearray()
     with named_errors(path), Stream(path) as stream:
-        while part := stream.read1(1000):
-            data += part
-    return bytes(data)
+        return b"".join(stream.pieces)
 
 
 @settings(deadline=None, max_examples=60)

@@ -12,11 +12,12 @@ from plm_embed.fingerprint import LongPolicy, LongSequences
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import is_done
-from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
+from plm_embed.jobs.completion_record import Skipped, read_completion, write_completion
 from plm_embed.kernels import attention
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
+from plm_embed.store.store import Store
 from support import checkpoints
 from support.buckets import SEQUENCES, write_bucket
 from support.embedded import Embedder, check, run, stored
@@ -166,28 +167,20 @@ def test_windows_that_cannot_be(
         run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
 
 
-def lose_a_part(record: Completion) -> Completion:
-    return replace(record, parts=record.parts[1:])
-
-
-def skip_a_good_key(record: Completion) -> Completion:
-    return replace(record, skipped=(Skipped(key(SEQUENCES[0]), len(SEQUENCES[0]), "too_long"),))
-
-
-@pytest.mark.parametrize("damage", [lose_a_part, skip_a_good_key])
 def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
-    tmp_path: Path, prepared: Path, damage
+    tmp_path: Path, prepared: Path
 ) -> None:
     run(tmp_path, prepared, SEQUENCES[:5])
     record = run(tmp_path, prepared, SEQUENCES[:10])
     assert len(record.parts) == 2
     path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
-    write_completion(path, damage(record))
+    skipped = (Skipped(key(SEQUENCES[0]), len(SEQUENCES[0]), "too_long"),)
+    write_completion(path, replace(record, skipped=skipped))
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
-    assert not is_done(bucket, path, tmp_path / "store", record.fingerprint)
+    assert not is_done(bucket, path, embedder.store)
     again = embedder.embed(bucket, path)
     assert (again.computed, again.parts, again.skipped) == (0, record.parts, ())
-    assert is_done(bucket, path, tmp_path / "store", record.fingerprint)
+    assert is_done(bucket, path, embedder.store)
 
 
 def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -> None:
@@ -196,10 +189,11 @@ def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
     bucket, made = tmp_path / "0000.parquet", tmp_path / "0000.json"
-    assert not is_done(bucket, made, tmp_path / "store", record.fingerprint)
+    store = Store(tmp_path / "store", record.fingerprint)
+    assert not is_done(bucket, made, store)
     again = run(tmp_path, prepared, SEQUENCES[:5])
     assert again.computed == 5
-    assert is_done(bucket, made, tmp_path / "store", record.fingerprint)
+    assert is_done(bucket, made, Store(tmp_path / "store", record.fingerprint))
 
 
 def test_a_part_says_where_and_how_fast_it_was_computed(tmp_path: Path, prepared: Path) -> None:
@@ -214,9 +208,10 @@ def test_a_part_says_where_and_how_fast_it_was_computed(tmp_path: Path, prepared
 def test_another_record_of_the_bucket_is_not_done(tmp_path: Path, prepared: Path) -> None:
     record = run(tmp_path, prepared, SEQUENCES[:5])
     bucket, path, root = tmp_path / "0000.parquet", tmp_path / "0000.json", tmp_path / "store"
-    other = replace(record.fingerprint, compute_dtype="bfloat16")
-    assert not is_done(bucket, path, root, other)
+    other = Store(root, replace(record.fingerprint, compute_dtype="bfloat16"))
+    assert not is_done(bucket, path, other)
+    store = Store(root, record.fingerprint)
     write_bucket(tmp_path, SEQUENCES[:6])
-    assert not is_done(bucket, path, root, record.fingerprint)
+    assert not is_done(bucket, path, store)
     write_bucket(tmp_path, SEQUENCES[:5])
-    assert is_done(bucket, path, root, record.fingerprint)
+    assert is_done(bucket, path, store)

@@ -30,9 +30,9 @@ import os, sys
 from pathlib import Path
 from plm_embed.jobs import gpus
 gpus.LOCKS, gpus.SECONDS_BETWEEN_LOOKS = Path(sys.argv[1]), 0.02
-with gpus.taken(int(sys.argv[2])):
-    print(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"), flush=True)
-    sys.stdin.read()
+gpus.take_gpus(int(sys.argv[2]))
+print(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"), flush=True)
+sys.stdin.read()
 """
 
 
@@ -122,38 +122,34 @@ def test_cores_next_to_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Driver(ModuleType):
-    """Stands for nvidia-ml-py: GPU 0 and GPU-b count in millijoules, GPU 1 does not count."""
+    """Stands for nvidia-ml-py: GPU-a counts in millijoules, GPU-b does not count."""
 
     now = 5_000_000
 
     def nvmlInit(self) -> None: ...  # noqa: N802
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
     def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802
-        return name
+        return {"GPU-a": "a", "GPU-b": "b"}[name]
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int | str) -> int:  # noqa: N802
-        if handle == 1:
+    def nvmlDeviceGetPowerUsage(self, _: str) -> int:  # noqa: N802
+        return 250_500
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+        if handle == "b":
             raise OSError("not supported")
         return self.now
 
 
 @pytest.mark.parametrize(
-    ("visible", "count", "joules"), [("0", 1, 2.5), ("0,GPU-b", 2, 5.0), ("0,1", 2, None)]
+    ("gpu", "joules", "watts"), [("GPU-a", 2.5, 250.5), ("GPU-b", None, 250.5), ("", None, None)]
 )
-def test_energy_is_what_the_counters_went_on(
-    visible: str, count: int, joules: float | None, monkeypatch: pytest.MonkeyPatch
+def test_energy_is_what_the_counter_went_on_since_the_last_look(
+    gpu: str, joules: float | None, watts: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver("pynvml")
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    meter = Meter(count)
-    driver.now += 2500
-    assert meter.joules() == joules
-
-
-def test_without_a_gpu_energy_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert Meter(1).joules() is None
+    meter = Meter(gpu)
+    for _ in range(2):
+        driver.now += 2500
+        assert meter.joules() == joules
+    assert meter.load() == {"utilization": None, "watts": watts}

@@ -10,7 +10,7 @@ import pytest
 from plm_embed.accuracy import SelfTest
 from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.master.attributes import attributes
-from plm_embed.master.planned import make_plan
+from plm_embed.master.gather import make_plan
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import EVERYTHING, MEAN, edit_completion, make_campaign
 

@@ -12,8 +12,8 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion_record import Skipped, read_completion
+from plm_embed.store.parts import write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import write_part
 from support.campaigns import (
     DIM,
     MEAN,
@@ -28,6 +28,10 @@ from support.made_up_sequences import make_records
 
 def remove_part(campaign: Campaign) -> None:
     next(campaign.parts.iterdir()).unlink()
+
+
+def remove_store(campaign: Campaign) -> None:
+    shutil.rmtree(campaign.store)
 
 
 def shorten_part(campaign: Campaign) -> None:
@@ -140,7 +144,8 @@ def remove_summary(campaign: Campaign) -> None:
     ("damage", "message"),
     [
         (remove_part, r"missing, but .* names it; delete \S*0000\.json and run the campaign again"),
-        (shorten_part, "bytes, .* says"),
+        (remove_store, "missing, but .* names it; delete .*/0000.json and .*/0002.json and run"),
+        (shorten_part, "bytes instead of .* and .*0000.json and run the campaign again"),
         (
             change_a_part,
             "its bytes are not those that were written; delete .*embedded and run",

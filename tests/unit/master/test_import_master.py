@@ -18,7 +18,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.settings import Settings
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
 from support.buckets import write_bucket

@@ -13,8 +13,8 @@ import pytest
 
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
-from plm_embed.master import check_vectors
-from plm_embed.master.expected_vectors import expect
+from plm_embed.master import check_master
+from plm_embed.master.spot_checks import expect
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support import campaigns
@@ -38,7 +38,7 @@ def check(campaign: Campaign, spot_checks: int = 4, reference: Any = reference) 
         ),
         report=campaign.results / "validation.json",
         checksums=campaign.master.parent / "checksums.sha256",
-    )
+    ).problems
 
 
 def report(campaign: Campaign) -> Validation:
@@ -81,6 +81,7 @@ def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint)
     found = report(campaign)
     assert found.status == "passed"
     assert {each.result for each in found.checks} == {"passed"}
+    assert all(each.meaning.endswith(".") for each in found.checks)
     counts = found.counts
     assert counts.statuses and counts.skipped is not None
     assert counts.records == sum(counts.statuses.values()) == 90
@@ -192,7 +193,7 @@ def test_odd_norms_are_listed_and_are_no_failure(tmp_path: Path, monkeypatch) ->
 
 def test_large_tables_are_compared_piece_by_piece(campaign: Campaign, monkeypatch) -> None:
     monkeypatch.setattr(tables, "_ROWS", 7)
-    monkeypatch.setattr(check_vectors, "_KEYS_AT_ONCE", 5)
+    monkeypatch.setattr(check_master, "_KEYS_AT_ONCE", 5)
     assert check(campaign) == []
     edit_table(campaign.index, 60, length=3)
     drop_row(campaign.records, 57)

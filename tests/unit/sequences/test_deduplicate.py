@@ -9,8 +9,7 @@ import pytest
 
 from plm_embed.errors import InputError, PlmEmbedError, no_space
 from plm_embed.keys import key
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from support.deduplicated import all_rows, check, files, rows, run
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 
@@ -92,7 +91,8 @@ def test_every_file_of_the_collection_comes_to_its_end(tmp_path: Path, name: str
     else:
         summary = run([path], output)
         assert (summary.accepted, summary.unique, summary.skipped, summary.events) == end
-        assert len(summary.warnings) == (not summary.accepted)
+        shared = name in {"csv_duplicate_rows.csv", "duplicate_ids.fasta", "same_first_word.fasta"}
+        assert len(summary.warnings) == (shared or not summary.accepted)
         check(output, summary, [path])
 
 
@@ -258,7 +258,7 @@ def test_a_full_disk_is_named(
     monkeypatch.setattr("plm_embed.io.sorting.sort_rows", full)
     with pytest.raises(OSError) as raised:
         run(inputs, tmp_path / "out")
-    assert f"no space left on the disk, or no quota ({tmp_path / 'out'})" in no_space(raised.value)
+    assert f"no space left on the disk, or no quota ({tmp_path / 'out'}" in no_space(raised.value)
     # which was whole when the disk was full
     assert set(files(tmp_path / "out")) <= {"records.parquet"}
 

@@ -84,8 +84,9 @@ def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, 
     program = (
         "from plm_embed import startup; startup.set_up('deduplicate')\n"
         "import sys; from pathlib import Path; from plm_embed.io import sorting\n"
-        "from plm_embed.sequences.deduplicate import *\n"
-        "path, alphabet, (memory_mb, sorting._MOST_RANGES) = *sys.argv[1:3], "
+        "from plm_embed.sequences.deduplicate import deduplicate\n"
+        "from plm_embed.sequences.settings import ResiduePolicy, Table\n"
+        "path, alphabet, (memory_mb, sorting.MOST_RANGES) = *sys.argv[1:3], "
         "map(int, sys.argv[3:])\n"
         "s = deduplicate([Path(path)], Path(path).parent / 'out', buckets=5, memory_mb=memory_mb,\n"
         "    table=Table('protein_id', 'sequence', ('assembly_id', 'protein_name')), "

@@ -14,9 +14,8 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.bucket import load_bucket
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
-from plm_embed.sequences.tables import Table
 from support.campaigns import Campaign, make_campaign, seal_sequences
 from support.nasty_inputs import M2, NEP, PLAIN, write
 

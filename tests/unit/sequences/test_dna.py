@@ -10,9 +10,8 @@ from plm_embed.errors import ConfigError, InputError, StoreError
 from plm_embed.keys import key
 from plm_embed.sequences.alphabet import DNA
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.sequences.summary import Summary, check_kind, read_summary
-from plm_embed.sequences.tables import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, write
 
 GIVEN = ResiduePolicy(alphabet="dna")
@@ -115,7 +114,7 @@ def test_a_folder_of_sequences_says_of_what_kind_they_are(
     assert read_summary(tmp_path / "out").policy == GIVEN
     bucket = tmp_path / "out" / "buckets" / "0000.parquet"
     check_kind(bucket, "dna", "as_given")
-    with pytest.raises(StoreError, match="--alphabet dna --strand canonical; run `snakemake --fo"):
+    with pytest.raises(StoreError, match="--alphabet dna --strand canonical; delete"):
         check_kind(bucket, "dna", "canonical")
     with pytest.raises(StoreError, match="was not made with --alphabet protein --strand as_given"):
         check_kind(bucket, "protein", "as_given")

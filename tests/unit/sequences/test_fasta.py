@@ -1,7 +1,7 @@
 """Records of FASTA are what lies between its headers, however the file is cut into blocks."""
 
-import io
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences.fasta import TooLarge, record_blocks
+from plm_embed.sequences.fasta import record_blocks
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from support.nasty_inputs import write
 
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)
@@ -22,9 +22,9 @@ RECORD = st.tuples(HEADER, st.lists(LINE, max_size=4))
 LINE_END = st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"])
 
 
-def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes | TooLarge]:
-    handle = io.BytesIO(content)
-    return list(record_blocks(lambda count: handle.read(min(count, at_once)), size))
+def blocks(content: bytes, size: int, at_once: int = 7) -> list[tuple[bytes, int]]:
+    pieces = (content[at : at + at_once] for at in range(0, len(content), at_once))
+    return list(record_blocks(pieces, size))
 
 
 def as_text(content: bytes) -> str:
@@ -54,7 +54,7 @@ def test_records_are_what_lies_between_headers(
     content = (before + line_end.join(lines) + line_end * closed).encode()
     with (
         TemporaryDirectory() as folder,
-        patch("plm_embed.sequences.fasta.BATCH_CHARACTERS", size),
+        patch("plm_embed.sequences.fasta.BLOCK", size),
         patch("plm_embed.sequences.fasta.MOST_RECORDS", most),
     ):
         read = list(Reader(write(Path(folder, "a.fasta"), content), Table("id", "sequence")))
@@ -63,7 +63,7 @@ def test_records_are_what_lies_between_headers(
         [{0: ("text_before_first_header", "lines: 1")}] if notes.strip() else []
     )
     batches = [batch for batch in read if batch.first]
-    numbers = [batch.first + place for batch in batches for place in range(batch.count)]
+    numbers = [batch.first + place for batch in batches for place in range(len(batch))]
     assert numbers == list(range(1, len(pieces) + 1))
     headers = [piece.split("\n")[0].rstrip() for piece in pieces]
     for name, expected in (
@@ -71,7 +71,7 @@ def test_records_are_what_lies_between_headers(
         ("ids", [(header.split() or [""])[0] for header in headers]),
         ("residues", ["".join(piece.split("\n")[1:]) for piece in pieces]),
     ):
-        assert [text for batch in batches for text in getattr(batch, name)] == expected
+        assert [text for batch in batches for text in getattr(batch, name).to_pylist()] == expected
 
 
 @given(
@@ -82,7 +82,7 @@ def test_records_are_what_lies_between_headers(
 def test_blocks_are_cut_where_records_start(text: str, size: int, at_once: int) -> None:
     content = text.encode()
     longest = max(map(len, re.split(r"[\n\r]>", text)))
-    found = blocks(content, size, at_once)
+    found = [block for block, _ in blocks(content, size, at_once)]
     assert b"".join(found) == content
     assert all(block.startswith(b">") for block in found[1:])
     assert all(len(block) <= 2 * (size + at_once) + longest for block in found)
@@ -105,24 +105,27 @@ def test_records_that_are_too_large_are_left_out_wherever_they_lie(
         patch("plm_embed.sequences.fasta._HEAD_BYTES", 8),
     ):
         found = blocks(content, size, at_once)
-    left_out = [block for block in found if isinstance(block, TooLarge)]
-    assert left_out == [TooLarge(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
-    kept = b"".join(block for block in found if isinstance(block, bytes))
+    left_out = [block for block in found if block[1]]
+    assert left_out == [(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
+    kept = b"".join(block for block, size in found if not size)
     assert kept == b"".join(piece for piece in pieces if len(piece) <= largest)
 
 
+def failing(*pieces: bytes) -> Iterator[bytes]:
+    yield from pieces
+    raise RuntimeError
+
+
 def test_damage_within_a_record_that_is_too_large() -> None:
-    pieces = iter([b">a\nMK\n>b\n", b"A" * 30])
     with patch("plm_embed.sequences.fasta.LARGEST_RECORD", 20):
-        found = record_blocks(lambda _: next(pieces), 10)
-        assert next(found) == b">a\nMK\n"
+        found = record_blocks(failing(b">a\nMK\n>b\n", b"A" * 30), 10)
+        assert next(found) == (b">a\nMK\n", 0)
         with pytest.raises(RuntimeError):
             next(found)
 
 
 def test_complete_records_come_before_an_error() -> None:
-    pieces = iter([b">a\nMK\n>b\nMT\n>c\nM"])
-    found = record_blocks(lambda _: next(pieces), 1000)
-    assert next(found) == b">a\nMK\n>b\nMT\n"
+    found = record_blocks(failing(b">a\nMK\n>b\nMT\n>c\nM"), 1000)
+    assert next(found) == (b">a\nMK\n>b\nMT\n", 0)
     with pytest.raises(RuntimeError):
         next(found)

@@ -4,14 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import ConfigError
-from plm_embed.sequences.alphabet import ALPHABETS, DNA, PROTEIN
+from plm_embed.sequences.alphabet import ALPHABETS, DNA
+from plm_embed.sequences.batch import Faults, batch_of
 from plm_embed.sequences.normalize import (
     EVENTS,
     Normalized,
     Skipped,
-    format_events,
-    is_clean,
     normalize,
+    normalize_batch,
 )
 from plm_embed.sequences.settings import ResiduePolicy
 
@@ -40,6 +40,8 @@ ANY_TEXT = st.one_of(st.text(), st.text("MKXBUZOJ-.* \t\nmk1<>ß\u0131\x00\xa0",
         ("-M-K.T-", "MKT", {"gaps_removed": 4}),
         ("MKT*--", "MKT", {"gaps_removed": 2, "stop_removed": 1}),
         ("xbuzo", "XBUZO", {"upper_cased": 5}),
+        ("METLYSMET", "METLYSMET", {}),
+        ("ALAALAALAVAL", "ALAALAALAVAL", {}),
     ],
 )
 def test_what_is_dropped_and_what_is_kept(raw: str, sequence: str, events: dict[str, int]) -> None:
@@ -98,6 +100,14 @@ def test_a_header_among_the_residues_is_never_replaced(raw: str, reason: str, de
         assert normalize(raw, policy) == Skipped(reason, detail)
 
 
+@pytest.mark.parametrize("raw", ["METLYSTHRALA", "Met Lys\nThr-Ala", "metlysthralaMETXAA*"])
+def test_three_letter_code_is_no_sequence(raw: str) -> None:
+    for policy in (SKIP, SUBSTITUTE):
+        outcome = normalize(raw, policy)
+        assert isinstance(outcome, Skipped) and outcome.reason == "three_letter_code"
+        assert outcome.detail and outcome.detail.endswith("codes, the first is MET")
+
+
 def test_gaps_can_skip_the_record() -> None:
     assert normalize("M-K.T", STRICT) == Skipped("gaps", "- at 2; . at 4")
     assert normalize("MKT", STRICT) == Normalized("MKT", {})
@@ -127,19 +137,41 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
         assert getattr(normalize(raw, policy), "reason", "empty") == "empty" or ">" in raw
 
 
-@settings(deadline=None)
-@given(ANY_TEXT)
-def test_clean_means_that_nothing_is_left_to_do(raw: str) -> None:
-    if raw:
-        assert is_clean(raw, PROTEIN) == (normalize(raw, SKIP) == Normalized(raw, {}))
-        assert is_clean(raw, DNA) == (normalize(raw, DNA_SKIP) == Normalized(raw, {}))
+RAW = (
+    st.sampled_from(["METLYSGLYALA", "MetLysGlyAla"])
+    | st.text("ACGT", max_size=6)
+    | st.text("MKk*-. J>\n\u00e9流", max_size=6)
+)
+POLICIES = [
+    ResiduePolicy(),
+    ResiduePolicy(unknown="substitute", gaps="skip"),
+    ResiduePolicy(alphabet="dna"),
+    ResiduePolicy(unknown="substitute", alphabet="dna", strand="canonical"),
+    ResiduePolicy(alphabet="3di"),
+]
 
 
-def test_events_are_written_in_one_order() -> None:
-    assert format_events({}) == ""
-    assert format_events(dict.fromkeys(reversed(EVENTS), 2)) == ";".join(
-        f"{name}=2" for name in EVENTS
-    )
+@given(st.lists(RAW, min_size=1, max_size=8), st.sets(st.integers(0, 7)), st.sampled_from(POLICIES))
+def test_a_batch_is_normalized_record_by_record(
+    residues: list[str], faulty: set[int], policy: ResiduePolicy
+) -> None:
+    faults: Faults = {place: ("a_fault", None) for place in faulty if place < len(residues)}
+    names = [str(number) for number in range(len(residues))]
+    found = normalize_batch(batch_of(3, names, names, residues, faults=faults), policy)
+    alone = [
+        Skipped(*faults[place]) if place in faults else normalize(raw, policy)
+        for place, raw in enumerate(residues)
+    ]
+    good = [each for each in alone if isinstance(each, Normalized)]
+    skipped = [each if isinstance(each, Skipped) else (None, None) for each in alone]
+    assert found.sequences.to_pylist() == [each.sequence for each in good]
+    assert list(zip(found.reasons.to_pylist(), found.details.to_pylist(), strict=True)) == skipped
+    assert found.events.to_pylist() == [
+        ";".join(f"{name}={each.events[name]}" for name in EVENTS if name in each.events)
+        if isinstance(each, Normalized)
+        else ""
+        for each in alone
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences.batch import BATCH_RECORDS
-from plm_embed.sequences.formats import LARGEST_RECORD
+from plm_embed.sequences.batch import LARGEST_RECORD, MOST_RECORDS
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, TABLE, read, write
 
 HEADERS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=30)
@@ -54,14 +53,14 @@ def test_fasta_is_read_as_it_was_written(
         assert (reader.format, reader.compression, reader.records) == ("fasta", codec, len(records))
         assert reader.bytes_read == reader.bytes == len(content)
         assert reader.sha256 == hashlib.sha256(content).hexdigest()
-    assert [title for batch in batches for title in batch.headers] == [
+    assert [title for batch in batches for title in batch.headers.to_pylist()] == [
         header.rstrip() for header, _ in records
     ]
-    assert [text for batch in batches for text in batch.residues] == [
+    assert [text for batch in batches for text in batch.residues.to_pylist()] == [
         residues for _, residues in records
     ]
     names = [(header.split() or [""])[0] for header, _ in records]
-    assert [name for batch in batches for name in batch.ids] == names
+    assert [name for batch in batches for name in batch.ids.to_pylist()] == names
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_text_before_the_first_header_is_record_0(tmp_path: Path) -> None:
 
 
 def test_many_records_come_in_batches_with_running_numbers(tmp_path: Path) -> None:
-    count = 2 * BATCH_RECORDS + 5
+    count = MOST_RECORDS + 5
     fasta = write(
         tmp_path / "many.fasta", "".join(f">{number}\nMK\n" for number in range(1, count + 1))
     )
@@ -122,7 +121,7 @@ def test_long_records_make_small_batches(tmp_path: Path) -> None:
     path = write(
         tmp_path / "long.fasta", "".join(f">{number}\n{'M' * 1_500_000}\n" for number in range(7))
     )
-    counts = [batch.count for batch in Reader(path, TABLE)]
+    counts = [len(batch) for batch in Reader(path, TABLE)]
     assert sum(counts) == 7 and max(counts) <= 3
 
 
@@ -207,6 +206,10 @@ def packed(kind: str) -> bytes:
             b"\xef\xbb\xbfsep=;\r\nid;seq;note\r\n1;MK;x\r\n",
             "line 1: 'sep=;' is for Excel alone: remove this line",
         ),
+        (b"{\\rtf1\\ansi\n>a\\\nMK\n", "line 1: this is RTF, as word processors write it"),
+        (b"ID   A_B  Reviewed;  2 AA.\nSQ\n  MK\n//\n", "line 1: this is a flat file"),
+        (b"HEADER    HYDROLASE\nATOM   1\n", "line 1: this is a structure"),
+        (b";A, a protein\n;mine\nMK*\n", "line 1: this is an old form of FASTA, with ';' before"),
         (b"@read1\nACGT\n+\n>III\n", "line 1: starts with '@' like FASTQ"),
         (
             b"MKTAYIAKQR\n",

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences.formats import LARGEST_RECORD
+from plm_embed.sequences.batch import LARGEST_RECORD
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import Table
-from plm_embed.sequences.tables.cells import MISSING
+from plm_embed.sequences.settings import Table
+from plm_embed.sequences.tables import MISSING
 from support.nasty_inputs import COMPRESS, TABLE, read, write
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -159,7 +159,7 @@ def test_parquet_cells_are_read_as_they_were_written(
     ids, residues, notes = ([row[place] for row in rows] for place in range(3))
     with (
         TemporaryDirectory() as folder,
-        patch("plm_embed.sequences.tables.cells.LARGEST_RECORD", largest),
+        patch("plm_embed.sequences.tables.LARGEST_RECORD", largest),
     ):
         path = Path(folder, "table")
         pq.write_table(pa.table({"id": ids, "seq": residues, "note": notes}, SCHEMA), path)
@@ -231,7 +231,8 @@ def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.parquet"
     pq.write_table(pa.table({"id": ["a"], "seq": [["M", "K"]], "note": [""]}), path)
     with pytest.raises(
-        PlmEmbedError, match=r"bad.parquet: a wanted column cannot be read as text after 0 complete"
+        PlmEmbedError,
+        match=r"bad.parquet: column 'seq' holds list<element: string>, not text; join each list",
     ):
         read(path)
     with pytest.raises(

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
-from plm_embed.store.parts import DamagedPartError, read_part
-from plm_embed.store.write_parts import PartRows, write_part
+from plm_embed.store.parts import DamagedPartError, PartRows, read_part, write_part
 from support.campaigns import EVERYTHING, MEAN, part_rows, vectors
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]

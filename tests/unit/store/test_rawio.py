@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.threads import OneAtATime
-from plm_embed.store import blocks, rawio
-from plm_embed.store.hdf5 import connect, create_vectors, read_bits, write_bits
+from plm_embed.store import rawio
+from plm_embed.store.hdf5 import connect, create_vectors, write_bits
 from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered, write_block
-from support.campaigns import EVERYTHING, make_campaign
 
 EDGES = np.array([0, 20, 21, 60])
 
@@ -118,18 +117,6 @@ def test_what_does_not_lie_plainly_in_the_file_is_left_to_hdf5(tmp_path: Path) -
         file.create_dataset("partly", dtype="f4", shape=(4, 4), chunks=(2, 4))[:2] = 1
         file.create_dataset("empty", dtype="f4", shape=(0, 4), maxshape=(None, 4), chunks=(2, 4))
         assert [extents(dataset) for dataset in file.values()] == [None] * 5
-
-
-def test_gather_by_hdf5_gives_the_same_bytes(tmp_path: Path, monkeypatch) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
-    campaign.gather()
-    expected = campaign.master.read_bytes()
-    for module in (blocks, rawio):
-        monkeypatch.setattr(module, "extents", lambda _: None)
-    campaign.gather()
-    assert campaign.master.read_bytes() == expected
-    with connect(campaign.master) as file:
-        assert read_bits(file["emb"], 3, 3).shape == (0, 16)
 
 
 def test_an_error_beside_is_the_callers_error() -> None:

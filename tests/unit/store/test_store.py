@@ -15,9 +15,8 @@ import pytest
 from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.keys import key
 from plm_embed.reading.store_vectors import StoreVectors
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import read_part, write_part
 from plm_embed.store.store import PartList, Store, read_fingerprint
-from plm_embed.store.write_parts import write_part
 from support.campaigns import DIM, MEAN, part_rows, publish
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]

@@ -3,21 +3,18 @@ PBS's sake.
 """
 
 import getpass
-import os
 import re
 import shutil
-import signal
-import subprocess
 from dataclasses import dataclass
 
 from snakemake_interface_common.exceptions import WorkflowError
+
+from .call import call
 
 # Exit codes are PBS error numbers modulo 256: 104 try again, 162 no connection, 183 and 185
 # protocol and too many connections; qstat says 255 where the others say 162; 160 is a host name
 # that does not resolve just now.
 _AWAY = frozenset({104, 160, 162, 183, 185, 255})
-TIMED_OUT = 124
-
 _NUMBER = re.compile(r"\d+")
 # Torque and Grid Engine have commands of the same names, and other options.
 _OTHER_SCHEDULER = re.compile(r"^\s*(version:|\w*GE \d).*", re.IGNORECASE | re.MULTILINE)
@@ -35,9 +32,9 @@ class AwayError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """Exit code and output of one command. `code` is 124 when it was cut by the time-out."""
+    """Exit code and output of one command; no code where it gave no answer or could not start."""
 
-    code: int
+    code: int | None
     out: str
     err: str
 
@@ -46,7 +43,7 @@ class Answer:
         """True when no server stood behind the command, so that its output says nothing about
         jobs.
         """
-        return self.code in _AWAY or self.code == TIMED_OUT
+        return self.code is None or self.code in _AWAY
 
     @property
     def words(self) -> str:
@@ -94,29 +91,9 @@ class Pbs:
             )
 
     def call(self, *words: str) -> Answer:
-        """Run one command in a session of its own: a Ctrl-C at the terminal must not end a qsub or
-        a qdel half-way.
-        """
-        try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            # no more processes for this user: login nodes have such limits; it passes
-            return Answer(TIMED_OUT, "", f"{words[0]} could not be started: {error}")
-        try:
-            out, err = process.communicate(timeout=self.timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return Answer(TIMED_OUT, "", f"{words[0]} gave no answer within {self.timeout:g} s")
-        return Answer(
-            process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
-        )
+        """Run one command."""
+        code, out, err = call(*words, timeout=self.timeout)
+        return Answer(code, out, f"{words[0]}: {err}" if code is None else err)
 
     def live(self) -> dict[str, str]:
         """{number: id} of all jobs of the user that have not ended. Raises AwayError."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from snakemake_interface_common.exceptions import WorkflowError
 
 from .adopt import Living
-from .commands import TIMED_OUT, AwayError, Pbs
+from .commands import AwayError, Pbs
 from .ledger import Entry, Ledger
 from .refusals import RefusedError, WaitError, passes, refusal
 from .request import Request
@@ -203,7 +203,7 @@ class Submitter:
         pending.in_doubt = True
         answer = self.pbs.call("qsub", *request.words, str(request.script))
         full = passes(answer)
-        if full or (answer.away and answer.code != TIMED_OUT):
+        if full or (answer.away and answer.code is not None):
             # not after a time-out: a server that hung may have queued the job all the same
             pending.in_doubt = False
             self.ledger.remove(request.name)

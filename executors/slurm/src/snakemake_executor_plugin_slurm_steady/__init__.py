@@ -3,22 +3,38 @@ gone or can never start, and gives up neither for a silent controller nor for a 
 """
 
 import atexit
+import contextlib
 import shlex
 import threading
-from collections.abc import AsyncGenerator, Iterator
+import time
+from collections.abc import AsyncGenerator
 from logging import Logger
 from typing import Any
 
 from snakemake_executor_plugin_slurm import Executor as PlainExecutor
 from snakemake_executor_plugin_slurm import ExecutorSettings, common_settings
-from snakemake_executor_plugin_slurm.utils import get_job_wildcards
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import get_job_wildcards, set_gres_string
+from snakemake_executor_plugin_slurm.validation import (
+    validate_or_get_slurm_job_id,
+    validate_slurm_extra,
+)
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from . import reasons
 from .job_script import job_script
-from .queue import SHORTEST_INTERVAL, Job, Queue, answer, cancel_jobs_of
+from .queue import (
+    FAILED,
+    SECONDS_TO_REPEAT,
+    SHORTEST_INTERVAL,
+    Job,
+    Queue,
+    SlurmError,
+    ask,
+    cancel,
+)
 from .workarounds import (
     fail_for_good,
     interrupt_for_certain,
@@ -32,17 +48,6 @@ MOST_NODES = 3
 """Tried by a job before a fault of the node counts as a failed attempt."""
 SECONDS_TO_SUBMIT_LATER = 60.0
 """At most, after sbatch has named a limit; there may be room as soon as a job ends."""
-FAILED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
-    "TIMEOUT",
-}
 
 
 class Executor(PlainExecutor):
@@ -58,24 +63,23 @@ class Executor(PlainExecutor):
                 "slurm-steady submits each job by itself: leave out --slurm-steady-array-jobs, "
                 "or use --executor slurm."
             )
-        settings.pass_command_as_script = True  # only one shell reads it
         settings.status_command = None  # the plain plugin's advice on it does not hold here
         # these before the base class, whose status loop starts at once
         self._queue = Queue(logger)
-        self._warnings: set[str] = set()
+        self._warnings: dict[str, float] = {}
+        """Keys of what the user was told, and when."""
         self._hopeless: set[str] = set()
         """Jobs that, at the last look, could never start."""
         self._tries: dict[JobExecutorInterface, int] = {}
         """Nodes on which a job has met a fault of the node."""
         self._faulty: set[str] = set()
         self._submission = threading.Lock()
-        self._refusal = ""
-        """Words of sbatch, which does not take the present job yet."""
         self._room = threading.Event()
         """Set when a job has ended, or the run."""
         self._over = threading.Event()
         self._can_be_stopped = False
         super().__init__(workflow, logger)  # type: ignore[no-untyped-call]
+        self._fallback_partition = ""  # type: ignore[assignment]  # sbatch knows the default one
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Take jobs in Snakemake's thread; they are then submitted in others."""
@@ -89,31 +93,76 @@ class Executor(PlainExecutor):
         super().run_jobs(jobs)
 
     def run_job(self, job: JobExecutorInterface) -> None:
-        """Submit one job, once SLURM takes it."""
+        """Submit one job, once SLURM takes it, or report why it does not."""
         with self._submission:  # where one job has to wait, the next one would, too
-            while True:
-                self._room.clear()
-                if self._over.is_set():
-                    return
-                self._refusal = ""
-                super().run_job(job)
-                if not self._refusal:
-                    return
-                self._warn(f"{self._refusal}. The run waits, and submits later.")
-                if reasons.FULL.search(self._refusal):
-                    self._room.wait(SECONDS_TO_SUBMIT_LATER)
-                    continue
-                # what was taken without an answer must not run beside the same job
-                taken = f"--name={self._name(job)}"
-                while not self._over.wait(SHORTEST_INTERVAL) and answer("scancel", taken) is None:
-                    pass
+            try:
+                submitted = self._submit(job)
+            except (SlurmError, WorkflowError, OSError) as error:
+                self._report_refusal(job, error)
+            except Exception as error:  # nobody looks at the result of this thread
+                self.workflow.scheduler.executor_error_callback(error)
+            else:
+                if submitted:
+                    self.report_job_submission(submitted)
 
-    def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
-        """Report in the words of sbatch why a job was not submitted, or keep them to try again."""
-        words = reasons.of_submission(msg)
-        if reasons.FULL.search(words) or reasons.AWAY.search(words):
-            self._refusal = words
-            return
+    def _submit(self, job: JobExecutorInterface) -> SubmittedJobInfo | None:
+        """Return the job as SLURM took it, perhaps after a while; None where the run ends first.
+
+        Raises SlurmError where SLURM refuses it.
+        """
+        name, unanswered = self._name(job), False
+        while True:
+            self._room.clear()
+            if self._over.is_set():
+                return None
+            try:
+                if unanswered:  # what was taken all the same must not run beside the same job
+                    cancel(name)
+                submitted = self._sbatch(job, name)
+            except SlurmError as error:
+                if not error.away and not reasons.FULL.search(str(error)):
+                    raise
+                unanswered = unanswered or error.away
+                self._warn(f"{error}. The run waits, and submits later.")
+                self._room.wait(SHORTEST_INTERVAL if error.away else SECONDS_TO_SUBMIT_LATER)
+            else:
+                if unanswered:
+                    with contextlib.suppress(SlurmError):  # a late answer to the first request
+                        cancel(name, but=str(submitted.external_jobid))
+                return submitted
+
+    def _sbatch(self, job: JobExecutorInterface, name: str) -> SubmittedJobInfo:
+        """Submit a job. Raises SlurmError, or WorkflowError for resources that can't be right."""
+        rule = f"{'group' if job.is_group() else 'rule'}_{job.name}"
+        wildcards = get_job_wildcards(job)
+        log = self.slurm_logdir / rule / wildcards / "%j.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        validate_slurm_extra(job)  # type: ignore[no-untyped-call]
+        account = job.resources.get("slurm_account")  # judged by sbatch, not by accounting
+        parameters = {
+            "run_uuid": name,
+            "slurm_logfile": log,
+            "comment_str": f"{rule}_wildcards_{wildcards}" if wildcards else rule,
+            "account": f"-A {shlex.quote(str(account))}" if account else "",
+            "partition": self.get_partition_arg(job),
+            "workdir": self.workflow.workdir_init,
+        }
+        call = get_submit_command(
+            job, parameters, settings=self.executor_settings, failed_nodes=self._failed_nodes
+        )
+        with quoted_for_the_shell():
+            script = f"#!/bin/sh\n{job_script(self.format_job_exec(job))}"
+        call += f"{set_gres_string(job)} /dev/stdin"
+        answer = ask("sh", "-c", f"exec {call}", stdin=script, name="sbatch")
+        number = answer.strip().split(";")[0]
+        number = validate_or_get_slurm_job_id(number, answer)  # type: ignore[no-untyped-call]
+        log = log.with_name(f"{number}.log")
+        self.logger.info(f"Job {job.jobid} was submitted as SLURM job {number} (log: {log}).")
+        return SubmittedJobInfo(job, external_jobid=number, aux={"slurm_logfile": log})
+
+    def _report_refusal(self, job: JobExecutorInterface, error: Exception) -> None:
+        """Report why a job was not submitted, and for good where another attempt can't help."""
+        words = str(error)
         if reasons.NO_NODE in words and self._faulty:
             nodes = ",".join(sorted(self._faulty))
             words = (
@@ -121,10 +170,10 @@ class Executor(PlainExecutor):
             )
             self._failed_nodes -= self._faulty
             self._faulty.clear()
-        elif reasons.FOR_GOOD.search(words):
-            fail_for_good(job_info.job)
+        elif isinstance(error, WorkflowError) or reasons.FOR_GOOD.search(words):
+            fail_for_good(job)
             words += ". It is not tried again"
-        super()._report_job_error_threadsafe(job_info, f"{words}. ")
+        self.report_job_error(SubmittedJobInfo(job), msg=f"{words}. ")
 
     def additional_general_args(self) -> str:
         """Return nothing: the job's Snakemake runs its rule itself, not below srun."""
@@ -134,30 +183,16 @@ class Executor(PlainExecutor):
         """Quote it: a clone may lie in a folder of any name."""
         return shlex.quote(super().get_python_executable())  # type: ignore[no-untyped-call]
 
-    def format_job_exec(self, job: JobExecutorInterface) -> str:
-        """Return the job's script."""
-        with quoted_for_the_shell():
-            return job_script(super().format_job_exec(job))
-
-    def get_account_arg(self, job: JobExecutorInterface) -> Iterator[str]:
-        """Yield the account without a question to accounting: sbatch judges it."""
-        account = job.resources.get("slurm_account")
-        yield f" -A {shlex.quote(str(account))}" if account else ""
-
-    def get_partition_arg(self, job: JobExecutorInterface) -> str:
-        """Add a name that a person can read: of two, sbatch takes the last."""
-        partition = super().get_partition_arg(job)
-        return f"{partition} --job-name={shlex.quote(self._name(job))}"
-
     def _name(self, job: JobExecutorInterface) -> str:
         """Return "plm-embed: embed esm2_650m_0042 1a2b3c4d", with the prefix that is set."""
         prefix = self.executor_settings.jobname_prefix
-        words = [f"{prefix}:" if prefix else "", job.name, get_job_wildcards(job)]
-        return " ".join(filter(None, words)) + self._end_of_names()
+        words = [f"{prefix}:" if prefix else "", job.name, get_job_wildcards(job), self._run]
+        return " ".join(filter(None, words))
 
-    def _end_of_names(self) -> str:
-        """Return what the names of all jobs of this run, and of no other, end with."""
-        return f" {self.run_uuid.rpartition('_')[2][:8]}"
+    @property
+    def _run(self) -> str:
+        """The last word of the names of all jobs of this run, and of no other."""
+        return self.run_uuid.rpartition("_")[2][:8]
 
     async def check_active_jobs(  # type: ignore[override]  # the interface means this
         self, active_jobs: list[SubmittedJobInfo]
@@ -180,25 +215,30 @@ class Executor(PlainExecutor):
     def _has_ended(self, job_info: SubmittedJobInfo, job: Job) -> bool:
         """Return if a job has ended, and then report it, or submit it again for another node."""
         log = job_info.aux["slurm_logfile"]  # type: ignore[index]
-        if job.state == "PENDING":
-            return self._can_never_start(job_info, job.reason)
-        if job.state == "COMPLETED" and not self.executor_settings.keep_successful_logs:
-            log.unlink(missing_ok=True)
-        if job.state in ("COMPLETED", "UNKNOWN"):  # UNKNOWN: its outputs say how it ended
+        if job.state == "UNKNOWN":
+            self._warn(
+                f"SLURM has forgotten job {job_info.external_jobid} ({self._name(job_info.job)}). "
+                "Its outputs say how it ended."
+            )
+            self.report_job_success(job_info)
+        elif job.state == "COMPLETED":
+            if not self.executor_settings.keep_successful_logs:
+                with contextlib.suppress(OSError):
+                    log.unlink()
             self.report_job_success(job_info)
         elif job.state in FAILED:
             end = reasons.tail(log)
             if not (reasons.is_node_fault(end) and self._tries_elsewhere(job_info, job.nodes)):
                 why = reasons.of_failure(job.state, end, job_info.job)
                 self._fail(job_info, why, aux_logs=[str(log)])
-        else:
-            return False
+        else:  # held ones, too, are not always called PENDING
+            waits = job.state not in {"RUNNING", "COMPLETING"}
+            return waits and self._can_never_start(job_info, job.reason)
         return True
 
     def _can_never_start(self, job_info: SubmittedJobInfo, reason: str) -> bool:
-        """Return if a second look shows that a job can never start, and then cancel it for good.
-
-        Say once for each reason what to do about a job that waits for ever.
+        """Return if a job can't start, as a second look shows, or SLURM holds it after a launch
+        that failed; it is then cancelled. Say what to do about one that waits for ever.
         """
         number = str(job_info.external_jobid)
         never, remedy = reasons.of_waiting(reason)
@@ -206,13 +246,21 @@ class Executor(PlainExecutor):
             name = self._name(job_info.job)
             self._warn(f"SLURM job {number} ({name}), {reason}: {remedy}.", once=reason)
         again, self._hopeless = number in self._hopeless, self._hopeless - {number}
-        if not never:
-            return False
-        if not again or answer("scancel", number) is None:
+        if never and not again:
             self._hopeless.add(number)
             return False
-        fail_for_good(job_info.job)
-        self._fail(job_info, f"it can never start: {reason}")
+        if not never and reasons.LAUNCH_FAILED not in reason:
+            return False
+        try:
+            ask("scancel", number)
+        except SlurmError as error:
+            if error.away:
+                return False
+        if never:
+            fail_for_good(job_info.job)
+            self._fail(job_info, f"it can never start: {reason}")
+        else:
+            self._fail(job_info, f"SLURM could not start it ({reason})")
         return True
 
     def _tries_elsewhere(self, job_info: SubmittedJobInfo, nodes: str) -> bool:
@@ -235,9 +283,10 @@ class Executor(PlainExecutor):
         self.report_job_error(job_info, f"SLURM job {job_info.external_jobid}: {why}. ", **more)
 
     def _warn(self, words: str, once: str = "") -> None:
-        """Warn once for each key."""
-        if (once or words) not in self._warnings:
-            self._warnings.add(once or words)
+        """Warn, but of the same not again too soon."""
+        now, key = time.monotonic(), once or words
+        if now - self._warnings.get(key, -SECONDS_TO_REPEAT) >= SECONDS_TO_REPEAT:
+            self._warnings[key] = now
             self.logger.warning(words)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002
@@ -254,13 +303,15 @@ class Executor(PlainExecutor):
         """Cancel all jobs of this run, also when Snakemake ends without a word to its executor: if
         a Ctrl-C ends the `tee` of its output first, it fails of its own message.
         """
-        end = self._end_of_names()
-        if not cancel_jobs_of(end):
+        try:
+            cancel(self._run)
+        except SlurmError as error:
             self.logger.warning(
-                f"SLURM does not answer: cancel yourself the jobs whose names end with{end}."
+                f"{error}. Cancel yourself the jobs whose names end with {self._run}."
             )
 
     def shutdown(self) -> None:
-        """End in order: jobs that are left are left on purpose."""
+        """End in order: jobs that are left are left on purpose, and none is still to be sent."""
+        self._submit_no_more()
         atexit.unregister(self._cancel_what_is_left)
         super().shutdown()

@@ -11,17 +11,18 @@ NODE_FAULT = 75
 FULL = re.compile(r"\w*Submit\w*Limit|not available \(inactive or drain\)")
 """Words of sbatch when it will take the same request later: after a job has ended, for example."""
 AWAY = re.compile(
-    "Unable to contact|timed out|Connection|Zero Bytes|standby|temporarily", re.IGNORECASE
+    "Unable to contact|timed out|Connection|Zero Bytes|standby|temporarily|authentication",
+    re.IGNORECASE,
 )
-"""Words of sbatch when nobody answered; the job may have been taken all the same."""
+"""Words of a command when nobody answered; a job may have been taken all the same."""
 FOR_GOOD = re.compile(
     "invalid|unrecognized|not permitted|not allowed|can not be satisfied", re.IGNORECASE
 )
 """Words of sbatch when it will refuse the same request again."""
 NO_NODE = "node configuration is not available"
 """Words of sbatch when no node is left, or none has the resources of the request."""
-
-_SBATCH = re.compile(r"The error message was '(.*?)'\.\n {4}sbatch call:", re.DOTALL)
+LAUNCH_FAILED = "launch failed"
+"""Words of squeue for a job that SLURM itself holds, since a node did not start it."""
 
 _NEVER = re.compile("PartitionTimeLimit|PerJob|MaxMemPerLimit|BadConstraints|Invalid|NotAllowed")
 _HELD = re.compile("JobHe|JobHold|held", re.IGNORECASE)
@@ -41,16 +42,10 @@ _NODE_FAULT = re.compile(rb"non-zero exit status %d\b" % NODE_FAULT)
 _TAIL_BYTES = 65536
 
 
-def of_submission(message: str) -> str:
-    """Return sbatch's words in the plain plugin's message, on one line and without the call."""
-    match = _SBATCH.search(message)
-    lines = (match[1] if match else message).splitlines()
-    words = " ".join(line.removeprefix("sbatch: error: ").strip() for line in lines)
-    return f"sbatch: {words}" if match else words
-
-
 def of_waiting(reason: str) -> tuple[bool, str]:
     """Return, for a reason of squeue, if the job can never start, and the remedy or ""."""
+    if LAUNCH_FAILED in reason:
+        return False, ""
     if _HELD.search(reason):
         return False, "it is held. To let it go on: scontrol release, with its number"
     if _USED_UP.search(reason):

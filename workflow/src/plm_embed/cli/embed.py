@@ -1,7 +1,6 @@
 """The commands that compute: weights and embed."""
 
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -160,7 +159,7 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store \\
         --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
 """
-    from plm_embed.jobs.gpus import taken, visible_gpus
+    from plm_embed.jobs.gpus import take_gpus, visible_gpus
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.jobs.nodes import job_id, node_number
     from plm_embed.sequences.summary import check_present
@@ -186,8 +185,9 @@ def embed(
         node=node_number(node) if share else 0,
         share=share,
     )
-    with nullcontext() if on_cpu else taken(workers):
-        embed_bucket(job, settings)
+    if not on_cpu:
+        take_gpus(workers)
+    embed_bucket(job, settings)
 
 
 COMMANDS = (weights, embed)

@@ -15,7 +15,7 @@ from plm_embed.cli.options import (
     campaign_options,
 )
 from plm_embed.cli.setting_options import settings_of
-from plm_embed.errors import RUN_AGAIN, StoreError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Proof
 from plm_embed.io.terminal import say
@@ -71,10 +71,9 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
     from plm_embed.inference.weights_cache import prepared_folder
-    from plm_embed.master.expected_vectors import Expected, expect
+    from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
-    from plm_embed.master.validation_record import read_validation
-    from plm_embed.reading.find import find_master, gather_again
+    from plm_embed.reading.find import find_master
     from plm_embed.reporting.repeat import kept_settings
 
     settings: dict[str, Any] = {}
@@ -95,10 +94,10 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
     master, report = places["master"], places["report"]
     sequences, weights = places["sequences"], prepared_folder(places["weights_folder"])
 
-    def expected(fingerprint: Fingerprint) -> Expected:
+    def expected(fingerprint: Fingerprint) -> dict[str, Vectors]:
         return expect(sequences, weights, fingerprint, proof.spot_checks)
 
-    problems = run(
+    validation = run(
         sequences=sequences,
         embedded=places["embedded"],
         store=places["store"],
@@ -110,17 +109,12 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
         report=report,
         checksums=places["checksums"],
     )
-    if problems:
-        # a run shows two lines of this, so what to do stands in them; where no problem says it, the
-        # fault is in what gather wrote
-        problems = sorted(problems, key=lambda problem: RUN_AGAIN not in problem)
-        todo = "" if RUN_AGAIN in problems[0] else f"; {gather_again(master)}"
-        raise StoreError(
-            "\n  ".join([f"{master} is not valid ({report} has the details){todo}:", *problems]),
-            path=master,
-        )
-    if found := read_validation(report):
-        say(f"valid: {len(found.checks)} checks, {found.counts.vectors or 0:,} vectors")
+    if validation.problems:
+        # a run shows two lines of this, so what to do stands in the first
+        what = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))
+        lines = [f"{what} ({report} has the details):", *validation.problems]
+        raise StoreError("\n  ".join(lines), path=master)
+    say(f"valid: {len(validation.checks)} checks, {validation.counts.vectors or 0:,} vectors")
 
 
 def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:

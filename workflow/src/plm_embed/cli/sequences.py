@@ -7,8 +7,7 @@ import click
 
 from plm_embed.cli.options import PATH, ColumnarStep
 from plm_embed.cli.setting_options import settings_of
-from plm_embed.sequences.settings import Memory, Reading
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Memory, Reading, Table
 
 
 @click.command(cls=ColumnarStep)

@@ -10,7 +10,7 @@ from plm_embed.cli.setting_options import settings_of
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Table
 
 
 @click.command("import")

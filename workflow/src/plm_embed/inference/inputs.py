@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
-from plm_embed.sequences.batch import Batch, Faults, batch_of, strings
-from plm_embed.sequences.columns import judge
+from plm_embed.sequences.alphabet import ALPHABETS, Alphabet
+from plm_embed.sequences.batch import Batch, Faults, batch_of
 from plm_embed.sequences.formats import columns_named
+from plm_embed.sequences.normalize import normalize_batch
+from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import OnError, ResiduePolicy
-from plm_embed.sequences.tables import Table
-from plm_embed.sequences.tables.cells import NO_VALUE
+from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
+from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -68,17 +68,16 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
     path = Path(given) if isinstance(given, Path | str) else None
     letters = LetterCheck(ALPHABETS[policy.alphabet], path)
     for batch in _batches(given):
-        if letters.wanted:
-            letters.look(batch.residues)
+        letters.look(batch.residues)
         if batch.first == 0:
             log.warning("%s: what stands before the first header is left out", given)
             continue
-        judged = judge(batch, policy)
-        sequences = iter(strings(judged.text, judged.ends).to_pylist())
+        normalized = normalize_batch(batch, policy)
+        sequences = iter(normalized.sequences.to_pylist())
         columns = zip(
-            judged.ids.to_pylist(),
-            judged.reasons.to_pylist(),
-            judged.details.to_pylist(),
+            batch.ids.to_pylist(),
+            normalized.reasons.to_pylist(),
+            normalized.details.to_pylist(),
             strict=True,
         )
         for number, (id, reason, detail) in enumerate(columns, batch.first):

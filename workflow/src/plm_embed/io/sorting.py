@@ -1,65 +1,50 @@
-"""Rows sorted by key in bounded memory: what fits is sorted at once, the rest is spilled by ranges
-of key space.
+"""Rows sorted by key in bounded memory: what fits is sorted at once, the rest is spilled to files
+by ranges of key space.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import ceil, log2
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.keys import SPACE, key_words
+from plm_embed.keys import key_words
 
-_MOST_RANGES = 256  # files open at a time
+MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
-_SAMPLE_EVERY = 16  # rows
+_FINER = 6  # bits of the keys by which a range that is too large is divided
 PIECE = 1 << 24
 """Bytes that are sorted and appended to files at a time."""
 
 
 class Range:
-    """A file of the rows with keys in one range, in the order added; each batch in it is sorted by
-    key.
+    """A file of the rows whose keys begin with the same bits, in the order added; each batch in it
+    is sorted by key.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path = path
-        self.bytes = 0
+        self.path, self.bytes = path, 0
+        self.keys: set[bytes] = set()  # the first two that differ: enough to tell one from several
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
-        # the first two that differ: enough to tell one key from several
-        self._keys: set[bytes] = set()
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows)
         self.bytes += rows.nbytes
-        if len(self._keys) < 2:
-            self._keys |= {rows["key"][0].as_py(), rows["key"][rows.num_rows - 1].as_py()}
+        if len(self.keys) < 2:
+            self.keys |= {rows["key"][0].as_py(), rows["key"][len(rows) - 1].as_py()}
 
-    def close(self) -> None:
+    def read(self) -> Iterator[pa.RecordBatch]:
         if not self._file.closed:
             self._writer.close()
             self._file.close()
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        return read_rows(self.path)
-
-    @property
-    def one_key(self) -> bool:
-        return len(self._keys) == 1
-
-    @property
-    def divisible(self) -> bool:
-        return len({key[:8] for key in self._keys}) > 1
-
-
-def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
-    """The batches of a range's file."""
-    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        yield from stream
+        with pa.OSFile(str(self.path)) as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
 
 
 class KeySorter:
@@ -69,8 +54,7 @@ class KeySorter:
     for the first row of each key: a repeated sequence is held and written once. At most about
     `memory` bytes are held; more goes to files in a temporary folder in `folder`, which is removed
     when the `with` block ends. How many files follows from the bytes to come, estimated from
-    `done()`, the fraction of the input that has been added. `span`: between which numbers the first
-    64 bits of all keys lie.
+    `done()`, the fraction of the input that has been added.
     """
 
     def __init__(
@@ -80,109 +64,88 @@ class KeySorter:
         memory: int,
         done: Callable[[], float],
         *,
-        span: tuple[int, int] = (0, SPACE),
         once: str = "sequence",
     ) -> None:
-        self._folder, self._schema, self._done, self._span = folder, schema, done, span
-        self._once = once
+        self._schema, self._done, self._once = schema, done, once
         # sorting holds the rows, one column twice, and the sorted rows; several such before them
         # are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._spilled: list[Range] = []
-        self._bounds: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
-        self._files = 0
-        self._temporary: Path | None = None
-        self._stack = ExitStack()
+        self._bytes = self._bits = 0  # bits by which rows are spilled, 0 before
+        self._ranges: dict[int, Range] = {}
+        self._temporary = tempfile.TemporaryDirectory(prefix=".spill-", dir=folder)
 
-    def __enter__(self) -> "KeySorter":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        self._temporary.cleanup()
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= (min(self._limit, PIECE) if self._spilled else self._limit):
+        if self._bytes >= (min(self._limit, PIECE) if self._bits else self._limit):
             self._spill()
-
-    def sorted(self) -> Iterator[pa.RecordBatch]:
-        """All rows, once. A key's rows come in one batch, or in several if they alone exceed the
-        memory.
-        """
-        if not self._spilled:
-            if self._rows:
-                yield self._sort()
-            return
-        if self._rows:
-            self._spill()
-        for spilled in self._spilled:
-            spilled.close()
-        for spilled in self._spilled:
-            yield from self._sorted_range(spilled)
-
-    def _sort(self) -> pa.RecordBatch:
-        rows, self._rows, self._bytes = self._rows, [], 0
-        return sort_rows(rows, self._once)
 
     def _spill(self) -> None:
-        rows = self._sort()
-        if not self._spilled:
+        rows, self._rows, self._bytes = sort_rows(self._rows, self._once), [], 0
+        if not self._bits:
             expected = rows.nbytes / max(self._done(), 1e-6)
-            count = int(min(max(expected / PIECE, 2 * expected / self._limit, 2), _MOST_RANGES))
-            low, high = self._span
-            bounds = [low + (high - low) * number // count for number in range(1, count)]
-            self._bounds = np.array(bounds, dtype=np.uint64)
-            self._spilled = self._ranges(count)
-        distribute(rows, self._spilled, self._bounds)
+            count = min(max(expected / PIECE, 2 * expected / self._limit, 2), MOST_RANGES)
+            self._bits = ceil(log2(count))
+        self._distribute(rows, self._ranges, self._bits)
 
-    def _ranges(self, count: int) -> list[Range]:
-        if self._temporary is None:
-            folder = tempfile.TemporaryDirectory(prefix=".spill-", dir=self._folder)
-            self._temporary = Path(self._stack.enter_context(folder))
-        ranges = []
-        for _ in range(count):
-            ranges.append(Range(self._temporary / f"{self._files}.arrows", self._schema))
-            self._stack.callback(ranges[-1].close)
-            self._files += 1
-        return ranges
+    def _distribute(self, rows: pa.RecordBatch, ranges: dict[int, Range], bits: int) -> None:
+        """Append sorted rows to the files of the ranges that the first bits of their keys name."""
+        prefixes = key_words(rows["key"])[:, 0] >> np.uint64(64 - bits)
+        starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1])).tolist()
+        for start, end in pairwise([*starts, len(rows)]):
+            if (prefix := int(prefixes[start])) not in ranges:
+                path = Path(self._temporary.name, f"{bits}-{prefix}.arrows")
+                ranges[prefix] = Range(path, self._schema)
+            ranges[prefix].write(rows.slice(start, end - start))
 
-    def _sorted_range(self, spilled: Range) -> Iterator[pa.RecordBatch]:
-        if spilled.bytes > self._limit and spilled.divisible:
-            for part in self._divided(spilled):
-                yield from self._sorted_range(part)
-        elif spilled.bytes > self._limit and spilled.one_key:
-            for number, rows in enumerate(spilled.read()):
-                first = np.zeros(rows.num_rows, dtype=np.bool_)
-                first[0] = number == 0
-                yield _take([rows], np.arange(rows.num_rows), first, self._once)
-        elif spilled.bytes:
-            yield sort_rows(list(spilled.read()), self._once)
-        spilled.path.unlink(missing_ok=True)
-
-    def _divided(self, spilled: Range) -> list[Range]:
-        """The rows of a range in several smaller ones, so that a very frequent key gets one for
-        itself.
+    def sorted(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, once. A key's rows come in one batch, or in several if they alone exceed
+        the memory.
         """
-        seen = [key_words(rows["key"])[::_SAMPLE_EVERY, 0] for rows in spilled.read()]
-        sample = np.sort(np.concatenate(seen))
-        count = min(2 + 2 * spilled.bytes // self._limit, _MOST_RANGES // 2)
-        cuts = sample[np.arange(1, count) * len(sample) // count]
-        bounds = np.unique(np.concatenate([cuts, cuts[cuts < SPACE - 1] + np.uint64(1)]))
-        parts = self._ranges(len(bounds) + 1)
-        for rows in spilled.read():
-            distribute(rows, parts, bounds)
-        for part in parts:
-            part.close()
-        spilled.path.unlink()
-        return parts
+        if self._rows and self._bits:
+            self._spill()
+        if self._rows:
+            rows, self._rows = sort_rows(self._rows, self._once), []
+            yield rows
+        yield from self._sorted(self._ranges, self._bits)
+
+    def _sorted(self, ranges: Mapping[int, Range], bits: int) -> Iterator[pa.RecordBatch]:
+        for _, part in sorted(ranges.items()):
+            if part.bytes > self._limit and len(part.keys) == 1:  # in the order added
+                for number, rows in enumerate(part.read()):
+                    places = np.arange(len(rows))
+                    yield _take([rows], places, (places + number) == 0, self._once)
+            elif part.bytes > self._limit and bits < 64:
+                finer: dict[int, Range] = {}
+                more = min(bits + _FINER, 64)
+                for rows in part.read():
+                    self._distribute(rows, finer, more)
+                yield from self._sorted(finer, more)
+            else:
+                yield sort_rows(list(part.read()), self._once)
+            part.path.unlink()
 
 
 def sort_rows(batches: Sequence[pa.RecordBatch], once: str = "sequence") -> pa.RecordBatch:
-    """One batch, stably sorted by key, with `once` null but for the first row of each key."""
-    order, first = sort_order(np.concatenate([key_words(rows["key"]) for rows in batches]))
+    """Return one batch, stably sorted by key, with `once` null but for the first row of each
+    key.
+    """
+    words = np.concatenate([key_words(rows["key"]) for rows in batches])  # (n, 4)
+    order = np.argsort(words[:, 0], kind="stable")
+    alike = 1 + np.flatnonzero(np.diff(words[order, 0]) == 0)
+    first = np.ones(len(order), dtype=np.bool_)
+    if (words[order[alike]] == words[order[alike - 1]]).all():
+        first[alike] = False
+    else:  # two keys begin with the same 64 bits
+        order = np.lexsort(words.T[::-1])
+        first[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
     return _take(batches, order, first, once)
 
 
@@ -195,47 +158,3 @@ def _take(
         # faster than to take from the chunks
         columns.append(pa.concat_arrays([rows[name] for rows in batches]).take(places))
     return pa.record_batch(columns, schema=schema)
-
-
-def sort_order(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The stable order of keys (n, 4), most significant word first, and whether a place in it
-    starts a new key.
-    """
-    order = np.argsort(words[:, 0], kind="stable")
-    new, alike = _new_keys(words, order)
-    if not alike:
-        order = np.lexsort(words.T[::-1])
-        new, _ = _new_keys(words, order)
-    return order, new
-
-
-def _new_keys(
-    words: NDArray[np.uint64], order: NDArray[np.int64]
-) -> tuple[NDArray[np.bool_], bool]:
-    """Whether each place starts a new key, and whether all keys with the same first 64 bits are
-    the same.
-    """
-    leading = words[order, 0]
-    repeats = 1 + np.flatnonzero(leading[1:] == leading[:-1])
-    same = (words[order[repeats]] == words[order[repeats - 1]]).all(axis=1)
-    new = np.ones(len(order), dtype=np.bool_)
-    new[repeats[same]] = False
-    return new, bool(same.all())
-
-
-def distribute(
-    rows: pa.RecordBatch, ranges: Sequence[Range], bounds: Sequence[int] | NDArray[np.uint64]
-) -> None:
-    """Append sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them
-    to.
-    """
-    inner = np.asarray(bounds, dtype=np.uint64)
-    ends = [
-        *np.searchsorted(key_words(rows["key"])[:, 0], inner, side="left").tolist(),
-        rows.num_rows,
-    ]
-    start = 0
-    for part, end in zip(ranges, ends, strict=True):
-        if end > start:
-            part.write(rows.slice(start, end - start))
-        start = end

@@ -1,6 +1,11 @@
-"""A bucket: its sequences, its completion record, and when it is done."""
+"""A bucket: its sequences, its completion record, and when it is done.
 
-import logging
+A bucket is done when its completion record is of its sequences, and the store holds each of them
+but those that the record skips. A job writes the record when that is so, and a published part never
+changes. So it is enough to look at the record (`is_recorded`) where nothing is made of the vectors;
+gather and validate find each key in the parts that the record names, and compare their bytes.
+"""
+
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, delete
-from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.fingerprint import LongSequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import bucket_table, verified
-from plm_embed.store.blocks import Wanted, locate
-from plm_embed.store.replaced import current_parts
+from plm_embed.store.blocks import Wanted
 from plm_embed.store.store import Store
-
-log = logging.getLogger(__name__)
 
 
 class Sequences(NamedTuple):
@@ -69,71 +71,46 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     """`load_bucket`, from the bucket's file and its completion record."""
     completion, again = read_completion(record), delete(record)
     table = bucket_table(path, ["key", "length"])
-    keys = key_array(table["key"])
-    if keys_sha256(keys) != completion.keys_sha256:
-        raise StoreError(
-            f"{record}: made for other sequences or another number of buckets",
-            remedy=again,
-            path=record,
-        )
-    length = table["length"].to_numpy().astype(np.int32)
-    reasons = completion.reasons
-    skips = np.array(sorted(reasons), dtype="S64")
+    keys, length = key_array(table["key"]), table["length"].to_numpy().astype(np.int32)
+    skips = np.array([*completion.reasons], dtype="S64")
     kept = ~np.isin(keys, skips)
-    if len(keys) - kept.sum() != len(skips):
-        raise StoreError(
-            f"{record}: skips sequences that are not in the bucket", remedy=again, path=record
-        )
     # what is too long follows from the settings; only a device can say what it has no memory for
-    long = [name for name, reason in reasons.items() if reason == "too_long"]
+    long = [key for key, reason in completion.reasons.items() if reason == "too_long"]
     expected = too_long(length, completion.fingerprint.long_sequences)
-    if (np.isin(keys, np.array(long, dtype="S64")) != expected).any():
-        raise StoreError(
-            f"{record}: skips other sequences as too long than are too long",
-            remedy=again,
-            path=record,
-        )
+    wrong = ""
+    if keys_sha256(keys) != completion.keys_sha256:
+        wrong = "made for other sequences or another number of buckets"
+    elif len(keys) - kept.sum() != len(skips):
+        wrong = "skips sequences that are not in the bucket"
+    elif (np.isin(keys, np.array(long, dtype="S64")) != expected).any():
+        wrong = "skips other sequences as too long than are too long"
+    if wrong:
+        raise StoreError(f"{record}: {wrong}", remedy=again, path=record)
+    fingerprint, parts = completion.fingerprint, completion.parts
     return Bucket(
-        path.stem,
-        keys[kept],
-        length[kept],
-        completion.fingerprint,
-        completion.parts,
-        record,
-        again,
-        completion,
+        path.stem, keys[kept], length[kept], fingerprint, parts, record, again, completion
     )
 
 
-def is_done(bucket: Path, record: Path, root: Path, fingerprint: Fingerprint) -> bool:
-    """Tell whether the completion record of a bucket is of this fingerprint and these sequences,
-    and no sequence of the bucket is missing in the store at `root`.
+def is_done(bucket: Path, record: Path, store: Store) -> bool:
+    """Tell whether a bucket is done, with the fingerprint of the store.
 
     A sequence that found no device memory counts as missing: this device may have more.
     """
     try:
-        bucket_here = read_bucket(bucket, record)
-        completion = bucket_here.completion
-        if completion.fingerprint != fingerprint:
-            return False
-        if "out_of_memory" in completion.reasons.values():
-            return False
-        store = Store(root, fingerprint)
-        parts = current_parts(completion.parts, store.folder)
-        if store.infos([store.parts_folder / part.name for part in parts]) != list(parts):
-            return False
-        locate(bucket_here, root)
-    except (PlmEmbedError, FileNotFoundError) as error:
-        if record.exists():
-            log.info("bucket %s is not done: %s", bucket.stem, error)
+        recorded = read_bucket(bucket, record)
+    except (PlmEmbedError, FileNotFoundError):
         return False
-    return True
+    return (
+        recorded.fingerprint == store.fingerprint
+        and "out_of_memory" not in recorded.completion.reasons.values()
+        and not store.missing(recorded.keys).any()
+        and set(recorded.parts) <= set(store.covering(recorded.keys))
+    )
 
 
 def is_recorded(bucket: Path, record: Path) -> bool:
-    """Tell whether a completion record is of this bucket, without a look at the store: enough for
-    `plm-embed watch`, since a record is written when no sequence is missing.
-    """
+    """Tell whether a bucket is done by its completion record alone."""
     try:
         if record.stat().st_mtime_ns >= bucket.stat().st_mtime_ns:
             return True

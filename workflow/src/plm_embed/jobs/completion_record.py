@@ -14,7 +14,7 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
-from plm_embed.store.replaced import PartInfo
+from plm_embed.store.parts import PartInfo
 from plm_embed.wording import duration
 
 FOLDER = "embedded"
@@ -55,8 +55,13 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """What was computed for a bucket, and how fast; as it stands where nothing had to be."""
+class Completion:
+    """Says that the store holds a vector of each sequence of a bucket, but for those skipped.
+
+    What was computed comes first, and how fast: as it stands where nothing had to be. unique:
+    sequences in the bucket, of which `found` were in the store; `reused` and `reused_from` are of
+    records of earlier versions. Times are ISO 8601, with their zone.
+    """
 
     computed: int = 0
     """Sequences."""
@@ -71,16 +76,6 @@ class Work:
     """Sequences that were computed again with exact products, since theirs were not finite."""
     toks_per_batch: int | None = None
     """The smallest token budget; below the usual one where memory ran out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Completion(Work):
-    """Says that the store holds a vector of each sequence of a bucket, but for those skipped.
-
-    unique: sequences in the bucket, of which `found` were in the store; `reused` and `reused_from`
-    are of records of earlier versions. Times are ISO 8601, with their zone.
-    """
-
     schema_version: Literal[1] = 1
     bucket: str
     unique: int
@@ -200,11 +195,8 @@ class Savings:
 
 def savings(records: Iterable[Completion]) -> Savings:
     """Add up the completion records of a campaign."""
-    found, tokens = 0, 0
-    speeds = []
-    for record in records:
-        found += record.found + record.reused
-        tokens += record.spared_tokens
-        if record.tokens_per_second:
-            speeds.append(record.tokens_per_second)
+    records = list(records)
+    found = sum(record.found + record.reused for record in records)
+    tokens = sum(record.spared_tokens for record in records)
+    speeds = [record.tokens_per_second for record in records if record.tokens_per_second]
     return Savings(found, tokens / median(speeds) / 3600 if speeds else None)

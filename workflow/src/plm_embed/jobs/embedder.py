@@ -6,18 +6,18 @@ import platform
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import SelfTest
 from plm_embed.errors import DeviceError, NodeError, PlmEmbedError, no_space
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
 from plm_embed.inference.pipeline import Vectors
@@ -26,88 +26,67 @@ from plm_embed.inference.room import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
-from plm_embed.io.scratch import scratch_folder
-from plm_embed.io.threads import Behind
 from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import Published
+from plm_embed.jobs.gpus import Meter
+from plm_embed.jobs.heartbeat import Results, WorkerBeat
 from plm_embed.jobs.nodes import job_id
+from plm_embed.jobs.scratch import scratch_folder
+from plm_embed.jobs.worker import Report
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
+from plm_embed.store.parts import BYTES_PER_PART, PartInfo, PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import BYTES_PER_PART, PartRows, write_part
 from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
 
 
-class Matrices:
-    """Matrices one below the other, in memory that is allocated once and filled for part after
-    part: a fresh array for each batch would take the system as long as the copy into it.
+class Buffer:
+    """Rows for one part and what they took, then for another in the same memory: a fresh array
+    would take the system as long as the copy into it.
+
+    bytes: of the rows as fp32.
     """
 
-    def __init__(self) -> None:
-        self._rows: NDArray[Any] = np.empty((0, 0))
-        self._ends = [0]
-
-    def append(self, matrix: NDArray[Any]) -> None:
-        """Copy a matrix behind the others."""
-        start, end = self._ends[-1], self._ends[-1] + len(matrix)
-        if end > len(self._rows):
-            # what is not filled takes no memory
-            count = max(end, 2 * len(self._rows), BYTES_PER_PART // (4 * matrix.shape[1]))
-            held, self._rows = self._rows, np.empty((count, matrix.shape[1]), matrix.dtype)
-            if start:
-                self._rows[:start] = held[:start]
-        self._rows[start:end] = matrix
-        self._ends.append(end)
-
-    def clear(self) -> None:
-        self._ends = [0]
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        return (self._rows[start:end] for start, end in pairwise(self._ends))
-
-
-class Buffer:
-    """Collects rows for one part, then for another; `bytes` is what they take as fp32."""
-
     def __init__(self, fingerprint: Fingerprint) -> None:
-        self.keys: list[bytes] = []
-        self.bytes = 0
         self._fingerprint = fingerprint
-        self._lengths: list[int] = []
-        self._vectors: dict[str, list[NDArray[np.float32]] | Matrices] = {
-            name: Matrices() if has_matrix(name) else [] for name in fingerprint.representations
-        }
-
-    def add(self, key: bytes, length: int, vectors: Vectors) -> None:
-        """Take the vectors of one sequence of `length` residues."""
-        for name, vector in vectors.items():
-            if has_matrix(name):
-                self._check(name, key, length, vector)
-            self._vectors[name].append(vector)
-            self.bytes += 4 * vector.size
-        self.keys.append(key)
-        self._lengths.append(length)
+        self._rows: dict[str, NDArray[Any]] = {}
+        self.clear()
 
     def clear(self) -> None:
         """Forget the rows, and keep the memory."""
-        self.keys, self._lengths, self.bytes = [], [], 0
-        for vectors in self._vectors.values():
-            vectors.clear()
+        self.keys: list[bytes] = []
+        self.bytes, self.work = 0, Results()
+        self._lengths: list[int] = []
+        self._ends = {name: [0] for name in self._fingerprint.representations}
 
-    def _check(self, name: str, key: bytes, length: int, matrix: NDArray[Any]) -> None:
+    def add(self, key: bytes, length: int, vectors: Vectors) -> None:
+        """Take the vectors of one sequence of `length` residues."""
         kept = stored_residues(np.array([length]), self._fingerprint.long_sequences)[0]
-        if name.startswith("per_residue_") and len(matrix) != kept:
-            raise RuntimeError(
-                f"{name} of sequence {key.decode()}: {len(matrix)} rows for {length} residues"
-            )
-        if name == SPANS and span_ends(matrix)[-1, 1] != kept:
-            raise RuntimeError(f"sequence {key.decode()}: its tokens are not all its letters")
+        for name, vector in vectors.items():
+            rows, ends = np.atleast_2d(vector), self._ends[name]
+            if name.startswith("per_residue_") and len(rows) != kept:
+                raise RuntimeError(
+                    f"{name} of sequence {key.decode()}: {len(rows)} rows for {length} residues"
+                )
+            if name == SPANS and span_ends(rows)[-1, 1] != kept:
+                raise RuntimeError(f"sequence {key.decode()}: its tokens are not all its letters")
+            start, end = ends[-1], ends[-1] + len(rows)
+            held = self._rows.get(name, rows[:0])
+            if end > len(held):
+                # what is not filled takes no memory
+                count = max(end, 2 * start, BYTES_PER_PART // (4 * rows.shape[1] * len(vectors)))
+                self._rows[name] = np.empty((count, rows.shape[1]), rows.dtype)
+                self._rows[name][:start] = held[:start]
+            self._rows[name][start:end] = rows
+            ends.append(end)
+            self.bytes += 4 * rows.size
+        self.keys.append(key)
+        self._lengths.append(length)
 
     def part(self) -> PartRows:
         policy = self._fingerprint.long_sequences
@@ -116,8 +95,10 @@ class Buffer:
             length=np.array(self._lengths, dtype=np.int32),
             windows=np.array([window_count(each, policy) for each in self._lengths], np.int32),
             representations={
-                name: np.stack(vectors) if isinstance(vectors, list) else list(vectors)
-                for name, vectors in self._vectors.items()
+                name: [self._rows[name][start:end] for start, end in pairwise(ends)]
+                if has_matrix(name)
+                else self._rows[name][: ends[-1]]
+                for name, ends in self._ends.items()
             },
         )
 
@@ -136,23 +117,27 @@ class Embedder:
         devices.check(self.device)
         fingerprint = fingerprint_of(read_manifest(weights_folder), settings, self.device)
         self.store = Store(store_root, fingerprint)
-        self.self_test: SelfTest | None = None
-        self.loading_seconds = 0.0
-        self.budget = 0
-        """The fewest tokens per batch so far; fewer where memory ran out."""
         self.stopping = False
         """Set by a signal: no further batch is computed."""
-        self.published: SimpleQueue[Published] = SimpleQueue()
         self._weights_folder, self._settings = weights_folder, settings
         self._model: tuple[Engine, Room] | None = None
+        self._worker = worker_info(self.device)
+        self._results = Results(workers=(self._worker,))  # since the last report
+        self._meter = Meter(
+            f"GPU-{torch.cuda.get_device_properties(self.device).uuid}"
+            if self.device.type == "cuda"
+            else ""
+        )
+        self._published: SimpleQueue[tuple[PartInfo, Results]] = SimpleQueue()
         self._stack = ExitStack()
-        self._writer = self._stack.enter_context(Behind(1))
+        self._writer = self._stack.enter_context(ThreadPoolExecutor(1))
+        self._writing: Future[None] | None = None
         self._scratch: Path | None = None
-        self._load = gpu_load(self.device)
-        self._computed = 0
+        self._computed, self._rate = 0, 0.0  # sequences; tokens per second of the present chunk
+        self._progressed: str | None = None
+        self._use: dict[str, Any] = {}  # of the device, as it was last
         self._buffer, self._other = Buffer(fingerprint), Buffer(fingerprint)
-        self._began = time.monotonic()
-        self._tokens, self._exact, self._seconds, self._busy = 0, 0, 0.0, 0.0  # of the buffer
+        self._began = time.monotonic()  # of the buffer
 
     def __enter__(self) -> Self:
         return self
@@ -172,29 +157,25 @@ class Embedder:
                 fingerprint = self.store.fingerprint
                 model = Engine(manifest, tensors, self.device, fingerprint.compute_dtype)
                 room = room_for(model, fingerprint.layers, self._settings.toks_per_batch)
-                self.budget = room.budget
                 try:
-                    self.self_test = self_test(model, self._weights_folder, room.budget)
+                    tested = self_test(model, self._weights_folder, room.budget)
                 except PlmEmbedError as error:
                     if self.device.type == "cuda":  # the weights were right where they were made
                         raise DeviceError(str(error)) from error
                     raise
-            self._model = model, room
-            self.loading_seconds = time.monotonic() - began
-            log.info(
-                "model loaded, self-test passed in %.1f s: %s", self.loading_seconds, self.self_test
-            )
+            self._model, seconds = (model, room), time.monotonic() - began
+            self._results += Results(loading_seconds=seconds, self_test=tested)
+            log.info("model loaded, self-test passed in %.1f s: %s", seconds, tested)
         return self._model
 
     def embed(
         self,
         keys: Keys,
         sequences: list[str],
-        tell: Callable[[float, float], object] = lambda *_: None,
-    ) -> dict[int, str]:
-        """Compute the vectors of sequences, long ones first if they come so; return why sequences,
-        by index, have none. `tell` is called after each batch with the share of the tokens that is
-        computed, 0 to 1, and the tokens per second.
+        tell: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        """Compute the vectors of sequences, long ones first if they come so. `tell` is called
+        after each batch with the share of the tokens that is computed, 0 to 1.
 
         The last ones may not be published when it returns. None may be too long for the policy.
         """
@@ -206,51 +187,62 @@ class Embedder:
         )
         stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
         todo = list(range(len(sequences)))
-        total, done, busy, exact = stream.tokens(todo), 0, 0.0, 0
+        total, done, busy, exact = max(stream.tokens(todo), 1), 0, 0.0, 0
         began = last = time.monotonic()
         for step in stream.run(todo):
             for i, vectors in step.finished:
                 self._buffer.add(keys[i], len(sequences[i]), vectors)
+            time_now = time.monotonic()
+            self._buffer.work += Results(
+                computed=len(step.finished),
+                tokens=step.tokens,
+                exact=stream.exact - exact,
+                seconds=time_now - last,
+                busy_seconds=stream.busy - busy,
+            )
+            busy, exact, last = stream.busy, stream.exact, time_now
             self._computed += len(step.finished)
             done += step.counted
-            self._tokens += step.tokens
-            self._busy, busy = self._busy + stream.busy - busy, stream.busy
-            self._exact, exact = self._exact + stream.exact - exact, stream.exact
-            time_now = time.monotonic()
-            self._seconds, last = self._seconds + time_now - last, time_now
-            tell(done / max(total, 1), done / max(time_now - began, 1e-6))
+            self._rate, self._progressed = done / max(time_now - began, 1e-6), now()
+            tell(done / total)
             full = self._buffer.bytes >= BYTES_PER_PART
             if full or time_now - self._began > 60 * self._settings.flush_minutes:
                 self.publish()
             if self.stopping:
                 break
-        self.budget = min(self.budget, stream.room.least)
-        return dict(stream.left_out)
+        skipped: dict[str, str] = {
+            keys[i].decode(): reason for i, reason in stream.left_out.items()
+        }
+        self._results += Results(skipped=skipped, toks_per_batch=stream.room.least)
 
     def publish(self, wait: bool = False) -> None:
         """Begin to publish what is finished, after the part before; wait: until it is there."""
         if self._buffer.keys:
-            took = self._buffer, self._tokens, self._exact, self._seconds, self._busy
-            self._buffer, self._other, self._began = self._other, self._buffer, time.monotonic()
-            self._tokens, self._exact, self._seconds, self._busy = 0, 0, 0.0, 0.0
-            self._writer.do(self._write, *took)
-            # the writer is one call behind, so it is done with this one
+            self._wait()
+            self._writing = self._writer.submit(self._write, self._buffer)
+            self._buffer, self._other = self._other, self._buffer
             self._buffer.clear()
+            self._began = time.monotonic()
         if wait:
-            self._writer.wait()
+            self._wait()
 
-    def _write(self, buffer: Buffer, tokens: int, exact: int, seconds: float, busy: float) -> None:
+    def _wait(self) -> None:
+        """Return when the last part is published; raise what prevented it."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def _write(self, buffer: Buffer) -> None:
         """Write a part: on scratch, then beside its final place, then by rename."""
-        if self._scratch is None:
-            raise RuntimeError("nothing can be finished before there is scratch")
+        assert self._scratch
         local = self._scratch / "part.h5"
         origin = {
             "device": devices.device_name(self.device),
             "host": socket.gethostname(),
             "job": job_id(),
             "ended": now(),
-            "seconds": round(seconds, 3),
-            "tokens": tokens,
+            "seconds": round(buffer.work.seconds, 3),
+            "tokens": buffer.work.tokens,
         }
         try:
             write_part(local, buffer.part(), self.store.fingerprint, origin)
@@ -261,17 +253,43 @@ class Embedder:
             raise
         info = self.store.publish(local)
         local.unlink()
-        self.published.put(Published(info, info.rows, tokens, exact, seconds, busy))
+        self._published.put((info, buffer.work))
         log.info("published %s: %d sequences, %.1f MB", info.name, info.rows, info.bytes / 1e6)
 
-    def use(self) -> dict[str, Any]:
-        """Return what is known of the device's use, as fields of a `WorkerBeat`."""
-        if self.device.type == "cuda":
-            memory = int(torch.cuda.max_memory_reserved(self.device))
-        else:
-            unit = 1 if platform.system() == "Darwin" else 1024
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        return {"sequences": self._computed, "memory_bytes": memory, **self._load()}
+    def report(
+        self,
+        state: Literal["computing", "idle", "ended"],
+        share: float = 0.0,
+        *,
+        answer: bool = False,
+    ) -> Report:
+        """Return the next message to the parent."""
+        parts = []
+        while not self._published.empty():
+            part, work = self._published.get()
+            self._results += work
+            parts.append(part)
+        if state != "ended":  # a device that is lost may not answer
+            if self.device.type == "cuda":
+                memory = int(torch.cuda.max_memory_reserved(self.device))
+            else:
+                unit = 1 if platform.system() == "Darwin" else 1024
+                memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            self._use = {"memory_bytes": memory, **self._meter.load()}
+        worker = self._worker
+        beat = WorkerBeat(
+            pid=worker.pid,
+            state=state,
+            device=worker.device,
+            gpu=worker.gpu,
+            tokens_per_second=self._rate or None,
+            sequences=self._computed,
+            progressed=self._progressed,
+            **self._use,
+        )
+        results, self._results = self._results, Results()
+        results.joules = self._meter.joules()
+        return Report(self.store.fingerprint, beat, results, parts, share, answer)
 
 
 def worker_info(device: torch.device) -> WorkerInfo:
@@ -292,28 +310,3 @@ def worker_info(device: torch.device) -> WorkerInfo:
         memory_bytes=properties.total_memory,
         cuda=torch.version.cuda,
     )
-
-
-def gpu_load(device: torch.device) -> Callable[[], dict[str, Any]]:
-    """Return a function for what the GPU does now: utilization in per cent of the time, and watts,
-    None where the driver does not tell them.
-    """
-    unknown = {"utilization": None, "watts": None}
-    if device.type != "cuda":
-        return unknown.copy
-    with suppress(Exception):  # whatever NVML says, an embedding does not fail for it
-        import pynvml
-
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-        def load() -> dict[str, Any]:
-            values: dict[str, Any] = dict(unknown)
-            with suppress(Exception):
-                values["utilization"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-                values["watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            return values
-
-        return load
-    return unknown.copy

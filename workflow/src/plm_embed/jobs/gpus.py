@@ -2,13 +2,12 @@
 and which CPU cores lie next to it.
 """
 
-import errno
 import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,26 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may be set to for one worker each."""
-    if "CUDA_VISIBLE_DEVICES" in environment:
-        listed = map(str.strip, environment["CUDA_VISIBLE_DEVICES"].split(","))
-        # CUDA too stops at what names none: -1, or SLURM's NoDevFiles
-        return list(takewhile(_names_gpu, listed))
-    return [gpu.id for gpu in nvidia_gpus()]
+    """Return what CUDA_VISIBLE_DEVICES may be set to for one worker each."""
+
+    def names_gpu(name: str) -> bool:
+        return name.isdecimal() or name.startswith(("GPU-", "MIG-"))
+
+    if "CUDA_VISIBLE_DEVICES" not in environment:
+        return [gpu.id for gpu in nvidia_gpus()]
+    names = map(str.strip, environment["CUDA_VISIBLE_DEVICES"].split(","))
+    # CUDA too stops at what names none: -1, or SLURM's NoDevFiles
+    return list(takewhile(names_gpu, names))
 
 
-@contextmanager
-def taken(count: int) -> Iterator[None]:
-    """While this job has `count` GPUs to itself: it waits until so many are free, and
-    CUDA_VISIBLE_DEVICES becomes their names.
+def gpu_names() -> list[str]:
+    """Return the names of this machine's GPUs; none without a driver that answers."""
+    return [gpu.name for gpu in nvidia_gpus()]
+
+
+def take_gpus(count: int) -> None:
+    """Take `count` GPUs for as long as this process lives: wait until so many are free, and set
+    CUDA_VISIBLE_DEVICES to them.
 
     Nothing changes where a scheduler, or the user, gave the job no more than it takes, nor where
     there are fewer. Other jobs of this program are kept off by a lock for each GPU, which the
@@ -42,28 +49,28 @@ def taken(count: int) -> Iterator[None]:
     """
     names = visible_gpus()
     if len(names) < count or (len(names) == count and "CUDA_VISIBLE_DEVICES" in os.environ):
-        yield
         return
     uuids = {gpu.id: gpu.uuid for gpu in nvidia_gpus()}
-    said = False
+    waiting = False
     while True:
-        with ExitStack() as locks:
-            mine: list[str] = []
-            for name in names:
-                if len(mine) < count and _lock(uuids.get(name, name), locks):
-                    mine.append(name)
-            if len(mine) == count:
-                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-                yield
-                return
-        if not said:
+        locks: dict[str, int] = {}
+        for name in names:
+            lock = _lock(uuids.get(name, name)) if len(locks) < count else None
+            if lock is not None:
+                locks[name] = lock
+        if len(locks) == count:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(locks)
+            return
+        for lock in locks.values():
+            os.close(lock)
+        if not waiting:
             log.info("waiting for %d of %d GPUs: other jobs have taken them", count, len(names))
-            said = True
+        waiting = True
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
-def _lock(name: str, locks: ExitStack) -> bool:
-    """Lock a GPU until `locks` ends; False where another process has it."""
+def _lock(name: str) -> int | None:
+    """Lock a GPU; return the open file that does, None where another process has it."""
     path = LOCKS / f"plm-embed-{name.replace('/', '-')}.lock"
     options = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     # created or opened, never both: the kernel refuses that to other users in a folder like /tmp
@@ -72,88 +79,65 @@ def _lock(name: str, locks: ExitStack) -> bool:
         os.fchmod(made, 0o644)  # whatever the umask: others must be able to open it
         os.close(made)
     file = os.open(path, options)
-    locks.callback(os.close, file)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise
-        return False
-    return True
-
-
-def _names_gpu(name: str) -> bool:
-    return name.isdecimal() or name.startswith(("GPU-", "MIG-"))
-
-
-def gpu_names() -> list[str]:
-    """What the GPUs of this machine are called; none without a driver that answers."""
-    return [gpu.name for gpu in nvidia_gpus()]
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
 
 
 def near_cores(gpu: str) -> set[int]:
-    """CPU cores of the NUMA node that a GPU hangs on; empty when that is not known.
+    """Return the CPU cores of the NUMA node that a GPU hangs on; none when that is not known.
 
     On Polaris the order is reversed (GPU 0 is next to the last cores), so it is looked up, never
     guessed.
     """
     for address in ask_nvidia("--query-gpu=pci.bus_id", f"--id={gpu}", "--format=csv,noheader"):
-        # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0,
-        # 0000:c7:00.0
-        folder = PCI / address[-12:].lower()
-        try:
-            return _cores((folder / "local_cpulist").read_text())
-        except (OSError, ValueError):
-            continue
+        with suppress(OSError, ValueError):
+            # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0,
+            # 0000:c7:00.0
+            text = (PCI / address[-12:].lower() / "local_cpulist").read_text()  # 24-31,56-63
+            ranges = [piece.partition("-") for piece in text.strip().split(",")]
+            return {
+                core
+                for first, _, last in ranges
+                for core in range(int(first), int(last or first) + 1)
+            }
     return set()
 
 
-def _cores(text: str) -> set[int]:
-    """'24-31,56-63' as numbers."""
-    found: set[int] = set()
-    for piece in filter(None, text.strip().split(",")):
-        first, _, last = piece.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
-
-
 class Meter:
-    """Joules since it was made, over the first `count` GPUs that this process may use.
+    """What NVML says of a GPU: its load, and the energy that it takes.
 
-    Known where nvidia-ml-py is installed and every one of them counts its energy (Volta and later,
-    no slices).
+    None where nvidia-ml-py is not installed, and where the GPU does not tell (a slice, or older
+    than Volta).
     """
 
-    def __init__(self, count: int) -> None:
-        self._handles: list[Any] = []
+    def __init__(self, uuid: str) -> None:
         with suppress(Exception):  # whatever NVML says, an embedding does not fail for it
             import pynvml
 
             pynvml.nvmlInit()
-            names = visible_gpus()[:count]
-            self._handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(int(name))
-                if name.isdecimal()
-                else pynvml.nvmlDeviceGetHandleByUUID(name)
-                for name in names
-            ]
-        self._before = self._read()
+            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._energy = self._ask("TotalEnergyConsumption")  # at the last look, in millijoules
 
-    def joules(self) -> float | None:
-        """None when it is not known. The counters may be shared: all that ran on these GPUs
-        meanwhile counts.
-        """
-        after = self._read()
-        return None if self._before is None or after is None else after - self._before
-
-    def _read(self) -> float | None:
-        if not self._handles:
-            return None
+    def _ask(self, name: str) -> Any:
         with suppress(Exception):
             import pynvml
 
-            millijoules = [
-                pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles
-            ]
-            return float(sum(millijoules)) / 1000
+            return getattr(pynvml, f"nvmlDeviceGet{name}")(self._gpu)
         return None
+
+    def load(self) -> dict[str, Any]:
+        """Return the utilization in per cent of the time, and watts."""
+        rates, milliwatts = self._ask("UtilizationRates"), self._ask("PowerUsage")
+        return {
+            "utilization": rates and rates.gpu,
+            "watts": None if milliwatts is None else milliwatts / 1000,
+        }
+
+    def joules(self) -> float | None:
+        """Return the energy since the last look. All that ran on this GPU meanwhile counts."""
+        before, self._energy = self._energy, self._ask("TotalEnergyConsumption")
+        return None if None in (before, self._energy) else (self._energy - before) / 1000

@@ -5,16 +5,14 @@ the node that writes the completion record, and for the report. No vector depend
 cannot be written the job goes on.
 """
 
-import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,7 +23,6 @@ from plm_embed.io.json_files import to_plain
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, read_completion
 from plm_embed.jobs.nodes import job_id
-from plm_embed.store.replaced import PartInfo
 from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
@@ -56,24 +53,13 @@ class WorkerBeat:
     watts: float | None = None
 
 
-@dataclass(frozen=True)
-class Published:
-    """A part that is in the store, and what its vectors took. seconds: while something was to be
-    computed.
-    """
-
-    part: PartInfo
-    computed: int
-    tokens: int
-    exact: int
-    seconds: float
-    busy_seconds: float
-
-
 @dataclass(kw_only=True)
 class Results:
-    """What a node has published for a bucket. seconds: of all workers, while they had something to
-    compute; skipped: reasons by key.
+    """What was published for a bucket: by a worker, by those of a node, or by all. A sum of them is
+    what they did together.
+
+    seconds: of all workers, while they had something to compute; skipped: reasons by key; joules:
+    taken by the GPUs, None where that is not known.
     """
 
     computed: int = 0
@@ -86,11 +72,22 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     self_test: SelfTest | None = None
     workers: tuple[WorkerInfo, ...] = ()
+    joules: float | None = None
 
-    def add(self, part: Published) -> None:
-        """Count one part more."""
-        for name in ("computed", "tokens", "exact", "seconds", "busy_seconds"):
-            setattr(self, name, getattr(self, name) + getattr(part, name))
+    def __add__(self, other: "Results") -> "Results":
+        def known(name: str) -> list[Any]:
+            return [v for one in (self, other) if (v := getattr(one, name)) is not None]
+
+        counts = ("computed", "tokens", "exact", "seconds", "busy_seconds", "loading_seconds")
+        counted: dict[str, Any] = {name: sum(known(name)) for name in counts}
+        return Results(
+            **counted,
+            toks_per_batch=min(known("toks_per_batch"), default=None),
+            skipped=self.skipped | other.skipped,
+            self_test=self.self_test or other.self_test,
+            workers=self.workers + other.workers,
+            joules=sum(known("joules")) if known("joules") else None,
+        )
 
 
 @dataclass(kw_only=True)
@@ -133,8 +130,10 @@ class Heartbeat:
     @property
     def seconds(self) -> float:
         """Until its end; 0 when that is not known."""
-        ends = [datetime.fromisoformat(text) for text in (self.started, self.ended) if text]
-        return (ends[-1] - ends[0]).total_seconds()
+        if not self.ended:
+            return 0.0
+        ended, started = map(datetime.fromisoformat, (self.ended, self.started))
+        return (ended - started).total_seconds()
 
     @property
     def device_seconds(self) -> float:
@@ -144,7 +143,7 @@ class Heartbeat:
 
 def new_heartbeat(bucket: str, records: Path, store: Path, node: int) -> Heartbeat:
     """Make the heartbeat of a job that begins now on this host."""
-    began = datetime.now(UTC).isoformat(timespec="milliseconds")
+    began = moment()
     return Heartbeat(
         bucket=bucket,
         records=os.path.relpath(records.absolute(), store.absolute()),
@@ -154,6 +153,11 @@ def new_heartbeat(bucket: str, records: Path, store: Path, node: int) -> Heartbe
         started=began,
         updated=began,
     )
+
+
+def moment() -> str:
+    """Return the time to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def heartbeat_path(store: Path, bucket: str) -> Path:
@@ -170,15 +174,14 @@ def ended_path(path: Path) -> Path:
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     """Replace the file at once. Only the last one is synced to disk."""
     beat.updated = now()
-    content = to_plain(beat)
     try:
         if beat.ended:
-            write_json(ended_path(path), content)
+            write_json(ended_path(path), to_plain(beat))
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".tmp-{path.name}")
-        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        temporary.write_bytes(msgspec.json.encode(beat))
         temporary.replace(path)
     except OSError as error:
         log.debug("no heartbeat: %s", error)
@@ -195,15 +198,11 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 def heartbeats(model_folder: Path) -> list[Heartbeat]:
     """Read all heartbeats of the jobs of a model's folder, in the order of their starts."""
     store = store_of(model_folder)
-    return sorted(_heartbeats(store, model_folder), key=lambda beat: beat.started)
-
-
-def _heartbeats(store: Path, model_folder: Path) -> Iterator[Heartbeat]:
-    for folder in (store / FOLDER / "ended", store / FOLDER):
-        for path in whole_files(folder, "*.json"):
-            beat = read_heartbeat(path)
-            if beat and is_of(beat, store, model_folder):
-                yield beat
+    folders = (store / FOLDER / "ended", store / FOLDER)
+    paths = [path for folder in folders for path in whole_files(folder, "*.json")]
+    beats = [beat for path in paths if (beat := read_heartbeat(path))]
+    own = [beat for beat in beats if is_of(beat, store, model_folder)]
+    return sorted(own, key=lambda beat: beat.started)
 
 
 def is_of(beat: Heartbeat, store: Path, model_folder: Path) -> bool:
@@ -220,14 +219,3 @@ def store_of(model_folder: Path) -> Path:
         with suppress(PlmEmbedError):
             return model_folder / (read_completion(path).store or "store")
     return model_folder / "store"
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process of this host lives."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -3,15 +3,15 @@
 import logging
 import os
 import signal
+import subprocess
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,16 @@ from plm_embed.inference.settings import Settings
 from plm_embed.io.progress import progress
 from plm_embed.jobs import worker as worker_process
 from plm_embed.jobs.bucket import Sequences
-from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.heartbeat import (
     SECONDS_BETWEEN_BEATS,
     Heartbeat,
-    Published,
     WorkerBeat,
+    moment,
     write_heartbeat,
 )
-from plm_embed.jobs.worker import Chunk, Computed, Failed, Progress, Ready
+from plm_embed.jobs.worker import Chunk, Failed, Report
 from plm_embed.store.store import Store
-from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
 FAILURES_IN_A_ROW = 3
@@ -65,20 +63,13 @@ class Worker:
 
     def start(self) -> None:
         """Start a process, the first one or in place of one that ended."""
-        process, self.pipe = worker_process.start(*self.arguments)
-        self.process, self.alive, self.began = process, True, time.monotonic()
-        self.info: WorkerInfo | None = None  # until it is ready
+        self.process, self.pipe = worker_process.start(*self.arguments)
+        self.alive, self.ready, self.busy = True, False, False
+        self.since = time.monotonic()  # it started, or was given its chunk
         self.failure: Failed | None = None
-        self.answers = True  # whether it owes no answer to a chunk
-        self.chunk: list[int] = []  # indices in the bucket: being computed
-        self.given: list[int] = []  # those, and what may not be published yet
-        self.residues, self.share = 0, 0.0  # of the chunk; how much of it is computed
-        self.loading = 0.0  # seconds
-        self.beat = WorkerBeat(pid=process.pid, state="starting", gpu=self.arguments[-1])
-
-    @property
-    def idle(self) -> bool:
-        return self.alive and self.info is not None and self.answers
+        self.given: list[int] = []  # indices in the bucket: what it may not have published
+        self.residues, self.share = 0, 0.0  # of its chunk; how much of that is computed
+        self.beat = WorkerBeat(pid=self.process.pid, state="starting", gpu=self.arguments[-1])
 
 
 class Node:
@@ -92,12 +83,15 @@ class Node:
         """path: of the heartbeat. end: no chunk begins when it is near (monotonic seconds)."""
         self.heartbeat, self._path, self._end = heartbeat, path, end
         self.workers: list[Worker] = []
+        self.others: list[subprocess.Popen[bytes]] = []
+        """What started the other nodes; a signal is passed on to them."""
         self.fingerprint: Fingerprint | None = None
         self.queue: deque[int] = deque()  # indices that no worker has
         self.problems: list[Failed] = []
         self.fatal = ""  # why no worker could do it
-        self.stopping = self._late = False
-        self._done = self._left = 0  # residues
+        self.stopping = False
+        """Set by a signal, and when no time is left: workers publish what they have, and end."""
+        self._left = 0  # residues in the queue
         self._beaten = 0.0
 
     def start(self, count: int, weights: Path, store: Path, settings: Settings) -> None:
@@ -105,16 +99,8 @@ class Node:
         self._flush = 60 * settings.flush_minutes
         settings = replace(settings, threads=max(1, settings.threads // count))
         for number, gpu in enumerate(assign(count, settings)):
-            if not self.stopping:
-                name = f"worker {self.heartbeat.node}.{number}"
-                self.workers.append(Worker(name, weights, store, settings, gpu))
-        self._stop_new()
-
-    def stop(self, *_: object) -> None:
-        """Have the workers publish what they have, and end."""
-        self.stopping = True
-        for worker in self.workers:
-            worker.process.terminate()
+            name = f"worker {self.heartbeat.node}.{number}"
+            self.workers.append(Worker(name, weights, store, settings, gpu))
 
     def wait_until_ready(self) -> Fingerprint:
         """Wait for the first worker; return the fingerprint of what this device computes. Raises
@@ -131,36 +117,32 @@ class Node:
         self._sequences, self._store = sequences, store
         self.queue, self._left = deque(todo.tolist()), int(sequences.lengths[todo].sum())
         self.heartbeat.residues_total = self._left
+        late = False
         with progress("embed", self._left, "residues") as meter:
             while True:
                 for worker in self.workers:
-                    if worker.idle and not self.stopping:
+                    if worker.alive and worker.ready and not worker.busy and not self.stopping:
                         self._give(worker)
-                can_begin = bool(self.queue) and time.monotonic() < self._end
-                if not any(
-                    worker.alive and (not worker.answers or (can_begin and worker.info is None))
-                    for worker in self.workers
-                ):
+                waiting = bool(self.queue) and time.monotonic() < self._end
+                if not any(w.alive and (w.busy or (waiting and not w.ready)) for w in self.workers):
                     break
                 self._poll()
                 meter.advance(self._progress() - meter.done)
                 if time.monotonic() > self._end and not self.stopping:
-                    self._late = True
-                    self.stop()  # what is finished of the chunks is published
-        late = self._late or any(worker.alive for worker in self.workers)
-        for worker in self.workers:
-            worker.pipe.close()  # idle ones end
-            if worker.info is None:
-                worker.process.terminate()
-        for worker in self.workers:
-            worker.process.join(SECONDS_TO_END)
-        if self.queue and not self.fatal and (self._late or not self.stopping):
+                    late = self.stopping = True
+        self._close()
+        if self.queue and not self.fatal and (late or not self.stopping):
+            late = late or any(worker.alive for worker in self.workers)
             reason = "no time left (ask for a longer runtime)" if late else "no working worker left"
-            self.problems.append(
-                Failed(f"{reason} for {len(self.queue):,} sequences", node=not late)
-            )
+            reason = f"{reason} for {len(self.queue):,} sequences"
+            self.problems.append(Failed(reason, node=not late))
         elif self.stopping and not self.fatal:
             self.problems.append(Failed("stopped by a signal"))
+
+    def pass_on(self) -> None:
+        """Have what runs for this node, and the other nodes, publish what they have, and end."""
+        for process in (*(one.process for one in self.workers if one.alive), *self.others):
+            process.terminate()
 
     @property
     def finished(self) -> bool:
@@ -173,16 +155,26 @@ class Node:
             return PlmEmbedError(self.fatal)
         if self.stopping and not self.problems:
             self.problems.append(Failed("stopped by a signal"))
-        words = "\n  ".join([f"{problem}:", *(one.reason for one in self.problems)])
-        only_node = bool(self.problems) and all(one.node for one in self.problems)
+        words = "\n  ".join([f"{problem}:", *(failed.reason for failed in self.problems)])
+        only_node = bool(self.problems) and all(failed.node for failed in self.problems)
         return NodeError(words) if only_node else PassingError(words)
 
-    def end(self, outcome: Any, reason: str, joules: float | None) -> None:
-        """Write the last heartbeat."""
-        beat = self.heartbeat
-        beat.outcome, beat.reason, beat.joules = outcome, reason, joules
-        beat.ended = datetime.now(UTC).isoformat(timespec="milliseconds")
+    def end(self, outcome: Literal["complete", "failed"], reason: str = "") -> None:
+        """End the workers, and write the last heartbeat."""
+        self._close()
+        self.heartbeat.outcome, self.heartbeat.reason = outcome, reason
+        self.heartbeat.ended = moment()
         self._beat()
+
+    def _close(self) -> None:
+        """End the workers, which are idle or of no use."""
+        for worker in self.workers:
+            worker.pipe.close()
+            if not worker.ready:
+                worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join(SECONDS_TO_END)
+            worker.beat.state = "ended"
 
     def _give(self, worker: Worker) -> None:
         """Hand a worker a chunk; when nothing is left, or no time, have it publish what it has.
@@ -190,23 +182,18 @@ class Node:
         After a failure it publishes after each chunk: one sequence that ends workers shall not cost
         them what they did before.
         """
-        begins = time.monotonic() < self._end
-        size = self._size(worker) if begins else 0.0
-        lengths = self._sequences.lengths
+        size, chunk = self._size(worker), []
         while self.queue and worker.residues < size:
-            worker.chunk.append(self.queue.popleft())
-            worker.residues += int(lengths[worker.chunk[-1]])
+            chunk.append(self.queue.popleft())
+            worker.residues += int(self._sequences.lengths[chunk[-1]])
         self._left -= worker.residues
-        worker.given += worker.chunk
+        worker.given += chunk
         if worker.given:
-            chunk = Chunk(
-                self._sequences.keys[worker.chunk],
-                [self._sequences.texts[i] for i in worker.chunk],
-                publish=not worker.chunk or worker.failures > 0,
-            )
-            worker.answers = False
+            texts = [self._sequences.texts[i] for i in chunk]
+            publish = not chunk or worker.failures > 0
+            worker.busy, worker.since = True, time.monotonic()
             with suppress(OSError):  # it has ended, as its pipe will tell
-                worker.pipe.send(chunk)
+                worker.pipe.send(Chunk(self._sequences.keys[chunk], texts, publish))
 
     def _size(self, worker: Worker) -> float:
         """Return the residues of the next chunk; 0 when there is no time for it.
@@ -215,73 +202,61 @@ class Node:
         workers end together; and so little that it fits into the time that is left. Each failure
         quarters it, so that a sequence that ends workers is soon alone.
         """
+        seconds = self._end - time.monotonic()
         rate = worker.rate or min((one.rate for one in self.workers if one.rate), default=0.0)
         alive = sum(one.alive for one in self.workers)
         size = self._left / (2 * alive) if alive > 1 else float(self._left)
-        if not rate:
-            return float(max(1.0, min(size, FIRST_CHUNK) / 4**worker.failures))
-        least = min(rate * SECONDS_PER_CHUNK, self._left)
-        size = min(max(size, least), max(rate * self._flush, least)) / 4**worker.failures
-        possible = rate * (self._end - time.monotonic()) / TIME_MARGIN
-        return 0.0 if possible < min(size, least) else float(max(1.0, min(size, possible)))
+        if rate:
+            least = min(rate * SECONDS_PER_CHUNK, self._left)
+            size = min(max(size, least), max(rate * self._flush, least))
+            possible = rate * seconds / TIME_MARGIN
+            size = min(size, possible) if possible >= least else 0.0
+        else:
+            size = min(size, FIRST_CHUNK) if seconds > 0 else 0.0
+        return max(1.0, size / 4**worker.failures) if size else 0.0
 
     def _poll(self) -> None:
-        """Take the messages of the workers; wait for one at most a second."""
-        by_pipe = {worker.pipe: worker for worker in self.workers if worker.alive}
+        """Take the messages of the workers, waiting for one at most a second; pass a signal on."""
+        by_pipe: dict[Any, Worker] = {one.pipe: one for one in self.workers if one.alive}
         for pipe in connection.wait(list(by_pipe), 1.0):
-            worker = by_pipe[pipe]  # type: ignore[index]
             try:
-                self._take(worker, worker.pipe.recv())
+                self._take(by_pipe[pipe], by_pipe[pipe].pipe.recv())
             except (EOFError, OSError):
-                self._replace(worker)
+                self._replace(by_pipe[pipe])
         for worker in by_pipe.values():
-            if worker.info is None and time.monotonic() - worker.began > SECONDS_TO_START:
-                worker.failure = Failed(
-                    f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", node=True
-                )
+            if not worker.ready and time.monotonic() - worker.since > SECONDS_TO_START:
+                words = f"its device gave no sign of life within {SECONDS_TO_START:.0f} s"
+                worker.failure = Failed(words, node=True)
                 worker.process.kill()
+        if self.stopping:
+            self.pass_on()
         if time.monotonic() - self._beaten > SECONDS_BETWEEN_BEATS:
             self._beat()
 
-    def _take(self, worker: Worker, message: object) -> None:
+    def _take(self, worker: Worker, message: Report | Failed) -> None:
         """Note what a worker says."""
-        results, beat = self.heartbeat.results, worker.beat
-        match message:
-            case Ready(fingerprint, info):
-                worker.info = info
-                beat.state, beat.device, beat.gpu = "idle", info.device, info.gpu or beat.gpu
-                results.workers = (*results.workers, info)
-                self.fingerprint = self.fingerprint or fingerprint
-                if fingerprint != self.fingerprint:
-                    self._give_up("the workers' devices differ: their vectors would, too")
-            case Progress():
-                worker.share = message.share
-                worker.beat = replace(beat, state="computing", progressed=now(), **message.beat)
-            case Published():
-                self._store.know(message.part)
-                results.add(message)
-            case Computed():
-                if worker.chunk:
-                    loading = message.loading_seconds - worker.loading
-                    worker.loading += loading
-                    worker.rate = worker.residues / max(message.seconds - loading, 1e-3)
-                    results.loading_seconds += loading
-                    results.skipped |= message.skipped
-                    results.self_test = message.self_test
-                    budgets = filter(None, (message.toks_per_batch, results.toks_per_batch))
-                    results.toks_per_batch = min(budgets)
-                if not worker.chunk or worker.failures:  # all is published
-                    worker.given, worker.failures = [], 0
-                self._done += worker.residues
-                worker.chunk, worker.residues, worker.share, worker.answers = [], 0, 0.0, True
-                beat.state, beat.progressed = "idle", now()
-            case Failed():
-                worker.failure = message
+        if isinstance(message, Failed):
+            worker.failure = message
+            return
+        worker.beat, worker.share = message.beat, message.share
+        self.heartbeat.results += message.results
+        for part in message.parts:
+            self._store.know(part)
+        if message.answer:
+            if worker.residues:
+                seconds = time.monotonic() - worker.since - message.results.loading_seconds
+                worker.rate = worker.residues / max(seconds, 1e-3)
+            if not worker.residues or worker.failures:  # all is published
+                worker.given, worker.failures = [], 0
+            worker.residues, worker.share, worker.busy = 0, 0.0, False
+        worker.ready = True
+        self.fingerprint = self.fingerprint or message.fingerprint
+        if message.fingerprint != self.fingerprint:
+            self._give_up("the workers' devices differ: their vectors would, too")
 
     def _give_up(self, problem: str) -> None:
         """End the job, for no worker could go on."""
-        self.fatal = self.fatal or problem
-        self.stop()
+        self.fatal, self.stopping = self.fatal or problem, True
 
     def _replace(self, worker: Worker) -> None:
         """Take back what a worker that ended has not published, and start it anew unless it always
@@ -298,11 +273,9 @@ class Node:
             skips = np.array([*self.heartbeat.results.skipped], dtype="S64")
             rest = given[self._store.missing(keys) & ~np.isin(keys, skips)]
             self.queue.extend(rest[np.argsort(-lengths[rest], kind="stable")].tolist())
-            taken_back, published = int(lengths[rest].sum()), int(lengths[given].sum())
-            self._left += taken_back
-            self._done += worker.residues - taken_back
-            log.info("%s: %d of %d residues are taken back", worker.name, taken_back, published)
-        worker.chunk, worker.given, worker.residues, worker.share = [], [], 0, 0.0
+            self._left += int(lengths[rest].sum())
+            log.info("%s: %d of %d sequences come back", worker.name, len(rest), len(given))
+        worker.given, worker.residues, worker.share = [], 0, 0.0
         failure = worker.failure or Failed(_ending(worker.process.exitcode))
         if failure.fatal and not self.stopping:
             self._give_up(failure.reason)
@@ -318,23 +291,19 @@ class Node:
             worker.start()
         except OSError as error:  # no memory or process left
             self.problems.append(Failed(f"{worker.name} cannot be started: {error}"))
-        self._stop_new()
-
-    def _stop_new(self) -> None:
-        """Stop workers that a signal has not met, since it came while they were started."""
-        if self.stopping:
-            self.stop()
 
     def _progress(self) -> float:
-        return self._done + sum(worker.share * worker.residues for worker in self.workers)
+        """Return the residues that are done."""
+        going = sum(worker.residues * (1 - worker.share) for worker in self.workers)
+        return (self.heartbeat.residues_total or 0) - self._left - going
 
     def _beat(self) -> None:
         self._beaten = time.monotonic()
-        rate = sum(worker.rate for worker in self.workers if worker.alive)
-        beat = self.heartbeat
+        beat, rate = self.heartbeat, sum(worker.rate for worker in self.workers if worker.alive)
         beat.residues = int(self._progress())
         beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
         beat.workers = tuple(worker.beat for worker in self.workers)
+        beat.joules = beat.results.joules
         write_heartbeat(self._path, beat)
 
 

@@ -1,6 +1,4 @@
-"""The scheduler's job that this process is in, and how its first node starts the same command on
-the others.
-"""
+"""The nodes of a scheduler's job, and how the first one starts the same command on the others."""
 
 import os
 import shlex
@@ -8,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
@@ -29,94 +27,56 @@ def job_id() -> str:
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
 
 
-def start_others(nodes: int, arguments: Sequence[str]) -> list["subprocess.Popen[bytes]"]:
-    """Run `plm-embed ARGUMENTS` on the other `nodes` - 1 nodes of the job; return what to wait for.
+def node_number(option: int | None) -> int:
+    """Return which node of the job this is: as the option says, or mpiexec."""
+    if option is not None:
+        return option
+    return 1 + next(int(os.environ[name]) for name in RANKS if name in os.environ)
 
-    Each process learns from `--node`, or from mpiexec, which node it is. Raises PlmEmbedError when
-    the job has fewer nodes, and when nothing can start processes on them.
+
+def start_others(nodes: int, arguments: Sequence[str]) -> list["subprocess.Popen[bytes]"]:
+    """Run `plm-embed ARGUMENTS` on the other `nodes` - 1 nodes of a PBS job, in this folder; return
+    what to wait for.
+
+    PALS mpiexec (Cray, Polaris) does it where it is, else pbs_tmrsh host by host. Each process
+    learns from `--node`, or from mpiexec, which node it is. Raises PlmEmbedError when the job has
+    fewer nodes, and when nothing can start processes on them.
     """
-    hosts = allocated_hosts(os.environ)
+    try:
+        lines = Path(os.environ["PBS_NODEFILE"]).read_text().split()
+    except (KeyError, OSError):
+        lines = []
+    hosts = list(dict.fromkeys(lines))
     if len(hosts) < nodes:
         raise PlmEmbedError(
             f"{nodes} nodes asked for, the job has {len(hosts)} "
             f"({', '.join(hosts) or 'PBS_NODEFILE is not set'})\n"
             "a job over several nodes runs in PBS; elsewhere set the resource nodes to 1"
         )
-    command = [sys.executable, "-P", "-m", "plm_embed", *arguments]
-    lines = Path(os.environ["PBS_NODEFILE"]).read_text().split()
-    others = other_hosts(hosts)[: nodes - 1]
-    return [subprocess.Popen(words) for words in commands(others, command, os.environ, lines)]
-
-
-def node_number(option: int | None) -> int:
-    """Return which node of the job this is: as the option says, or mpiexec."""
-    if option is not None:
-        return option
-    ranks = [int(os.environ[name]) for name in RANKS if name in os.environ]
-    return 1 + ranks[0]
-
-
-def allocated_hosts(environment: Mapping[str, str]) -> list[str]:
-    """Return the hosts of a PBS job, each once, in order; none outside of one."""
-    try:
-        lines = Path(environment["PBS_NODEFILE"]).read_text().split()
-    except (KeyError, OSError):
-        return []
-    return list(dict.fromkeys(lines))
-
-
-def other_hosts(hosts: Sequence[str]) -> list[str]:
-    """Return all hosts but this one, which is the first one where none has its name."""
     name = socket.gethostname().split(".")[0]
     here = next((host for host in hosts if host.split(".")[0] == name), hosts[0])
-    return [host for host in hosts if host != here]
+    others = [host for host in hosts if host != here][: nodes - 1]
+    command = [sys.executable, "-P", "-m", "plm_embed", *arguments]
+    if _has_pals():
+        # told not to end the others with one. PALS gives each rank a TMPDIR that is too long for
+        # Unix sockets (107 bytes); `env` puts ours back
+        temporary = ["env", f"TMPDIR={os.environ['TMPDIR']}"] if "TMPDIR" in os.environ else []
+        words = ["mpiexec", "--no-abort-on-failure", "-n", str(len(others)), "--ppn", "1"]
+        words += ["--hosts", ",".join(others), "--cpu-bind", "none", *temporary, *command]
+        return [subprocess.Popen(words)]
+    if not shutil.which("pbs_tmrsh"):
+        tools = "neither mpiexec (PALS) nor pbs_tmrsh"
+        raise PlmEmbedError(f"nothing here starts a process on {others[0]}: {tools}")
+    passed = [f"{name}={os.environ[name]}" for name in PASSED_ON if name in os.environ]
+    started = []
+    for number, host in enumerate(others, 1):
+        words = ["env", *passed, *command, "--node", str(number)]
+        script = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
+        started.append(subprocess.Popen(["pbs_tmrsh", host, "/bin/sh", "-c", script]))
+    return started
 
 
-def commands(
-    hosts: Sequence[str],
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    lines: Sequence[str],
-) -> list[list[str]]:
-    """Return the processes to start here so that `command` runs once on each host, in this folder.
-
-    PALS mpiexec (Cray, Polaris) where it is, told not to end the others with one; else pbs_tmrsh,
-    pbsdsh or ssh host by host. `lines` are those of the job's node file: pbsdsh counts hosts by
-    them.
-    """
-    passed = ["env", *(f"{name}={environment[name]}" for name in PASSED_ON if name in environment)]
-    if _pals_mpiexec():
-        # PALS gives each rank a TMPDIR that is too long for Unix sockets (107 bytes); `env` puts
-        # ours back
-        temporary = [word for word in passed if word.startswith("TMPDIR=")]
-        return [
-            [
-                *("mpiexec", "--no-abort-on-failure", "-n", str(len(hosts)), "--ppn", "1"),
-                *("--hosts", ",".join(hosts), "--cpu-bind", "none"),
-                *(["env", *temporary] if temporary else []),
-                *command,
-            ]
-        ]
-    remote = next((tool for tool in ("pbs_tmrsh", "pbsdsh", "ssh") if shutil.which(tool)), None)
-    if remote is None:
-        tools = "neither mpiexec (PALS), nor pbs_tmrsh, nor pbsdsh, nor ssh"
-        raise PlmEmbedError(f"nothing here starts a process on {hosts[0]}: {tools}")
-    calls = []
-    for number, host in enumerate(hosts, 1):
-        words = shlex.join([*passed, *command, "--node", str(number)])
-        script = f"cd {shlex.quote(str(Path.cwd()))} && exec {words}"
-        shell = ["/bin/sh", "-c", script]
-        call = {
-            "pbs_tmrsh": ["pbs_tmrsh", host, *shell],
-            "pbsdsh": ["pbsdsh", "-n", str(lines.index(host)), "--", *shell],
-            # which hands its words to a shell
-            "ssh": ["ssh", "-o", "BatchMode=yes", host, script],
-        }
-        calls.append(call[remote])
-    return calls
-
-
-def _pals_mpiexec() -> bool:
+def _has_pals() -> bool:
     """Tell whether mpiexec is one that can leave the other ranks alone when one fails."""
     if shutil.which("mpiexec") is None:
         return False

@@ -12,14 +12,12 @@ import signal
 import sys
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_embed import startup
-from plm_embed.accuracy import SelfTest
 from plm_embed.errors import (
     NodeError,
     PassingError,
@@ -33,9 +31,10 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
-from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import near_cores
+from plm_embed.jobs.heartbeat import Results, WorkerBeat
 from plm_embed.keys import Keys
+from plm_embed.store.parts import PartInfo
 
 if TYPE_CHECKING:
     from plm_embed.jobs.embedder import Embedder
@@ -54,33 +53,19 @@ class Chunk(NamedTuple):
     publish: bool
 
 
-@dataclass(frozen=True)
-class Ready:
-    """The first message of a worker: its device works."""
+class Report(NamedTuple):
+    """A message of a worker.
 
-    fingerprint: Fingerprint
-    info: WorkerInfo
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the present sequences are. share: of their tokens, 0 to 1; beat: fields of a
-    `WorkerBeat`.
+    results and parts: since the last message; share: of the tokens of the present chunk that are
+    computed, 0 to 1; answer: whether the chunk is done.
     """
 
+    fingerprint: Fingerprint
+    beat: WorkerBeat
+    results: Results
+    parts: list[PartInfo]
     share: float
-    beat: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Computed:
-    """The answer to a chunk. seconds: that it took; skipped: reasons by key."""
-
-    seconds: float
-    skipped: dict[str, str]
-    toks_per_batch: int
-    loading_seconds: float
-    self_test: SelfTest | None
+    answer: bool
 
 
 @dataclass(frozen=True)
@@ -111,8 +96,8 @@ def serve(
     """Embed chunks until the parent closes the pipe. `gpu` becomes CUDA_VISIBLE_DEVICES; None
     leaves that as it is.
 
-    Messages to the parent: `Ready`; `Progress` and `Published` now and then; `Computed` for each
-    chunk; `Failed`. After a SIGTERM what is finished is published, and the process ends.
+    Messages to the parent: a `Report` when the device works, now and then, and for each chunk;
+    `Failed`. After a SIGTERM what is finished is published, and the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -132,19 +117,18 @@ def serve(
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     embedder = None
     try:
-        from plm_embed.jobs.embedder import Embedder, worker_info
+        from plm_embed.jobs.embedder import Embedder
 
         with Embedder(weights_folder, store, settings) as embedder:
-            pipe.send(Ready(embedder.store.fingerprint, worker_info(embedder.device)))
+            pipe.send(embedder.report("idle"))
             embed_chunks(pipe, embedder)
         if embedder.stopping:
             raise PassingError("stopped by a signal")
-        send_published(pipe, embedder)
     except BaseException as error:
-        if embedder is not None:
-            send_published(pipe, embedder)
         failure = failure_of(error, f"{store} or the scratch folder")
         try:
+            if embedder is not None:
+                pipe.send(embedder.report("ended"))
             pipe.send(failure)
         except OSError:  # nobody else says so in the log of the job, which may be tried again
             words = f"plm-embed: unfinished: the job was killed: {failure.reason}"
@@ -157,12 +141,11 @@ def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
     """Answer chunk after chunk, until the pipe closes or a signal comes."""
     told = time.monotonic()
 
-    def tell(share: float, rate: float) -> None:
+    def tell(share: float) -> None:
         nonlocal told
         if time.monotonic() - told > SECONDS_BETWEEN_MESSAGES:
             told = time.monotonic()
-            send_published(pipe, embedder)
-            pipe.send(Progress(share, {"tokens_per_second": rate, **embedder.use()}))
+            pipe.send(embedder.report("computing", share))
 
     def stop(*_: object) -> None:
         embedder.stopping = True
@@ -171,39 +154,19 @@ def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
         if not pipe.poll(SECONDS_BETWEEN_LOOKS):
             continue
         try:
-            chunk = pipe.recv()
+            chunk: Chunk = pipe.recv()
         except EOFError:
             return
         if chunk.sequences:
             embedder.load()
         # only now: until there is something to publish, a signal ends the process at once
         signal.signal(signal.SIGTERM, stop)
-        began = time.monotonic()
-        skipped = {}
         if chunk.sequences:
-            skipped = embedder.embed(chunk.keys, chunk.sequences, tell)
-        seconds = time.monotonic() - began
+            embedder.embed(chunk.keys, chunk.sequences, tell)
         if chunk.publish:
             embedder.publish(wait=True)
-        send_published(pipe, embedder)
         if not embedder.stopping:
-            pipe.send(
-                Computed(
-                    seconds,
-                    {chunk.keys[i].decode(): reason for i, reason in skipped.items()},
-                    embedder.budget,
-                    embedder.loading_seconds,
-                    embedder.self_test,
-                )
-            )
-
-
-def send_published(pipe: Connection, embedder: "Embedder") -> None:
-    """Tell the parent of the parts that are in the store."""
-    while not embedder.published.empty():
-        part = embedder.published.get()
-        with suppress(BrokenPipeError):
-            pipe.send(part)
+            pipe.send(embedder.report("idle", answer=True))
 
 
 def failure_of(error: BaseException, written: str) -> Failed:

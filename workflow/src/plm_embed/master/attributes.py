@@ -8,29 +8,31 @@ from typing import Any
 
 from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint
 from plm_embed.io.json_files import to_plain
-from plm_embed.master.planned import Plan
+from plm_embed.master.campaign import Campaign
 from plm_embed.sequences.summary import Summary
 from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.write_parts import SCHEMA_VERSION
 
 
-def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> dict[str, Any]:
+def attributes(
+    campaign: Campaign, summary: Summary, provenance: Mapping[str, str]
+) -> dict[str, Any]:
     """All of them, by name."""
     counted = to_plain(summary)
     told = ("inputs", "records", "accepted", "skipped", "unique", "policy")
     inputs = {name: counted[name] for name in told if name in counted}
-    found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
+    found: dict[str, Any] = plain_attributes(campaign.fingerprint) | {
         "schema_version": SCHEMA_VERSION,
-        "fingerprint": plan.fingerprint.to_json(),
+        "fingerprint": campaign.fingerprint.to_json(),
         "pooling_definition": "\n".join(
-            f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling
+            f"{name}: {POOLING_DEFINITIONS[name]}" for name in campaign.fingerprint.pooling
         ),
-        "batch_invariance": _batch_invariance(plan),
+        "batch_invariance": _batch_invariance(campaign),
         "library_versions": {
-            name: ", ".join(sorted(found)) for name, found in plan.versions.items()
+            name: ", ".join(sorted(found)) for name, found in campaign.versions.items()
         },
-        "devices": sorted(plan.devices),
-        "inputs": inputs | {"embedded": plan.vectors},
+        "devices": sorted(campaign.devices),
+        "inputs": inputs | {"embedded": campaign.vectors},
     }
     found |= provenance
     return {
@@ -54,14 +56,14 @@ def is_of(said: Mapping[str, Any], summary: Summary) -> bool:
     return all(counted.get(name, count) == count for name, count in said.items())
 
 
-def _batch_invariance(plan: Plan) -> str:
+def _batch_invariance(campaign: Campaign) -> str:
     """In words: whether a vector's bits may depend on the batch that it was computed in."""
-    if not plan.fingerprint.batch_invariant:
+    if not campaign.fingerprint.batch_invariant:
         return "not promised by the engine"
-    imported = any(IMPORTED_DEVICE in name for name in plan.devices)
+    imported = any(IMPORTED_DEVICE in name for name in campaign.devices)
     return (
         "promised by the engine"
-        + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+        + ", but a self-test of this campaign saw otherwise" * campaign.batch_dependent
         + ", except for vectors that another program computed" * imported
     )
 

@@ -19,17 +19,16 @@ from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, remove_abandoned, whole_files
 from plm_embed.io.parquet import read_groups, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
-from plm_embed.jobs.bucket import Bucket, load_bucket
+from plm_embed.jobs.bucket import Bucket
 from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
-from plm_embed.master.planned import Plan, make_plan
-from plm_embed.master.record_outcomes import Fates
-from plm_embed.master.record_places import RecordNumbers
-from plm_embed.sequence_windows import window_counts
-from plm_embed.sequences.summary import read_again, verified
+from plm_embed.master.campaign import Campaign
+from plm_embed.master.outcomes import BYTES, Outcomes
+from plm_embed.sequences.summary import bucket_names, read_again, read_summary, verified
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, Memory, blocks, locate, named_parts
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
+from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import VectorWriter
 from plm_embed.store.replaced import despite_compact
 from plm_embed.store.store import store_folder
@@ -65,20 +64,18 @@ def gather(  # noqa: PLR0917
     plan, again = make_plan(sequences, embedded, store), embed_again(embedded.parent)
     with ExitStack() as stack:
         hashes = stack.enter_context(
-            HashAhead(store_folder(store, plan.fingerprint) / "parts", plan.parts, again)
+            HashAhead(
+                store_folder(store, plan.fingerprint) / "parts", list(plan.parts.values()), again
+            )
         )
-        numbers = RecordNumbers(sequences)
-        _make_room(plan, sequences, embedded, numbers, [master, index, records])
-        accounted = verified(sequences, "records.parquet")
+        _make_room(plan, [master, index, records])
         members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
         index_schema = _index_schema(read_schema(members[0]))
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
         rows = stack.enter_context(row_group_writer(index, index_schema, hashed=False))
-        final = stack.enter_context(
-            row_group_writer(records, Fates.schema(accounted), hashed=False)
-        )
-        fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
+        outcomes = Outcomes(sequences, records.parent, plan.fingerprint.long_sequences)
+        final = stack.enter_context(row_group_writer(records, outcomes.schema, hashed=False))
         create_master(file, plan)
         writer = stack.enter_context(VectorWriter(file))
         tables = stack.enter_context(Aside())
@@ -87,18 +84,17 @@ def gather(  # noqa: PLR0917
             start = 0
             for name in plan.names:
                 tables.go_on()
-                bucket = load_bucket(sequences, embedded, name)
-                windows = window_counts(bucket.length, plan.fingerprint.long_sequences)
+                bucket = plan.bucket(name)
                 for table, found, row in _members(sequences, bucket, start, index_schema):
                     if not found.all():
-                        fates.skipped(table.filter(pa.array(~found)), bucket.completion.reasons)
+                        outcomes.skipped(table.filter(pa.array(~found)), bucket.completion.reasons)
                         table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
-                    fates.embedded(table, row, windows[row - start])
+                    outcomes.embedded(table, row)
                     for batch in _index_rows(table, row, index_schema).to_batches():
                         rows.write(batch)
                 start += len(bucket.keys)
             rows.sync()
-            fates.write(accounted, final, tables.go_on)
+            outcomes.write(final)
             final.sync()
 
         # reads every bucket a second time, which is quick, so that nothing of it has to wait for
@@ -118,28 +114,41 @@ def gather(  # noqa: PLR0917
         start, flat = 0, 0
         for name in plan.names:
             tables.check()
-            bucket = load_bucket(sequences, embedded, name)
+            bucket = plan.bucket(name)
             flat += despite_compact(partial(write_vectors, bucket, start, flat))
             start += len(bucket.keys)
         writer.sync()
-        file.attrs.update(attributes(plan, numbers.summary, provenance))
+        file.attrs.update(attributes(plan, read_summary(sequences), provenance))
         checksums.seal_attributes(file)
         writer.wait()
         tables.wait()
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
 
 
-def _make_room(
-    plan: Plan, sequences: Path, embedded: Path, numbers: RecordNumbers, outputs: list[Path]
-) -> None:
+def make_plan(sequences: Path, embedded: Path, store: Path) -> Campaign:
+    """Read all completion records. StoreError unless they go together and name parts."""
+    plan = Campaign(sequences, embedded, store)
+    for name in bucket_names(sequences):
+        plan.add(plan.bucket(name))
+    plan.check_sizes()
+    for part_name in list(plan.parts)[:1]:
+        with read_part(plan.parts_folder / part_name) as part:
+            plan.dims = part.dims
+    if "per_token" in plan.fingerprint.pooling:  # letters do not tell the rows
+        for name in plan.names:
+            plan.residues += int(locate(plan.bucket(name), store).residues.sum())
+    return plan
+
+
+def _make_room(plan: Campaign, outputs: list[Path]) -> None:
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(embedded, *(path.parent for path in outputs))
+    remove_abandoned(plan.embedded, *(path.parent for path in outputs))
+    sequences = plan.sequences
     tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
-    needed = (
-        plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
-    )
+    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables if path.exists())
+    needed += BYTES * read_summary(sequences).records
     free = shutil.disk_usage(outputs[0].parent).free
     _log.info(
         "gather: %s vectors, about %s bytes to write, %s free",
@@ -160,7 +169,7 @@ def _make_room(
         )
 
 
-def create_master(file: h5py.File, plan: Plan) -> None:
+def create_master(file: h5py.File, plan: Campaign) -> None:
     """Lay out all datasets of the master at their final size."""
     checksums.create(file, plan.fingerprint.representations, plan.vectors)
     create_column(file, "emb_keys", plan.vectors, "S64")

@@ -1,5 +1,5 @@
-"""What validate says, `validation.json` in the model's folder: every check with its result, and
-what was counted on the way.
+"""The outcome of validate, `validation.json` in the model's folder: every check with its result,
+and what was counted on the way.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ PROOF = "checksums.sha256"
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check, with the first problems that it found."""
+    """One check, with the first of its problems."""
 
     check: str
+    meaning: str = ""
+    """What holds where it passed, in a sentence for those who did not write it."""
     result: Literal["passed", "failed"]
     problems: int
     listed: tuple[str, ...]
@@ -27,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What was counted, as far as validate came."""
+    """Numbers of a campaign, as far as validate came."""
 
     unique: int | None = None
     """Sequences."""
@@ -55,7 +57,7 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """How the norms of a representation's vectors are distributed; without numbers where none is
+    """Distribution of the norms of a representation's vectors; without numbers where none is
     positive.
 
     Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a look
@@ -82,7 +84,7 @@ class Spot:
     key: str
     representation: str
     relative_l2: float
-    """|found - expected| / |expected|."""
+    """|stored - expected| / |expected|."""
     cosine: float
 
 
@@ -92,6 +94,8 @@ class Validation:
 
     schema_version: Literal[1] = 1
     status: Literal["passed", "failed"]
+    remedy: str = ""
+    """What to do about the problems, as far as it is known."""
     checks: tuple[Check, ...]
     counts: Counts
     norms: dict[str, Norms]
@@ -104,6 +108,16 @@ class Validation:
     rounding: str = ""
     """How far the compute dtype alone moves vectors of these weights, where that is notable."""
 
+    @property
+    def problems(self) -> list[str]:
+        """One line per problem, each with the name of its check."""
+        lines = []
+        for check in self.checks:
+            lines += [f"{check.check}: {text}" for text in check.listed]
+            if more := check.problems - len(check.listed):
+                lines.append(f"{check.check}: and {more:,} more")
+        return lines
+
 
 def write_validation(path: Path, validation: Validation) -> None:
     """Write validation.json."""
@@ -111,7 +125,7 @@ def write_validation(path: Path, validation: Validation) -> None:
 
 
 def read_validation(path: Path) -> Validation | None:
-    """What validate found, None when it has not run. StoreError when the file was changed."""
+    """Read validation.json, None when there is none. StoreError when the file was changed."""
     if not path.is_file():
         return None
     return read_sealed(path, Validation, "a report of validate", delete(path))

@@ -21,8 +21,7 @@ from plm_embed.models.model import Model
 from plm_embed.sequences.settings import Memory
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
 from plm_embed.store.parts import read_part
-from plm_embed.store.replaced import PartList
-from plm_embed.store.store import fingerprint_folders, read_fingerprint
+from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
 from plm_embed.workflow.config import Config, input_paths, input_tables, reading_of
 

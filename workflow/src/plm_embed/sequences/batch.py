@@ -1,18 +1,20 @@
-"""Records on their way through memory: columns of a few thousand at a time."""
+"""Records on their way through memory, as columns of Arrow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-BATCH_RECORDS = 8_192
-BATCH_CHARACTERS = 1 << 22
+BLOCK = 1 << 22
+"""Bytes of a file, decompressed, that are parsed at a time."""
 MOST_RECORDS = 1 << 16
-"""Of a batch; each costs some Python numbers for a while."""
-BLOCKS_AHEAD = 1
+"""Of a batch; a record costs some Python objects for a while."""
+LARGEST_RECORD = 1 << 24
+"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
+a hundredth; the chromosome of a bacterium fits, that of an animal does not.
+"""
 
 Faults = dict[int, tuple[str, str | None]]
 """By place in a batch why a record cannot be used: a word to group by, and the particulars."""
@@ -22,43 +24,22 @@ Faults = dict[int, tuple[str, str | None]]
 class Batch:
     """Consecutive records of one file, numbered from `first`.
 
-    Headers are the line after '>' without trailing blanks, or the id cell; residues are as given,
-    white space included but for line ends. Lists of Python strings are made when asked for.
+    Headers are the line after '>' without trailing blanks, or the id cell; residues are as in the
+    file, white space included but for the line ends of FASTA.
     """
 
     first: int
-    id_column: pa.StringArray
-    header_column: pa.StringArray
-    text: memoryview
-    """The residues of all records in UTF-8, one after the other."""
-    ends: NDArray[np.int64]
-    """Where each record's residues end in `text` (n,)."""
-    kept_columns: tuple[pa.StringArray, ...] = ()
+    ids: pa.StringArray
+    headers: pa.StringArray
+    residues: pa.StringArray
+    kept: tuple[pa.StringArray, ...] = ()
     """One per kept column, or none at all for FASTA."""
     faults: Faults = field(default_factory=dict)
+    line_ends: NDArray[np.int64] | None = None
+    """Where the lines of FASTA end in the text of `residues`, from its first record on."""
 
-    @property
-    def count(self) -> int:
-        return len(self.ends)
-
-    @cached_property
-    def ids(self) -> list[str]:
-        ids: list[str] = self.id_column.to_pylist()
-        return ids
-
-    @cached_property
-    def headers(self) -> list[str]:
-        headers: list[str] = self.header_column.to_pylist()
-        return headers
-
-    @cached_property
-    def kept(self) -> list[list[str | None]]:
-        return [column.to_pylist() for column in self.kept_columns]
-
-    @cached_property
-    def residues(self) -> list[str]:
-        residues: list[str] = strings(self.text, self.ends).to_pylist()
-        return residues
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def batch_of(
@@ -71,17 +52,14 @@ def batch_of(
     faults: Faults | None = None,
 ) -> Batch:
     """Make a batch of Python strings, n of each."""
-    id_column, header_column, residue_column, *kept_columns = (
-        pa.array(values, pa.string()) for values in (ids, headers, residues, *kept)
-    )
-    text, ends = text_and_ends(residue_column)
-    return Batch(first, id_column, header_column, text, ends, tuple(kept_columns), faults or {})
+    columns = [pa.array(values, pa.string()) for values in (ids, headers, residues, *kept)]
+    return Batch(first, columns[0], columns[1], columns[2], tuple(columns[3:]), faults or {})
 
 
 def strings(
     text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]
 ) -> pa.StringArray:
-    """Cut `text` at `ends`, without making Python strings of the pieces."""
+    """Cut UTF-8 `text` at `ends` (n,) without copying it."""
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
 

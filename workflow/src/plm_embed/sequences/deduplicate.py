@@ -5,27 +5,74 @@ Two passes. The first streams the inputs, writes records.parquet and hands the a
 `KeySorter`. The second takes them back in key order and cuts them into buckets/ and members/.
 """
 
+import logging
 import shutil
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.parquet import RowGroupWriter, read_batches, row_group_writer
 from plm_embed.io.paths import repeated
+from plm_embed.io.progress import progress
 from plm_embed.io.sorting import KeySorter
 from plm_embed.io.threads import Behind, quick_turns
-from plm_embed.keys import bucket_names
-from plm_embed.sequences.columns import accepted_schema, records_schema
-from plm_embed.sequences.first_pass import BEHIND, Tally, check_keep, first_pass, sort
+from plm_embed.keys import (
+    KEY,
+    KEY_BYTES,
+    KEY_DIGITS,
+    bucket_bounds,
+    bucket_names,
+    digests,
+    key_words,
+)
+from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
+from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
+from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy
-from plm_embed.sequences.summary import SUMMARY, Summary, write_summary
-from plm_embed.sequences.tables import Table
-from plm_embed.sequences.write_buckets import OWN_MEMORY_MB, write_buckets
+from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy, Table, taken
+from plm_embed.sequences.summary import SUMMARY, InputFile, Summary, write_summary
+from plm_embed.wording import some
+
+log = logging.getLogger(__name__)
+OWN_MEMORY_MB = 420
+"""The interpreter, libraries, batches and row groups that wait for a thread, fragmentation."""
+_BEHIND = 2
+"""Pieces of work that wait for a thread."""
+_LARGE = 2 * BLOCK
+"""Bytes of a batch, such as one of a contig or two, from which on it is sorted before the next one
+is read: else several steps would hold so much at a time.
+"""
+_COUNTED = 1_000_000
+"""Records among which ids that different sequences share are looked for, in memory."""
+_SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
+
+
+def records_schema(keep: Sequence[str]) -> pa.Schema:
+    """Return the columns of records.parquet: one row per input record, in input order."""
+    names = (
+        *("source", "number", "id", "header", "status", "reason", "detail", "events"),
+        *("key", "length"),
+    )
+    types = {"number": pa.int64(), "length": pa.int32()}
+    return pa.schema([(name, types.get(name, pa.string())) for name in (*names, *keep)])
+
+
+def _accepted_schema(keep: Sequence[str]) -> pa.Schema:
+    """Return the columns of accepted records on their way to the buckets; `source` is the place of
+    the file in the inputs.
+    """
+    fixed = {"key": KEY, "source": pa.int32(), "number": pa.int64(), "length": pa.int32()}
+    names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
+    return pa.schema([(name, fixed.get(name, pa.string())) for name in names])
 
 
 def deduplicate(
@@ -49,63 +96,72 @@ def deduplicate(
     `LetterCheck`), columns that cannot be kept, `memory_mb` below 500, `buckets` out of range.
     OSError: a full disk. After an error there is no summary.json.
     """
-    names = bucket_names(buckets)
-    tables = tables or [table] * len(inputs)
+    names, tables = bucket_names(buckets), tables or [table] * len(inputs)
     keep = _check(inputs, tables, memory_mb)
     readers = [Reader(path, columns) for path, columns in zip(inputs, tables, strict=True)]
     for path, same in repeated(inputs):
-        what = f"{path}: is the same file as {same}; name it once"
-        raise InputError(what, path=path)
+        raise InputError(f"{path}: is the same file as {same}; name it once", path=path)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
-    tally = Tally(buckets, keep, policy)
-    working = int((memory_mb - OWN_MEMORY_MB) * 1e6)
     total = sum(reader.bytes for reader in readers)
-    try:
-        with (
-            quick_turns(),
-            KeySorter(
-                output,
-                accepted_schema(keep),
-                working,
-                lambda: sum(reader.bytes_read for reader in readers) / total,
-            ) as sorter,
-            ThreadPoolExecutor(1) as pool,
-            ExitStack() as stack,
-        ):
-            records = stack.enter_context(
-                row_group_writer(output / "records.parquet", records_schema(keep))
-            )
-            with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
-                for rows in first_pass(readers, policy, tally):
-                    writing.do(records.write, rows.records)
-                    sort(rows.accepted, sorting, sorter.add)
-            tally.end()
-            # the disk is waited for while the buckets are written
-            ending = pool.submit(stack.pop_all().close)
-            write_buckets(
-                sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), tally
-            )
-            ending.result()
-    except OSError as error:
-        error.filename = error.filename or str(output)  # a write that fails does not say where
-        raise
-    tally.files["records.parquet"] = records.sha256
-    summary = tally.summary()
+    account = Account(policy, keep)
+    with (
+        quick_turns(),
+        KeySorter(
+            output,
+            _accepted_schema(keep),
+            int((memory_mb - OWN_MEMORY_MB) * 1e6),
+            lambda: sum(reader.bytes_read for reader in readers) / total,
+        ) as sorter,
+        row_group_writer(output / "records.parquet", records_schema(keep)) as records,
+        Behind(_BEHIND) as writing,
+    ):
+        with progress("read", total / 1e6, "MB") as meter, Behind(_BEHIND) as sorting:
+            for source, reader in enumerate(readers):
+                for rows, accepted in account.read(reader, source):
+                    writing.do(records.write, rows)
+                    if len(accepted):
+                        sorting.do(sorter.add, accepted)
+                    if accepted.nbytes > _LARGE:
+                        sorting.wait()
+                    done = sum(reader.bytes_read for reader in readers) / 1e6
+                    meter.advance(done - meter.done)
+        writing.do(records.sync)  # the disk is waited for while the buckets are written
+        sources = pa.array(map(str, inputs), pa.string())
+        files, lengths = _write_buckets(sorter.sorted(), output, names, keep, sources)
+    account.end(output / "records.parquet")
+    summary = Summary(
+        buckets=buckets,
+        keep=keep,
+        records=account.records,
+        accepted=account.accepted,
+        skipped=dict(account.skipped),
+        events=dict(account.events),
+        unique=lengths.total(),
+        residues=sum(length * count for length, count in lengths.items()),
+        lengths=dict(lengths),
+        inputs=tuple(account.inputs),
+        warnings=tuple(account.warnings),
+        files=files | {"records.parquet": records.sha256},
+        policy=policy,
+    )
     write_summary(output, summary)
     return summary
 
 
 def _check(inputs: Sequence[Path], tables: Sequence[Table], memory_mb: int) -> tuple[str, ...]:
-    """Return the columns to keep of all tables, each once."""
+    """Return the columns to keep of all tables, each once. ConfigError for what cannot work."""
     if not inputs:
         raise ConfigError("no input file is named", key="inputs")
     if memory_mb < LEAST_MEMORY_MB:
-        raise ConfigError(
-            f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more", key="memory_mb"
-        )
+        what = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
+        raise ConfigError(what, key="memory_mb")
     for table in tables:
-        check_keep(table)
+        for place, name in enumerate(table.keep):
+            if why := taken(name):
+                raise ConfigError(f"keep: {name}: {why}", key="keep")
+            if name in table.keep[:place]:
+                raise ConfigError(f"keep: {name!r} is named twice", key="keep")
     return tuple(dict.fromkeys(name for table in tables for name in table.keep))
 
 
@@ -113,14 +169,217 @@ def _clear(output: Path, names: Sequence[str]) -> None:
     """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left
     behind.
     """
-    kept = set(names)
     (output / SUMMARY).unlink(missing_ok=True)
     for left in output.glob(".spill-*"):
         shutil.rmtree(left)
-    for folder in (output, output / "buckets", output / "members"):
-        for left in folder.glob(".tmp-*"):
-            left.unlink()
-        if folder != output:
-            for file in folder.glob("[0-9]*.parquet"):
-                if file.stem.isdecimal() and file.stem not in kept:
-                    file.unlink()
+    folders = [output / "buckets", output / "members"]
+    surplus = {file for folder in folders for file in folder.glob("[0-9]*.parquet")}
+    surplus -= {folder / f"{name}.parquet" for folder in folders for name in names}
+    for folder in (output, *folders):
+        surplus |= {*folder.glob(".tmp-*")}
+    for file in surplus:
+        file.unlink()
+
+
+class Account:
+    """What is told about every record, counted as the records are read."""
+
+    def __init__(self, policy: ResiduePolicy, keep: Sequence[str]) -> None:
+        self.records = self.accepted = 0
+        self.skipped, self.events = Counter[str](), Counter[str]()
+        self.inputs: list[InputFile] = []
+        self.warnings: list[str] = []
+        self._policy, self._keep = policy, keep
+        self._ids: list[NDArray[np.int64]] = []  # hashes of ids, and the keys' first 64 bits (2, n)
+
+    def _warn(self, message: str) -> None:
+        self.warnings.append(message)
+        log.warning("warning: %s", message)
+
+    def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Yield rows of records.parquet, and of the accepted records among them. InputError when
+        the letters are of another kind than the model reads.
+        """
+        letters, text = LetterCheck(ALPHABETS[self._policy.alphabet], reader.path), TextCheck()
+        for batch in reader:
+            if batch.first == 1 and reader.format != "fasta" and are_words(batch.residues):
+                self._warn(
+                    f"{reader.path}: {batch.residues[0].as_py()!r} and the like are words that "
+                    f"repeat: is {reader.table.sequence} the column of sequences?"
+                )
+            letters.look(batch.residues)
+            normalized = normalize_batch(batch, self._policy)
+            if self._policy.alphabet == "protein":
+                text.look(batch, normalized)
+            yield self._rows(reader, source, batch, normalized)
+        for warning in text.warnings(reader.path):
+            self._warn(warning)
+        told = (reader.format, reader.compression, reader.bytes, reader.sha256, reader.records)
+        self.inputs.append(InputFile(str(reader.path), *told))
+
+    def _rows(
+        self, reader: Reader, source: int, batch: Batch, normalized: NormalizedBatch
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        sequences, events, reasons, details = normalized
+        count = len(batch)
+        text, ends = text_and_ends(sequences)
+        lengths = pa.array(np.diff(ends, prepend=0).astype(np.int32))
+        keys = pa.FixedSizeBinaryArray.from_buffers(
+            KEY, len(ends), [None, pa.py_buffer(digests(text, ends))]
+        )
+        own = dict(zip(reader.table.keep, batch.kept, strict=False))
+        kept = [own.get(name, pa.nulls(count, pa.string())) for name in self._keep]
+        numbers = pa.array(np.arange(batch.first, batch.first + count))
+        hexes, all_lengths = hex_keys(keys), lengths
+        statuses = pa.repeat(pa.scalar("accepted"), count)
+        good = [batch.ids, numbers, events, *kept]
+        if len(ends) < count:
+            skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
+            # for each record the place of its sequence among the accepted, null for none
+            places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
+            hexes, all_lengths = hexes.take(places), lengths.take(places)
+            statuses = pa.array(["accepted", "skipped"]).take(pa.array(skipped.astype(np.int8)))
+            good = [column.take(pa.array(np.flatnonzero(~skipped))) for column in good]
+            self.skipped.update(reasons.drop_null().to_pylist())
+        self.records += count
+        self.accepted += len(ends)
+        for told in good[2].value_counts().to_pylist():
+            for event in filter(None, told["values"].split(";")):
+                self.events[event.partition("=")[0]] += told["counts"]
+        sources = pa.repeat(pa.scalar(str(reader.path)), count)
+        columns = [sources, numbers, batch.ids, batch.headers, statuses, reasons, details, events]
+        rows = pa.record_batch(
+            [*columns, hexes, all_lengths, *kept], schema=records_schema(self._keep)
+        )
+        ids, numbers, events, *kept = good
+        if self.records <= _COUNTED:
+            hashes = np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ends))
+            self._ids.append(np.stack([hashes, key_words(keys)[:, 0].view(np.int64)]))
+        places = pa.repeat(pa.scalar(source, pa.int32()), len(ends))
+        accepted = [keys, ids, places, numbers, events, lengths, *kept, strings(text, ends)]
+        return rows, pa.record_batch(accepted, schema=_accepted_schema(self._keep))
+
+    def end(self, records: Path) -> None:
+        """Warn when there is nothing to embed, and of ids that different sequences share."""
+        if not self.accepted:
+            self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
+        elif self.records <= _COUNTED and (shared := self._shared_ids(records)):
+            count = "1 id stands" if len(shared) == 1 else f"{len(shared):,} ids stand"
+            self._warn(f"{count} for several different sequences: {some(shared)}")
+
+    def _shared_ids(self, records: Path) -> list[str]:
+        """Return the ids that different sequences share, in the order of the records."""
+        hashes, keys = np.concatenate(self._ids, axis=1)
+        order = np.argsort(hashes)
+        hashes, keys = hashes[order], keys[order]
+        differ = (hashes[1:] == hashes[:-1]) & (keys[1:] != keys[:-1])
+        shared = {*hashes[1:][differ].tolist()} - {hash("")}
+        if not shared:
+            return []
+        column = (id for table in read_batches(records, ["id"]) for id in table["id"].to_pylist())
+        return list(dict.fromkeys(id for id in column if hash(id) in shared))
+
+
+def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
+    """Return binary keys as 64 hexadecimal digits each."""
+    start = KEY_BYTES * keys.offset
+    digits = memoryview(keys.buffers()[1])[start : start + KEY_BYTES * len(keys)].hex().encode()
+    return strings(digits, np.arange(KEY_DIGITS, len(digits) + 1, KEY_DIGITS))
+
+
+class BucketFiles:
+    """The Parquet files of some buckets in one folder, made and written one after the other in a
+    thread; a context manager.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, names: Sequence[str]) -> None:
+        self.sha256: dict[str, str] = {}
+        """Of the whole files, by folder and name."""
+        self._folder, self._schema, self._names = folder, schema, iter(names)
+        self._name: str | None = ""
+        self._writer: RowGroupWriter
+        self._open, self._behind = ExitStack(), Behind(_BEHIND)
+
+    def write(self, name: str, make: Callable[..., list[pa.Array]], *arguments: object) -> None:
+        """Append the columns that `make` returns to a bucket's file, after all files before it."""
+        self._behind.do(self._write, name, make, arguments)
+
+    def _write(
+        self, name: str, make: Callable[..., list[pa.Array]], arguments: Sequence[object]
+    ) -> None:
+        self._go_on(name)
+        self._writer.write(pa.record_batch(make(*arguments), schema=self._schema))
+
+    def _go_on(self, name: str | None) -> None:
+        """Finish all files before that of `name`, or all."""
+        while self._name != name:
+            self._open.close()
+            if self._name:
+                self.sha256[f"{self._folder.name}/{self._name}.parquet"] = self._writer.sha256
+            self._name = next(self._names, None)
+            if self._name:
+                path = self._folder / f"{self._name}.parquet"
+                self._writer = self._open.enter_context(row_group_writer(path, self._schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._open, self._behind:  # an error reaches the open file, which then does not appear
+            if isinstance(error[1], BaseException):
+                raise error[1]
+            self._behind.do(self._go_on, None)
+
+
+def _write_buckets(
+    batches: Iterator[pa.RecordBatch],
+    output: Path,
+    names: Sequence[str],
+    keep: Sequence[str],
+    sources: pa.StringArray,
+) -> tuple[dict[str, str], Counter[int]]:
+    """Write buckets/ and members/ from rows in key order, whose `sequence` is null but for the
+    first row of each key.
+
+    Return the SHA-256 of each file by its name, and the unique sequences by length.
+    """
+    fields = [field for field in _accepted_schema(keep) if field.name != "sequence"]
+    text = {"key", "source"}
+    members_schema = pa.schema(
+        [field.with_type(pa.string()) if field.name in text else field for field in fields]
+    )
+    inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
+    lengths: Counter[int] = Counter()
+    with (
+        progress("write", len(names), "buckets") as meter,
+        # compressing sequences takes longest, so two buckets' at a time
+        BucketFiles(output / "buckets", _SEQUENCES, names[0::2]) as even,
+        BucketFiles(output / "buckets", _SEQUENCES, names[1::2]) as odd,
+        BucketFiles(output / "members", members_schema, names) as members,
+    ):
+        for rows in batches:
+            numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
+            starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+            for start, end in pairwise([*starts, len(rows)]):
+                number, part = int(numbers[start]), rows.slice(start, end - start)
+                first = part["sequence"].is_valid()
+                by_length = np.unique(part["length"].filter(first), return_counts=True)
+                lengths.update(dict(zip(*(each.tolist() for each in by_length), strict=True)))
+                (even, odd)[number % 2].write(names[number], _unique_columns, part)
+                members.write(names[number], _member_columns, part, sources)
+                meter.advance(number - meter.done)
+        meter.advance(len(names) - meter.done)
+    return even.sha256 | odd.sha256 | members.sha256, lengths
+
+
+def _unique_columns(rows: pa.RecordBatch) -> list[pa.Array]:
+    first = rows["sequence"].is_valid()
+    keys, lengths = rows["key"].filter(first), rows["length"].filter(first)
+    # sorted rows hold no bytes for a null, so the others' are one text already
+    text, ends = text_and_ends(rows["sequence"])
+    return [hex_keys(keys), strings(text, ends[first.to_numpy(zero_copy_only=False)]), lengths]
+
+
+def _member_columns(rows: pa.RecordBatch, sources: pa.StringArray) -> list[pa.Array]:
+    key, id, source, *others, _ = rows.columns
+    return [hex_keys(key), id, sources.take(source), *others]

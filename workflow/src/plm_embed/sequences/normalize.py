@@ -8,8 +8,11 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from plm_embed.sequences.alphabet import ALPHABETS, Alphabet
+from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.batch import Batch, text_and_ends
 from plm_embed.sequences.settings import ResiduePolicy
 
 EVENTS = (
@@ -17,11 +20,9 @@ EVENTS = (
     *("substituted", "reverse_complemented"),
 )
 POSITIONS_SHOWN = 5
-
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
-_SHORT = 500  # letters; numpy takes longer to be called
-_ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
+_ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper() makes 'SS' of 'ß'
 
 
 class Normalized(NamedTuple):
@@ -40,15 +41,6 @@ class Skipped(NamedTuple):
     detail: str | None
 
 
-def is_clean(text: str, alphabet: Alphabet) -> bool:
-    """Whether every character is a letter of the alphabet, in upper case, so that nothing is left
-    to normalize.
-    """
-    if len(text) < _SHORT:
-        return alphabet.each.issuperset(text)
-    return text.isascii() and alphabet.is_clean(text.encode("ascii"))
-
-
 def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
     """Normalize the residues of one record.
 
@@ -58,84 +50,179 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
     the alphabet (J, digits, an inner '*', '<', any letter beyond ASCII) makes the record
     `unknown_residues`, or becomes X (of DNA N) one for one. Nothing left: `empty`. A '>' is never
     replaced: it ends a word such as <mask>, or else begins a header that lacks its line, and the
-    record is skipped as `glued_header`. Of the two strands of DNA the alphabetically first one is
-    the sequence, if `strand` is canonical. Positions in `detail` are 1-based in `raw`.
+    record is skipped as `glued_header`. Proteins in three-letter code are skipped as such. Of the
+    two strands of DNA the alphabetically first one is the sequence, if `strand` is canonical.
+    Positions in `detail` are 1-based in `raw`.
     """
     alphabet = ALPHABETS[policy.alphabet]
-    clean = raw and is_clean(raw, alphabet)
-    found = Normalized(raw, {}) if clean else _mended(raw, policy, alphabet)
-    if policy.strand == "canonical" and isinstance(found, Normalized):
-        other = alphabet.reverse_complement(found.sequence)
-        if other < found.sequence:
-            return Normalized(other, found.events | {"reverse_complemented": len(other)})
-    return found
-
-
-def _mended(raw: str, policy: ResiduePolicy, alphabet: Alphabet) -> Normalized | Skipped:
-    """`normalize`, of the strand given."""
-    events: dict[str, int] = {}
+    events = dict.fromkeys(EVENTS, 0)
     one_line = raw.replace("\r", "").replace("\n", "")
     text = "".join(one_line.split())
-    if len(text) < len(one_line):
-        events["whitespace_removed"] = len(one_line) - len(text)
-    upper = text.translate(_ASCII_UPPER)  # str.upper() would make 'SS' of 'ß'
+    events["whitespace_removed"] = len(one_line) - len(text)
+    upper = text.translate(_ASCII_UPPER)
     if upper != text:
-        codes = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
-        events["upper_cased"] = int(
-            np.count_nonzero(codes - np.uint8(ord("a")) < len(ascii_lowercase))
-        )
-    if alphabet.uracil and "U" in upper:
+        events["upper_cased"] = sum(map(text.count, ascii_lowercase))
+    if alphabet.uracil:
         events["u_to_t"] = upper.count("U")
         upper = upper.replace("U", alphabet.uracil)
-    gaps = sum(map(upper.count, alphabet.gaps))
-    if gaps and policy.gaps == "skip":
-        return Skipped("gaps", _positions(raw, alphabet.gaps))
-    if gaps:
-        events["gaps_removed"] = gaps
+    events["gaps_removed"] = sum(map(upper.count, alphabet.gaps))
+    if events["gaps_removed"]:
+        if policy.gaps == "skip":
+            return Skipped("gaps", _positions(raw, alphabet.gaps))
         upper = upper.translate(dict.fromkeys(map(ord, alphabet.gaps)))
-    stop = 0
+    stop = 0  # its position
     if alphabet.stop and upper.endswith(alphabet.stop):
         events["stop_removed"] = 1
-        upper = upper[:-1]
-        stop = raw.rindex(alphabet.stop) + 1
+        upper, stop = upper[:-1], raw.rindex(alphabet.stop) + 1
     if not upper:
         return Skipped("empty", None)
-    if is_clean(upper, alphabet):
-        return Normalized(upper, events)
-    if ">" in _IN_BRACKETS.sub("", upper):
-        return Skipped("glued_header", _glued(raw))
-    unknown = set(upper).difference(alphabet.letters)
-    if unknown and (policy.unknown == "skip" or ">" in unknown):
-        return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
-    if unknown:
+    if unknown := set(upper).difference(alphabet.letters):
+        if ">" in _IN_BRACKETS.sub("", upper):
+            at = _IN_BRACKETS.sub(lambda word: " " * len(word[0]), raw).index(">")
+            detail = f"> at {at + 1}: no line end before {raw[at : at + _SHOWN]!r}"
+            return Skipped("glued_header", detail)
+        if policy.unknown == "skip" or ">" in unknown:
+            return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
         events["substituted"] = sum(map(upper.count, unknown))
         upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
-    return Normalized(upper, events)
-
-
-def format_events(events: dict[str, int]) -> str:
-    """`name=count;name=count` in the order of `EVENTS`; empty for no events."""
-    return ";".join(f"{name}={events[name]}" for name in EVENTS if name in events)
-
-
-def _glued(raw: str) -> str:
-    """Where a header begins among the residues, and how."""
-    inside = _IN_BRACKETS.sub(lambda found: " " * len(found[0]), raw)
-    at = inside.index(">")
-    return f"> at {at + 1}: no line end before {raw[at : at + _SHOWN]!r}"
+    if policy.alphabet == "protein" and _in_three_letters(upper):
+        return Skipped("three_letter_code", f"{len(upper) // 3} codes, the first is {upper[:3]}")
+    if policy.strand == "canonical":
+        other = alphabet.reverse_complement(upper)
+        if other < upper:
+            upper, events["reverse_complemented"] = other, len(other)
+    return Normalized(upper, {name: count for name, count in events.items() if count})
 
 
 def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
-    """'J at 12, 45; 7 at 3': where the first few of `letters` are, leaving out position
+    """Return 'J at 12, 45; 7 at 3': where the first few of `letters` are, leaving out position
     `dropped`.
     """
-    found: dict[str, list[str]] = {}
+    by_letter: dict[str, list[str]] = {}
     total = 0
     for position, letter in enumerate(raw, start=1):
         if letter.translate(_ASCII_UPPER) in letters and position != dropped:
             total += 1
             if total <= POSITIONS_SHOWN:
                 name = letter if letter.isprintable() else f"U+{ord(letter):04X}"
-                found.setdefault(name, []).append(str(position))
-    listed = "; ".join(f"{name} at {', '.join(positions)}" for name, positions in found.items())
+                by_letter.setdefault(name, []).append(str(position))
+    listed = "; ".join(f"{name} at {', '.join(places)}" for name, places in by_letter.items())
     return listed if total <= POSITIONS_SHOWN else f"{listed}; {total - POSITIONS_SHOWN} more"
+
+
+class NormalizedBatch(NamedTuple):
+    """The sequences of the accepted records of a batch; and of all records the events, and the
+    reasons and details of those that are skipped, else null.
+    """
+
+    sequences: pa.StringArray
+    events: pa.StringArray
+    reasons: pa.StringArray
+    details: pa.StringArray
+
+
+def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
+    """Normalize each record of a batch, by `normalize` where there is anything to do."""
+    count = len(batch)
+    odd = _odd(batch, policy)
+    if not len(odd):
+        none = pa.nulls(count, pa.string())
+        return NormalizedBatch(batch.residues, pa.repeat(pa.scalar(""), count), none, none)
+    events = [""] * count
+    reasons: list[str | None] = [None] * count
+    details: list[str | None] = [None] * count
+    changed: list[str] = []
+    places = np.arange(count)  # of the sequences among those of the file and then the changed ones
+    for place in odd.tolist():
+        fault = batch.faults.get(place)
+        raw = batch.residues[place].as_py()
+        outcome = Skipped(*fault) if fault else normalize(raw, policy)
+        if isinstance(outcome, Skipped):
+            reasons[place], details[place] = outcome
+            places[place] = -1
+        else:
+            places[place] = count + len(changed)
+            changed.append(outcome.sequence)
+            events[place] = ";".join(f"{name}={many}" for name, many in outcome.events.items())
+    both = pa.concat_arrays([batch.residues, pa.array(changed, pa.string())])
+    columns = [pa.array(values, pa.string()) for values in (events, reasons, details)]
+    return NormalizedBatch(both.take(pa.array(places[places >= 0])), *columns)
+
+
+def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
+    """Return the places of records with a fault, or to which `normalize` has something to do."""
+    if policy.strand == "canonical":
+        return np.arange(len(batch))
+    text, ends = text_and_ends(batch.residues)
+    letters = sorted(ALPHABETS[policy.alphabet].letters.encode())
+    codes = np.frombuffer(text, np.uint8)
+    # bounds and the few codes between them that are no letters: faster than a table of all codes
+    unknown = (codes < letters[0]) | (codes > letters[-1])
+    for code in set(range(letters[0], letters[-1])).difference(letters):
+        unknown |= codes == code
+    starts = np.concatenate([[0], ends[:-1]])
+    odd = starts == ends
+    if unknown.any():
+        odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
+    odd[list(batch.faults)] = True
+    if policy.alphabet == "protein":
+        odd[_three_letter_places(codes, ends)] = True
+    return np.flatnonzero(odd)
+
+
+_CODES = frozenset(
+    {
+        *(
+            "ALA",
+            "ARG",
+            "ASN",
+            "ASP",
+            "CYS",
+            "GLN",
+            "GLU",
+            "GLY",
+            "HIS",
+            "ILE",
+            "LEU",
+            "LYS",
+            "MET",
+        ),
+        *("PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC", "XAA"),
+    }
+)
+_LEAST_CODES, _DISTINCT_CODES = 4, 3  # ALAALAALAALA may be a peptide
+_IS_CODE = np.zeros(1 << 15, np.bool_)  # by five bits of each of three letters
+
+
+def _code_numbers(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Number triplets of letters (n, 3) by their five low bits, which tell letters apart."""
+    numbers: NDArray[np.int64] = (letters & 31) @ np.array([1 << 10, 1 << 5, 1])
+    return numbers
+
+
+_IS_CODE[_code_numbers(np.array([list(code.encode()) for code in _CODES], np.uint8))] = True
+
+
+def _in_three_letters(sequence: str) -> bool:
+    """Tell whether a sequence is nothing but three-letter codes of amino acids, several kinds.
+
+    That a protein is one by chance: a triplet is a code once in 400 times.
+    """
+    if sequence[:3] not in _CODES or len(sequence) % 3:
+        return False
+    codes = [sequence[at : at + 3] for at in range(0, len(sequence), 3)]
+    kinds = set(codes)
+    return len(codes) >= _LEAST_CODES and len(kinds) >= _DISTINCT_CODES and kinds <= _CODES
+
+
+def _three_letter_places(codes: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which of the records that end at `ends` (n,) in `codes` may be `_in_three_letters`: it
+    holds for their first codes.
+    """
+    starts = np.concatenate([[0], ends[:-1]])
+    lengths = ends - starts
+    places = np.flatnonzero((lengths >= 3 * _LEAST_CODES) & (lengths % 3 == 0))
+    for at in range(0, 3 * _LEAST_CODES, 3):
+        triplets = codes[(starts[places] + at)[:, None] + np.arange(3)]
+        places = places[_IS_CODE[_code_numbers(triplets)]]
+    return places

@@ -4,18 +4,17 @@ Records are numbered from 1: FASTA records, or table rows without the header lin
 Text before the first '>' of a FASTA file is one record with the number 0 and a fault.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import assert_never
 
 from plm_embed.errors import InputError
 from plm_embed.io.streams import Stream, named_errors
+from plm_embed.io.threads import ahead
 from plm_embed.sequences.batch import Batch
-from plm_embed.sequences.fasta import Fasta
-from plm_embed.sequences.formats import Kind, sniff
-from plm_embed.sequences.tables import Table
-from plm_embed.sequences.tables.delimited import DelimitedText
-from plm_embed.sequences.tables.parquet import ParquetTable
+from plm_embed.sequences.fasta import read_fasta
+from plm_embed.sequences.formats import sniff
+from plm_embed.sequences.settings import Table
+from plm_embed.sequences.tables import DelimitedText, ParquetTable
 
 
 class Reader:
@@ -33,42 +32,28 @@ class Reader:
         self.path, self.table = path, table
         self.format, self.compression = kind.format, kind.compression
         self.bytes = path.stat().st_size
-        self.bytes_read = 0
+        self.bytes_read = self.records = 0
         self.sha256 = ""
-        self._source = _source(path, kind, table)
-
-    @property
-    def records(self) -> int:
-        return self._source.records
+        self._batches: Callable[[Stream], Iterator[Batch]]
+        if self.format == "fasta":
+            self._batches = lambda stream: read_fasta(stream.pieces)
+        elif self.format == "parquet":
+            self._batches = ParquetTable(path, table).batches
+        else:
+            self._batches = DelimitedText(path, kind.delimiter, table).batches
 
     def __iter__(self) -> Iterator[Batch]:
         with Stream(self.path) as stream:
-            batches = self._source.batches(stream)
+            batches = ahead(self._batches(stream), 1)
             while True:
                 with named_errors(self.path, lambda: self.records):
                     batch = next(batches, None)
+                    self.sha256 = "" if batch else stream.finish()
                 self.bytes_read = stream.bytes_read
                 if batch is None:
                     break
+                self.records += len(batch)
                 yield batch
-            with named_errors(self.path, lambda: self.records):
-                self.sha256 = stream.finish()
-            self.bytes_read = stream.bytes_read
         if not self.records:
-            raise InputError(
-                f"{self.path}: the table has a header and no rows: no record 1",
-                path=self.path,
-                record=1,
-            )
-
-
-def _source(path: Path, kind: Kind, table: Table) -> Fasta | DelimitedText | ParquetTable:
-    match kind.format:
-        case "fasta":
-            return Fasta()
-        case "csv" | "tsv":
-            return DelimitedText(path, kind.delimiter, table)
-        case "parquet":
-            return ParquetTable(path, table)
-        case _:
-            assert_never(kind.format)
+            what = f"{self.path}: the table has a header and no rows: no record 1"
+            raise InputError(what, path=self.path, record=1)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import AlphabetName, StrandSetting
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.setting import Setting
 
 OnError = Literal["raise", "skip"]
@@ -13,6 +13,43 @@ OnError = Literal["raise", "skip"]
 LEAST_MEMORY_MB = 500
 ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
 NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"
+_RESULTS = {
+    *("id", "cache_key", "key", "row", "length", "source", "number"),
+    *("header", "status", "reason", "detail", "events"),
+}
+"""Columns that the index or records.parquet have by themselves."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of CSV, TSV and Parquet inputs: the id, the residues, and those to keep. FASTA
+    ignores it.
+    """
+
+    id: Annotated[str, Setting("Column with the record id (tables only).", option="id-column")] = (
+        "id"
+    )
+    sequence: Annotated[
+        str,
+        Setting("Column with the residues (tables only).", option="sequence-column"),
+    ] = "sequence"
+    keep: Annotated[
+        tuple[str, ...],
+        Setting("Column to carry into the index (tables only; repeatable)."),
+    ] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.id, self.sequence, *self.keep)))
+
+
+def taken(name: str) -> str:
+    """Return why a column of this name cannot be carried into the results, or ''."""
+    if name in _RESULTS:
+        return "the results have a column of their own of this name; leave it out or rename yours"
+    if name == "sequence":
+        return "the steps call the normalized residues so; rename your column to keep it"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +79,6 @@ class ResiduePolicy:
     strand: StrandSetting = "as_given"
 
     def __post_init__(self) -> None:
-        from plm_embed.sequences.alphabet import ALPHABETS  # NumPy
-
         if self.strand == "canonical" and not ALPHABETS[self.alphabet].complements:
             raise ConfigError(ONE_STRAND, key="residues.strand")
         if self.unknown == "substitute" and not ALPHABETS[self.alphabet].unknown:

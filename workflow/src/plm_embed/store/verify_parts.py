@@ -10,7 +10,7 @@ from typing import Self
 
 from plm_embed.errors import StoreError
 from plm_embed.io.files import sha256_file
-from plm_embed.store.replaced import PartInfo
+from plm_embed.store.parts import PartInfo
 
 AHEAD_BYTES = 1 << 30
 """No further part is begun while so much is hashed that nobody has asked for: it should still be in

@@ -15,7 +15,7 @@ from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import read_record
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
-from plm_embed.sequences.columns import taken
+from plm_embed.sequences.settings import taken
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean

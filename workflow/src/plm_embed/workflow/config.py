@@ -12,8 +12,7 @@ from plm_embed.inference.settings import RECIPE, Settings
 from plm_embed.io.files import read_shipped
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
-from plm_embed.sequences.settings import Reading
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Reading, Table
 from plm_embed.setting import as_options, from_config
 
 Config = dict[str, Any]

@@ -20,7 +20,7 @@ from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
-from plm_embed.io.scratch import scratch_folder
+from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.master.foreign.files import (
     Files,
@@ -34,8 +34,8 @@ from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequence_windows import spans
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
+from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import PartRows, write_part
 
 _BLOCK_BYTES = 128 << 20
 END, ENDS, RIGHT = (

@@ -14,8 +14,7 @@ from plm_embed.keys import key
 from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class KnownSequences:
             with columns_named("name yours: --id-column and --sequence-column"):
                 reader = Reader(path, self._files.table)
             for batch in reader:
-                for id, raw in zip(batch.ids, batch.residues, strict=True):
+                for id, raw in zip(batch.ids.to_pylist(), batch.residues.to_pylist(), strict=True):
                     found = normalize(raw, self._policy)
                     if isinstance(found, Normalized):
                         yield id, found.sequence

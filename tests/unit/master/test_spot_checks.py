@@ -1,4 +1,4 @@
-"""What the reference is asked for, the file of its answers, and what validate makes of them."""
+"""Sequences that are drawn for the reference, and rows of a master against what it computed."""
 
 import shutil
 from dataclasses import replace
@@ -11,16 +11,14 @@ import pytest
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.keys import key
-from plm_embed.master import expected_vectors
-from plm_embed.master.expected_vectors import (
-    draw,
-    expect,
-)
+from plm_embed.master import spot_checks
+from plm_embed.master.check import Findings
+from plm_embed.master.spot_checks import Vectors, check_spots, draw, expect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
+from support.expected import computed
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +64,8 @@ def test_only_sequences_that_the_reference_takes_are_drawn(
     longest: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expected_vectors, "SPOT_TOKENS", most)
-    monkeypatch.setattr(expected_vectors, "SPOT_PIECES", 2)
+    monkeypatch.setattr(spot_checks, "SPOT_TOKENS", most)
+    monkeypatch.setattr(spot_checks, "SPOT_PIECES", 2)
     every = draw(campaign.sequences, 1000, replace(MEAN, long_sequences=long))
     lengths = [len(sequence) for sequence in every.values()]
     whole = (min(2 * most, longest) if long.policy != "whole" else longest) - 3
@@ -89,15 +87,15 @@ def test_the_reference_is_told_how_many_tokens_it_may_take(
     expect(campaign.sequences, campaign.weights, campaign.fingerprint, 2)
     assert asked == [
         campaign.fingerprint.of_reference,
-        {"most_tokens": expected_vectors.SPOT_MOST},
+        {"most_tokens": spot_checks.SPOT_MOST},
     ]
-    assert expected_vectors.SPOT_TOKENS == 2000 < expected_vectors.SPOT_MOST
+    assert spot_checks.SPOT_TOKENS == 2000 < spot_checks.SPOT_MOST
 
 
 def test_models_with_long_tokens_take_longer_sequences(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expected_vectors, "SPOT_TOKENS", 5)
+    monkeypatch.setattr(spot_checks, "SPOT_TOKENS", 5)
     letters = {
         model: max(map(len, draw(campaign.sequences, 1000, replace(MEAN, model=model)).values()))
         for model in ("esm2_t3_untrained", "DNABERT-S")
@@ -151,3 +149,53 @@ def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) 
         match=r"buckets/\d+\.parquet: not a whole .*delete .*sequences/summary\.json and run",
     ):
         draw(tmp_path / "sequences", 3, MEAN)
+
+
+def problems(
+    campaign: Campaign,
+    expected: dict[str, Vectors],
+    skipped: tuple[bytes, ...] = (),
+    rounding: float = 0,
+) -> tuple[str, ...]:
+    findings, names = Findings(), campaign.fingerprint.representations
+    with open_hdf5(campaign.master) as file:
+        check_spots(
+            findings, file, campaign.fingerprint, lambda _: expected, skipped, campaign.weights,
+            lambda _: dict.fromkeys(names, rounding),
+        )  # fmt: skip
+    return findings.checks["spot checks"].listed
+
+
+@pytest.mark.parametrize(
+    "other", [{"compute_dtype": "bfloat16"}, {"storage_dtype": "float32"}, {"engine": "2-triton"}]
+)
+def test_the_reference_stands_for_any_device_and_precision(other: dict[str, str]) -> None:
+    assert replace(EVERYTHING, **other).of_reference == EVERYTHING.of_reference
+
+
+def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(campaign: Campaign) -> None:
+    expected = computed(campaign)
+    absent, last = key("NOWHERE"), "f" * 64  # behind all rows
+    more = expected | {absent: next(iter(expected.values())), last: {}}
+    assert problems(campaign, more) == tuple(
+        f"key {name} has no row in the master" for name in (absent, last)
+    )
+    assert problems(campaign, more, (absent.encode(), last.encode())) == ()
+
+
+def test_a_row_with_too_many_tokens_for_the_reference_is_told(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = computed(campaign, 2)
+    name = next(iter(expected))
+    assert problems(campaign, expected | {name: {}}) == ()
+    assert f"key {name} has too many tokens for the reference" in caplog.text
+
+
+def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
+    campaign: Campaign,
+) -> None:
+    (name, exact), *_ = computed(campaign, 1).items()
+    moved = {kind: 1.05 * vector for kind, vector in exact.items()}
+    assert not problems(campaign, {name: moved}, rounding=0.02)
+    assert problems(campaign, {name: moved}, rounding=0.001)

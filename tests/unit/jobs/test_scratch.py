@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import PlmEmbedError, no_space
-from plm_embed.io import scratch
-from plm_embed.io.scratch import filesystem, scratch_folder, unfit
+from plm_embed.jobs import scratch
+from plm_embed.jobs.scratch import filesystem, scratch_folder, unfit
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
@@ -112,7 +112,7 @@ def test_what_killed_jobs_left_is_removed_and_what_lives_is_not(
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from plm_embed.io.scratch import scratch_folder
+from plm_embed.jobs.scratch import scratch_folder
 with scratch_folder({str(short_tmp)!r}, 0, Path("/")) as folder:
     print(folder, flush=True)
     sys.stdin.read(1)

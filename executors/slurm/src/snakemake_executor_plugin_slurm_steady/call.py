@@ -1,0 +1,1 @@
+../../../pbs/src/snakemake_executor_plugin_pbs/call.py

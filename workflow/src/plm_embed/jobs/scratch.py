@@ -1,0 +1,123 @@
+"""Node-local scratch: where a job may write quickly, and what it leaves there (nothing)."""
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from plm_embed.errors import ConfigError, NodeError
+
+log = logging.getLogger(__name__)
+CANDIDATES = (
+    *("$SLURM_TMPDIR", "$PBS_JOBFS", "$SLURM_SCRATCH", "$LOCAL_SCRATCH", "/local/scratch"),
+    *("$TMPDIR", "/tmp"),
+)
+"""Tried in this order by `auto`. On Polaris `$TMPDIR` is not the NVMe, `/local/scratch` is."""
+NETWORK = {
+    *("lustre", "nfs", "nfs4", "gpfs", "beegfs", "cifs", "smb3", "ceph", "afs", "panfs"),
+    *("fuse.sshfs", "dvs"),
+}
+MEMORY = {"tmpfs", "ramfs"}
+LONGEST_PATH = 60
+"""Longer paths break Unix sockets below them (limit 107 bytes)."""
+OF_THE_NODE = ("no such folder", "not writable", "too small", "a network filesystem")
+"""How the reasons begin that another node may not have."""
+PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
+"""It tells hosts apart, by a hash of their whole name: on a shared filesystem the locks of another
+host cannot be seen.
+"""
+SECONDS_TO_LOCK = 60
+"""A younger folder may belong to a job that is just about to lock it."""
+
+
+@contextmanager
+def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
+    """Yield an empty private folder with room for `needed` bytes; remove it at the end.
+
+    `auto` tries CANDIDATES; a path must be fit, or an error says why it is not: NodeError where
+    another node may have it, else ConfigError; "" takes `fallback`, a folder beside the store, as
+    `auto` does when nothing else is fit. Folders that killed jobs left behind are removed.
+    """
+    base = Path(os.path.expandvars(setting) or fallback)
+    if setting == "auto":
+        folders = map(os.path.expandvars, CANDIDATES)
+        base = next((Path(path) for path in folders if not unfit(path, needed)), fallback)
+    elif setting and (reason := unfit(str(base), needed, memory_allowed=True)):
+        remedy = "name another folder, or `auto`, or `''` to write beside the store"
+        if reason.startswith(OF_THE_NODE):
+            words = f"{socket.gethostname()}: scratch: {base}: {reason}"
+            raise NodeError(words, path=base, remedy=remedy)
+        raise ConfigError(f"scratch: {setting}: {reason}\n{remedy}", key="scratch", path=setting)
+    if base == fallback:
+        base.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(base)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    log.info("scratch: %s", folder)
+    try:
+        with (folder / ".lock").open("w") as handle:
+            # held as long as this process lives: the sign that the folder is in use. Some network
+            # filesystems know no locks; then nobody cleans up there either
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+    except OSError as error:
+        error.filename = error.filename or str(folder)  # a write that fails does not say where
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:
+    """Return why `path` cannot be scratch for `needed` bytes, in words; '' when it can."""
+    if "$" in path:
+        return "an environment variable in it is not set"
+    if not path.startswith("/"):
+        return "not an absolute path"
+    if not Path(path).is_dir():
+        return "no such folder"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "not writable"
+    kind = filesystem(path)
+    if kind in NETWORK:
+        return f"a network filesystem ({kind}), not local to the node"
+    if kind in MEMORY and not memory_allowed:
+        return f"in memory ({kind})"
+    free = shutil.disk_usage(path).free
+    if free < needed * 1.2:
+        return f"too small: {free / 1e9:.1f} GB free, {needed * 1.2 / 1e9:.1f} GB needed"
+    if len(path) + 1 + len(PREFIX) + 8 > LONGEST_PATH:
+        return f"too long a path ({len(path)} characters, {LONGEST_PATH - 9 - len(PREFIX)} at most)"
+    return ""
+
+
+def filesystem(path: str, mounts: Path = Path("/proc/mounts")) -> str:
+    """Return the type of the filesystem that holds `path`, as the kernel names it ("ext4",
+    "lustre"); '' if unknown.
+    """
+    kinds = {}
+    with suppress(OSError):
+        for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, point, kind, *_ = line.split()
+            kinds[Path(point.replace("\\040", " "))] = kind  # of two at one point the last counts
+    real = Path(os.path.realpath(path))
+    return next((kinds[folder] for folder in (real, *real.parents) if folder in kinds), "")
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove what killed jobs of this user left: the kernel drops a lock when its process ends,
+    however it ends.
+    """
+    for lock in base.glob(f"{PREFIX}*/.lock"):
+        with suppress(OSError):
+            status = lock.stat()
+            if status.st_uid == os.getuid() and time.time() - status.st_mtime >= SECONDS_TO_LOCK:
+                with lock.open("r+") as handle:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(lock.parent, ignore_errors=True)

@@ -1,0 +1,252 @@
+"""Text that is not what it is taken for: nucleotides for proteins, words and labels for residues.
+
+Three-letter code and PIR are certain, and such records are skipped. The rest is a guess from
+letters and lines: the records are accepted, and a warning names the first of them.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from string import ascii_uppercase
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed.errors import InputError
+from plm_embed.sequences.alphabet import Alphabet
+from plm_embed.sequences.batch import Batch, text_and_ends
+from plm_embed.sequences.normalize import NormalizedBatch
+
+_LETTERS = 100_000  # looked at of an input
+_OF_A_RECORD = 1_000  # so that one odd record decides nothing
+_ENOUGH = 100  # to tell by; peptides of a few letters may be called ACGT
+_BASES = ("A", "C", "G", "TU")
+_NO_BASE = "EFILPQ"  # a third of a protein's letters, and none of IUPAC's for bases
+_NUCLEOTIDES, _EACH_BASE, _PROTEIN = 0.9, 0.01, 0.1  # shares
+
+
+class LetterCheck:
+    """Whether the first records of an input are of another kind than its model reads.
+
+    Nucleotides: at least 9 in 10 letters are bases, and 1 in 100 is each of the four, since a
+    protein of few kinds of residues, such as antifreeze AAT repeats, may lack some. Proteins: at
+    least 1 in 10 letters is one that no base has. N (asparagine, any base) and X (any residue, a
+    masked base) do not count, and fewer than 100 letters decide nothing. Residues and 3Di states
+    have the same letters: nothing tells one from the other.
+    """
+
+    def __init__(self, alphabet: Alphabet, path: Path | None = None) -> None:
+        """`path` of the input if it is a file."""
+        self._alphabet, self._path = alphabet, path
+        self._counts: Counter[str] = Counter()
+
+    def look(self, residues: pa.StringArray) -> None:
+        """Look at the next records, unless enough were seen. InputError when they are of the other
+        kind.
+        """
+        if self._counts.total() >= _LETTERS:
+            return
+        for record in residues:
+            raw = record.as_py()
+            self._counts.update(raw[:: len(raw) // _OF_A_RECORD + 1].upper())
+            if self._counts.total() >= _LETTERS:
+                break
+        total = sum(self._counts[letter] for letter in ascii_uppercase if letter not in "NX")
+        if total < _ENOUGH:
+            return
+        by_base = [sum(self._counts[letter] for letter in base) for base in _BASES]
+        bases, others = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
+        nucleotides = bases >= _NUCLEOTIDES * total and min(by_base) >= _EACH_BASE * total
+        name, share = self._path or "the sequences", f"of {total:,} letters looked at"
+        kind = self._alphabet.name
+        if kind != "dna" and nucleotides:
+            states = kind == "3di"
+            raise InputError(
+                f"{name}: these are nucleotides, and the model reads "
+                f"{'3Di states' if states else 'proteins'}: "
+                f"{bases / total:.0%} {share} are A, C, G, T or U",
+                path=self._path,
+                remedy="choose a model of DNA, or give the proteins that they encode"
+                + (", as Foldseek's 3Di strings" if states else ""),
+            )
+        if kind == "dna" and others >= _PROTEIN * total:
+            raise InputError(
+                f"{name}: these are proteins, and the model reads DNA: "
+                f"{others / total:.0%} {share} are E, F, I, L, P or Q, which are no bases",
+                path=self._path,
+                remedy="choose a model of proteins, or give the genes",
+            )
+
+
+def are_words(column: pa.StringArray) -> bool:
+    """Tell whether a column has short texts that repeat, as labels do and peptides do not: of at
+    least 20 texts fewer than half distinct, most shorter than 20 letters, and most in lower case,
+    shorter than 5 letters, or with a sign or letter that no peptide has.
+    """
+    texts = column.to_pylist()
+    if len(texts) < 20 or 2 * len(set(texts)) >= len(texts):
+        return False
+    lengths = sorted(map(len, texts))
+    median = lengths[len(texts) // 2]
+    words = sum(text != text.upper() or bool(_NO_RESIDUE.search(text)) for text in texts)
+    return median < 20 and (2 * words > len(texts) or 0 < median < 5)
+
+
+_NO_RESIDUE = re.compile(r"[JOU\d _-]")
+
+
+_STRUCTURE = "HEGTSBIPCL"  # DSSP's states, and C or L for a coil
+_MAY_BE_STRUCTURE = np.isin(np.arange(256), list(_STRUCTURE.encode()))
+_LEAST_STRUCTURE, _LOOKED_AT = 20, 12  # letters
+_MESSAGE = 40  # letters of a line, at most
+_WIDEST = 120  # letters of a line that is wrapped
+_NAMED = 3  # records of a kind
+_MOST_LOOKED_AT = 200  # records of a batch whose lines are odd
+
+
+def is_structure(sequence: str) -> bool:
+    """Tell whether a sequence looks like secondary structure: runs of few states, with helices and
+    strands, or several helices and turns or coils between them.
+    """
+    return (
+        len(sequence) >= _LEAST_STRUCTURE
+        and set(sequence).issubset(_STRUCTURE)
+        and _mean_run(sequence) >= 2
+        and (
+            ("HHH" in sequence and "EEE" in sequence and len(set(sequence)) > 2)
+            or (len(re.findall("H{4,}", sequence)) > 1 and not set("TCL").isdisjoint(sequence))
+        )
+    )
+
+
+def _mean_run(text: str) -> float:
+    """Return how many equal letters follow one another on average; 1.06 in proteins."""
+    return len(text) / (1 + sum(before != after for before, after in pairwise(text)))
+
+
+def odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return what a line of a record looks like if it is no residues, `labels` or `words`, and that
+    line.
+    """
+    half, rest = divmod(len(lines), 2)
+    first, second = "".join(lines[:half]), "".join(lines[half:])
+    alike = not rest and len(first) == len(second) >= _LEAST_STRUCTURE
+    if alike and _mean_run(second) >= 2.5 and _mean_run(first) < 2 and len(set(second)) > 1:
+        return "labels", second
+    for line in lines:
+        words = line.split()
+        lengths = [len(word) for word in words]
+        blocks = len(set(lengths[:-1])) < 2 and lengths[-1:] <= lengths[:1]
+        if not blocks and sum(lengths) <= 12 * len(words):
+            return "words", line
+        if len(lines) > 1 and len(line) <= _MESSAGE and _WORD.search(line):
+            return "words", line
+    return None
+
+
+_WORD = re.compile(r"(?i:[jou])|^[A-Z][a-z]{2,}[.:!]?$")
+
+
+class TextCheck:
+    """Collects the records of an input that are, or look like, other text than sequences."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._names: defaultdict[str, list[str]] = defaultdict(list)
+        self._examples: dict[str, str] = {}
+
+    def look(self, batch: Batch, normalized: NormalizedBatch) -> None:
+        """Look at a batch of records for proteins."""
+        sequences, events, reasons, _ = normalized
+        accepted = np.arange(len(batch))
+        if reasons.null_count < len(batch):
+            accepted = np.flatnonzero(reasons.is_null())
+            for kind in {*reasons.unique().to_pylist()} & _WORDS.keys():
+                places = np.flatnonzero(pc.equal(reasons, kind).fill_null(False))
+                self._note(kind, batch, places, batch.residues[places[0]].as_py())
+        text, ends = text_and_ends(sequences)
+        starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
+        rows = np.flatnonzero(ends - starts >= _LEAST_STRUCTURE)
+        for at in range(_LOOKED_AT):
+            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + at]]]
+        rows = np.array([row for row in rows if is_structure(sequences[row].as_py())], np.int64)
+        if len(rows):
+            self._note("structure", batch, accepted[rows], sequences[rows[0]].as_py())
+        odd = _odd_lines(batch, events)
+        odd = odd[np.isin(odd, accepted) & ~np.isin(odd, accepted[rows])]
+        for place in odd[:_MOST_LOOKED_AT].tolist():
+            if kind_and_line := odd_line(_lines(batch, place)):
+                self._note(kind_and_line[0], batch, np.array([place]), kind_and_line[1])
+        if b"\1" in bytes(text_and_ends(batch.headers)[0]):
+            joined = np.flatnonzero(pc.match_substring(batch.headers, "\1"))
+            self._note("entries", batch, joined, "")
+
+    def _note(self, kind: str, batch: Batch, places: NDArray[np.int64], example: str) -> None:
+        self._counts[kind] += len(places)
+        self._examples.setdefault(kind, example.strip()[:_MESSAGE])
+        for place in places[: _NAMED - len(self._names[kind])].tolist():
+            id = batch.ids[place].as_py()
+            self._names[kind].append(f"{batch.first + place}" + (f" ({id})" if id else ""))
+
+    def warnings(self, path: Path) -> Iterator[str]:
+        """Yield a line for each kind of text that was seen."""
+        for kind, (verbs, words) in _WORDS.items():
+            if count := self._counts[kind]:
+                names, more = ", ".join(self._names[kind]), count - _NAMED
+                named = names + (f" and {more:,} more" if more > 0 else "")
+                example = f": {self._examples[kind]!r}" if self._examples[kind] else ""
+                yield (
+                    f"{path}: record{'s' * (count > 1)} {named} {verbs[count > 1]} {words}{example}"
+                )
+
+
+_IS, _HAS, _LOOKS = ("is", "are"), ("has", "have"), ("looks", "look")
+_WORDS = {
+    "pir_record": (
+        _IS,
+        "skipped: PIR, whose first line after the header is a title; convert the file to FASTA",
+    ),
+    "three_letter_code": (_IS, "skipped: in three-letter code; write one letter for each residue"),
+    "structure": (_LOOKS, "like secondary structure and not like residues"),
+    "labels": (_HAS, "lines that look like labels of residues, which were taken for residues"),
+    "words": (_HAS, "a line that looks like words, which was taken for residues"),
+    "entries": (_HAS, "several entries in one header (NCBI's nr); only its first id is known"),
+}
+
+
+def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.int64]:
+    """Return the places of records whose residues hold blanks, or whose lines are not as a program
+    wraps them: all of one width, but for a shorter last one.
+    """
+    blanks = np.flatnonzero(pc.match_substring(events, "whitespace_removed"))
+    if batch.line_ends is None:
+        return blanks
+    _, ends = text_and_ends(batch.residues)
+    line_ends = batch.line_ends[np.diff(batch.line_ends, prepend=0) > 0]
+    stops = np.searchsorted(line_ends, ends, side="right")  # of the lines of each record
+    counts = np.diff(stops, prepend=0)
+    lengths = np.diff(line_ends, prepend=0)
+    last = np.zeros(len(lengths), np.bool_)
+    last[stops[counts > 0] - 1] = True
+    changes = np.flatnonzero(np.diff(lengths))
+    changes = changes[~last[changes]]
+    odd = changes[(lengths[changes] < lengths[changes + 1]) | ~last[changes + 1]]
+    pairs = np.flatnonzero(counts == 2)
+    first, second = lengths[stops[pairs] - 2], lengths[stops[pairs] - 1]
+    pairs = pairs[(first == second) | ((first > _WIDEST) & (second <= _MESSAGE))]
+    return np.unique(np.concatenate([blanks, np.searchsorted(stops, odd, side="right"), pairs]))
+
+
+def _lines(batch: Batch, place: int) -> list[str]:
+    """Return the lines of a record."""
+    if batch.line_ends is None:
+        return str(batch.residues[place].as_py()).splitlines()
+    text, ends = text_and_ends(batch.residues)
+    start, end = int(ends[place - 1]) if place else 0, int(ends[place])
+    low, high = np.searchsorted(batch.line_ends, [start, end], side="right")
+    cuts = [start, *batch.line_ends[low:high].tolist()]
+    return [bytes(text[a:b]).decode(errors="replace") for a, b in pairwise(cuts) if b > a]

@@ -1,0 +1,338 @@
+"""Tables to batches: CSV and TSV text, parsed by Arrow wherever it reads what Python reads, and
+Parquet.
+"""
+
+import csv
+from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from plm_embed.errors import InputError
+from plm_embed.io.parquet import parquet_file
+from plm_embed.io.streams import BOM, Stream, as_text, as_utf8, so_far
+from plm_embed.io.threads import ahead
+from plm_embed.sequences.batch import (
+    BLOCK,
+    LARGEST_RECORD,
+    MOST_RECORDS,
+    Batch,
+    Faults,
+    text_and_ends,
+)
+from plm_embed.sequences.formats import check_columns
+from plm_embed.sequences.settings import Table
+
+MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
+NO_VALUE = ("missing_value", None)  # NA is a peptide
+_LONGEST_MISSING = max(map(len, MISSING))
+_ROWS = 8_192
+"""Parsed by Python, or made of the small parts of a Parquet file, at a time."""
+_PARQUET_ROWS = 2_048
+_QUOTE, _SPACE, _TILDE = b'" ~'
+csv.field_size_limit(LARGEST_RECORD)
+
+
+def _batches(
+    first: int, cells: pa.RecordBatch, table: Table, ragged: Faults | None = None
+) -> Iterator[Batch]:
+    """Yield rows from number `first` on, of which `cells` has the columns as text."""
+    for start in range(0, len(cells), MOST_RECORDS):
+        rows = cells.slice(start, MOST_RECORDS)
+        ids, residues, *kept = (rows[name] for name in (table.id, table.sequence, *table.keep))
+        ids = ids.fill_null("")
+        faults = _faults(ids, residues, table) | (ragged or {})
+        residues = residues.fill_null("")
+        if large := [at for at, (reason, _) in faults.items() if reason == "too_large"]:
+            residues = pc.if_else(pa.array(np.isin(np.arange(len(rows)), large)), "", residues)
+        yield Batch(first + start, ids, ids, residues, tuple(kept), faults)
+
+
+def _faults(ids: pa.StringArray, cells: pa.StringArray, table: Table) -> Faults:
+    """Return the places of residues that are missing, too large, or a header: the row between
+    tables that were joined names its columns, of which most would pass for a peptide.
+    """
+    faults: Faults = dict.fromkeys(np.flatnonzero(cells.is_null()).tolist(), NO_VALUE)
+    text, ends = text_and_ends(cells.fill_null(""))
+    codes, lengths = np.frombuffer(text, np.uint8), np.diff(ends, prepend=0)
+    filled = np.flatnonzero(lengths)
+    doubtful = (lengths[filled] <= _LONGEST_MISSING) | (lengths[filled] > LARGEST_RECORD)
+    doubtful |= pc.equal(cells, table.sequence).fill_null(False).to_numpy(False)[filled]
+    for outer in (codes[ends[filled] - 1], codes[ends[filled] - lengths[filled]]):
+        doubtful |= (outer <= _SPACE) | (outer > _TILDE)  # blanks around a word, of whatever kind
+    for place in filled[doubtful].tolist():
+        value = cells[place].as_py()
+        names = [text.lstrip("\ufeff").strip() for text in (ids[place].as_py(), value)]
+        if value.strip() in MISSING:
+            faults[place] = NO_VALUE
+        elif names == [table.id, table.sequence]:
+            faults[place] = ("repeated_header", None)
+        elif len(value) > LARGEST_RECORD:
+            detail = f"{len(value):,} characters, more than {LARGEST_RECORD:,}"
+            faults[place] = ("too_large", detail)
+    return faults
+
+
+class DelimitedText:
+    """The rows of CSV or TSV text whose header has the columns of `table`; read once.
+
+    InputError for a quote that is never closed, and for a row of `LARGEST_RECORD` characters.
+    """
+
+    def __init__(self, path: Path, delimiter: str, table: Table) -> None:
+        self._path, self._delimiter, self._table = path, delimiter, table
+        self._names: list[str] = []  # of the columns, once the header is read
+        self._rows = self._lines = 0  # read so far
+        self._row = 0  # characters so far of the row that is being read
+
+    def batches(self, stream: Stream) -> Iterator[Batch]:
+        # one thread reads, another one parses
+        blocks = ahead(line_blocks(stream.pieces, BLOCK), 1)
+        first = (block.removeprefix(BOM) for block in islice(blocks, 1))
+        for block in chain(first, blocks):
+            cells = self._by_arrow(block) if self._names else None
+            if cells is None:
+                yield from self._by_python(block, blocks)
+            else:
+                self._lines += _line_ends(block)
+                yield from _batches(self._rows + 1, cells, self._table)
+                self._rows += len(cells)
+
+    def _by_arrow(self, block: bytes) -> pa.RecordBatch | None:
+        """Return the cells of a block; None where Python's parser might read something else, or has
+        something to say.
+        """
+        if (
+            len(block) >= LARGEST_RECORD
+            or block.startswith(BOM)
+            or not _well_quoted(block, self._delimiter)
+        ):
+            return None
+        text = as_utf8(block)
+        places = [str(self._names.index(name)) for name in self._table.columns]
+        try:
+            columns = arrow_csv.read_csv(
+                pa.BufferReader(text),
+                arrow_csv.ReadOptions(
+                    use_threads=False,
+                    block_size=len(text) + 1,
+                    column_names=[str(place) for place in range(len(self._names))],
+                ),
+                arrow_csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    check_utf8=False,
+                    column_types=dict.fromkeys(places, pa.string()),
+                    strings_can_be_null=False,
+                    include_columns=places,
+                ),
+            ).columns
+        except pa.ArrowInvalid:  # a ragged row
+            return None
+        return pa.record_batch([column.chunk(0) for column in columns], [*self._table.columns])
+
+    def _by_python(self, block: bytes, blocks: Iterator[bytes]) -> Iterator[Batch]:
+        """Yield the rows of a block, whatever it holds. A row that goes on in the next of `blocks`
+        takes all of that along.
+        """
+        rows = csv.reader(self._text_lines(block, blocks), delimiter=self._delimiter, strict=True)
+        cells: list[list[str]] = []  # the wanted ones
+        ragged: Faults = {}
+        characters = 0
+
+        def batches() -> Iterator[Batch]:
+            columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
+            batch = pa.record_batch(columns, [*self._table.columns])
+            return _batches(self._rows - len(cells) + 1, batch, self._table, ragged)
+
+        try:
+            if not self._names:
+                self._names = [name.strip() for name in next((row for row in rows if row), [])]
+                self._row = 0
+            count, line = len(self._names), self._lines
+            places = [self._names.index(name) for name in self._table.columns]
+            for row in rows:
+                start, line, self._row = line + 1, self._lines, 0
+                if not row:
+                    continue
+                if len(row) != count:
+                    where = f"line {line}" if line == start else f"lines {start} to {line}"
+                    detail = f"{where}: {len(row)} fields instead of {count}"
+                    ragged[len(cells)] = "ragged_row", detail
+                    row.extend([""] * (count - len(row)))
+                self._rows += 1
+                characters += sum(map(len, row))
+                cells.append([row[place] for place in places])
+                if ragged.get(len(cells) - 1):
+                    cells[-1][self._table.columns.index(self._table.sequence)] = ""
+                if characters > BLOCK or len(cells) == _ROWS:
+                    yield from batches()
+                    cells, ragged, characters = [], {}, 0
+        except csv.Error as error:
+            raise self._refusal(str(error)) from None
+        if cells:
+            yield from batches()
+
+    def _text_lines(self, block: bytes, blocks: Iterator[bytes]) -> Iterator[str]:
+        """Yield the lines of a block, and of the next ones for as long as a row goes on."""
+        while block:
+            text = TextIOWrapper(BytesIO(block), "utf-8", "plm_embed.latin1", newline="")
+            while line := text.readline(LARGEST_RECORD):
+                self._lines += 1
+                self._row += len(line)
+                if self._row >= LARGEST_RECORD:
+                    raise self._refusal(f"a row of more than {LARGEST_RECORD:,} characters")
+                yield line
+            block = next(blocks, b"") if self._row else b""
+
+    def _refusal(self, problem: str) -> InputError:
+        return InputError(
+            f"{self._path}, line {self._lines}{so_far(self._rows)}: {problem}; is there a quote "
+            "that is never closed?",
+            path=self._path,
+            record=self._rows + 1,
+            line=self._lines,
+        )
+
+
+def line_blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield the first line, then blocks of at least `size` bytes, and what is left. Each ends where
+    a line does, but a line too long for any row is cut.
+
+    When reading fails, the whole lines come before the error. A line ends with LF, CR or both.
+    """
+    block, least, longest = b"", 1, 4 * LARGEST_RECORD  # bytes of UTF-8
+    while True:
+        parts, length = [block], len(block)
+        try:
+            while length < least and (data := next(pieces, b"")):
+                parts.append(data)
+                length += len(data)
+        except Exception:
+            block = b"".join(parts)
+            yield block[: _lines_end(block)]
+            raise
+        block = b"".join(parts)
+        if length < least:
+            yield block
+            return
+        first = block.find(b"\n") + 1 if least == 1 else 0
+        if end := first or _lines_end(block) or length * (length > longest):
+            yield block[:end]
+            block, least = block[end:], size
+        else:
+            least = 2 * length
+
+
+def _lines_end(text: bytes) -> int:
+    """Return where the last line ends of which it is known: a CR may be half an end."""
+    return max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
+
+
+def _line_ends(block: bytes) -> int:
+    count = block.count(b"\n")
+    return count + block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else count
+
+
+def _well_quoted(block: bytes, delimiter: str) -> bool:
+    """Tell whether each quote, in rows that begin with `block`, opens or closes a whole cell or is
+    one of two that stand for one: then there is only one way to read them.
+    """
+    if b'"' not in block:
+        return True
+    codes = np.frombuffer(block, np.uint8)
+    quotes = np.flatnonzero(codes == _QUOTE)
+    outside = np.isin(np.arange(256), [*b'"\r\n', ord(delimiter)])
+    opening, closing = quotes[::2], quotes[1::2]
+    before = outside[codes[opening - 1]] | (opening == 0)
+    after = outside[codes[np.minimum(closing + 1, len(codes) - 1)]]
+    return len(quotes) % 2 == 0 and bool(before.all() and after.all())
+
+
+class ParquetTable:
+    """The rows of a Parquet file; read once.
+
+    Made, it has looked at the file's columns. InputError for a damaged file, for missing columns,
+    and for those that are no text.
+    """
+
+    def __init__(self, path: Path, table: Table) -> None:
+        self._path, self._table, self._rows = path, table, 0
+        try:
+            schema = pq.read_schema(path)
+        except (pa.ArrowException, OSError) as error:
+            what = _first_line(error)
+            raise InputError(
+                f"{path}: the Parquet file is damaged or cut short: {what}", path=path
+            ) from None
+        names = [name.strip() for name in schema.names]
+        check_columns(path, names, table.columns)
+        self._columns = {name: schema.names[names.index(name)] for name in table.columns}
+        for name, column in self._columns.items():
+            if pa.types.is_nested(kind := schema.field(column).type):
+                raise InputError(
+                    f"{path}: column {name!r} holds {kind}, not text",
+                    path=path,
+                    remedy="join each list into one string" if pa.types.is_list(kind) else "",
+                )
+
+    def batches(self, stream: Stream) -> Iterator[Batch]:
+        """Yield the rows; `stream` of the same file follows them, so that its bytes are hashed."""
+        number = 1
+        for cells in ahead(self._cells(stream), 1):
+            yield from _batches(number, cells, self._table)
+            number += len(cells)
+
+    def _cells(self, stream: Stream) -> Iterator[pa.RecordBatch]:
+        """Yield cells as text, many rows at a time where they are short: each batch costs some
+        calls.
+        """
+        size, waiting = self._path.stat().st_size, list[pa.RecordBatch]()
+        # without pre-buffering and with a small buffer, memory does not grow with the size of a row
+        # group
+        with parquet_file(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            sizes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
+            at_once = max(1, min(_PARQUET_ROWS, BLOCK // (max(sizes, default=0) + 1)))
+            parts = file.iter_batches(at_once, columns=[*self._columns.values()], use_threads=False)
+            while True:
+                try:
+                    if (part := next(parts, None)) is None:
+                        break
+                    cells = {name: _text(part.column(at)) for name, at in self._columns.items()}
+                except (pa.ArrowException, OSError) as error:
+                    raise InputError(
+                        f"{self._path}: a wanted column cannot be read as text"
+                        f"{so_far(self._rows)}: {_first_line(error)}",
+                        path=self._path,
+                        record=self._rows + 1,
+                    ) from None
+                self._rows += len(part)
+                while stream.bytes_read < size * self._rows // file.metadata.num_rows:
+                    next(stream.raw)
+                waiting.append(pa.record_batch(cells))
+                if sum(map(len, waiting)) >= _ROWS or sum(each.nbytes for each in waiting) >= BLOCK:
+                    yield pa.concat_batches(waiting)
+                    waiting = []
+        if waiting:
+            yield pa.concat_batches(waiting)
+
+
+def _text(column: pa.Array) -> pa.StringArray:
+    """Return a Parquet column as text, which need not be UTF-8 whatever the column says."""
+    try:
+        text = column.cast(pa.string())
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        values = column.cast(pa.binary()).to_pylist()
+        text = pa.array([None if each is None else as_text(each) for each in values], pa.string())
+    return text
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
