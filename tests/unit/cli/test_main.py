@@ -14,6 +14,7 @@ import pytest
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS, group, main
+from plm_embed.program import called
 from support.commands import COMMANDS
 
 pytestmark = pytest.mark.workflow
@@ -180,10 +181,8 @@ def test_weights_end_well_whoever_listens(closed: str, tmp_path: Path) -> None:
 
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
-    assert (
-        done.stderr.splitlines()[0]
-        == f"# plm-embed weights --model absent --output '{tmp_path}/with a blank'"
-    )
+    words = f"weights --model absent --output '{tmp_path}/with a blank'"
+    assert done.stderr.splitlines()[0] == f"# {called('plm-embed')} {words}"
     for arguments in (["report", "--help"], ["scan", "--bogus"], ["embed"]):  # no step begins
         shown = plm_embed(*arguments)
         assert (shown.stdout + shown.stderr).startswith("Usage: plm-embed ")
@@ -280,8 +279,8 @@ def test_little_memory_is_named_and_no_file_is_blamed(tmp_path: Path, megabytes:
     )
     where = ["--output", str(tmp_path / "sequences")]
     done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=limited)
-    words = "not enough memory\nraise the limit (ulimit -v"
-    assert done.returncode == 0 or words in done.stderr, done.stderr
+    known = "plm-embed: error: " in done.stderr and "(ulimit -v" in done.stderr
+    assert done.returncode == 0 or known, done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -296,4 +295,4 @@ def test_a_limit_of_threads_is_named(tmp_path: Path) -> None:
     )
     where = ["--output", str(tmp_path / "sequences")]
     done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=refused)
-    assert "allows no more processes or threads (ulimit -u)" in done.stderr, done.stderr
+    assert "allows no more threads: processes (ulimit -u)" in done.stderr, done.stderr

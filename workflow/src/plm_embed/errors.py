@@ -227,8 +227,8 @@ def limit_reached(error: BaseException) -> str:
     """
     if any(text in str(error) for text in _NO_THREADS) or isinstance(error, BlockingIOError):
         return (
-            "the system allows no more processes or threads (ulimit -u)\nraise that limit, or set "
-            "OMP_NUM_THREADS=1, and run again"
+            "the system allows no more threads: processes (ulimit -u) or memory (ulimit -v) are "
+            "limited\nraise the limit, or set OMP_NUM_THREADS=1, and run again"
         )
     if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
         return (

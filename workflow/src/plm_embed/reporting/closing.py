@@ -10,7 +10,6 @@ from plm_embed.models import published
 from plm_embed.models.manifest import read_record
 from plm_embed.program import program
 from plm_embed.reading.find import masters
-from plm_embed.reading.ids import shared_ids
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import known_summary
 
@@ -24,8 +23,6 @@ def closing(results: Path, models: Sequence[str]) -> Iterator[str]:
     for folder in proven:
         name = f"{folder.name}: " if len(models) > 1 else ""
         yield from (f"{title:<9}{name}{words}" for title, words in _of_model(folder))
-    if proven and (shared := shared_ids(proven[0])):
-        yield f"ids      {shared}"
     if summary := known_summary(results / "sequences"):
         yield from (f"warning  {warning}" for warning in summary.warnings)
     for folder in proven:
