@@ -185,7 +185,7 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[0] == f"# {called('plm-embed')} {words}"
     for arguments in (["report", "--help"], ["scan", "--bogus"], ["embed"]):  # no step begins
         shown = plm_embed(*arguments)
-        assert (shown.stdout + shown.stderr).startswith("Usage: plm-embed ")
+        assert (shown.stdout + shown.stderr).startswith(f"Usage: {called('plm-embed')} ")
 
 
 @pytest.mark.parametrize(
