@@ -33,8 +33,13 @@ WIDTH, HEIGHT, COLUMNS = 1240, 1490, 84
 def demo() -> None:
     """Run the shipped configuration here."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
-    config["inputs"] = [str(ROOT / path) for path in config["inputs"]]
-    config["weights"] = str(ROOT / config["weights"])
+    config["inputs"] = [
+        entry | {"path": str(ROOT / entry["path"])}
+        if isinstance(entry, dict)
+        else str(ROOT / entry)
+        for entry in config["inputs"]
+    ]
+    config["buckets"] = 4
     Path("config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     program = [
         sys.executable,
