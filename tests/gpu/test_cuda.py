@@ -18,10 +18,9 @@ from plm_embed.inference.room import token_budget
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
-from plm_embed.models.families.esm.family import ESM1B, ESM2
-from plm_embed.models.model import Model
+from plm_embed.models.families.esm import ESM1B, ESM2
 from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.hdf5 import encode
 from support.checkpoints import mean_of
 

@@ -91,7 +91,6 @@ KINDS = [
     *_before(
         "read",
         *((name, path) for name, path, _ in _RESULTS),
-        ("ids", INDEX.replace(".parquet", ".ids.arrow")),
         ("validation", f"{VECTORS}/validation.json"),
         ("record of weights", f"{VECTORS}/weights.json"),
         # who looks at a report sees what is not there, or is another campaign's

@@ -119,7 +119,7 @@ def test_weights_that_are_there_and_right_take_no_torch_and_http_only_a_download
 import sys
 from plm_embed.cli.main import group
 group.main(standalone_mode=False)
-print({"torch", "requests"} & set(sys.modules))
+print({"torch", "huggingface_hub"} & set(sys.modules))
 """
     words = ["weights", "--model", "esm2_t3_untrained", "--output", tmp_path / "w"]
     told = [plm_embed(*words, code=code).stdout.splitlines()[-1] for _ in range(2)]

@@ -16,7 +16,7 @@ MODEL = "esm2_t3_untrained"
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would make weights fails."""
-    for module in ("weights_cache", "embed_like"):
+    for module in ("weights", "embed_like"):
         monkeypatch.setattr(
             f"plm_embed.inference.{module}.prepared_weights",
             lambda *_: pytest.fail("weights were made"),

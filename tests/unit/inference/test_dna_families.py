@@ -12,10 +12,10 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
 from plm_embed.inference import packing
 from plm_embed.inference.language_model import LanguageModel
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.room import Room
 from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.weights import prepare
 from plm_embed.models.family import pooling_problems
 from plm_embed.sequence_windows import span_ends
 from support.families import TINY, golden, relative, source

@@ -13,7 +13,7 @@ from plm_embed.fingerprint import StorageDtype
 from plm_embed.inference import self_test
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
-from plm_embed.inference.prepare_weights import prepare, seal
+from plm_embed.inference.weights import prepare, seal
 from plm_embed.io.files import sha256_file
 from plm_embed.models import weights
 from support.families import TINY, golden, source

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.plots.sample_figures import maps
 from plm_embed.reporting.report import write_report

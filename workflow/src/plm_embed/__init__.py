@@ -35,8 +35,7 @@ if _typing.TYPE_CHECKING:
     from plm_embed.inference.inputs import Given
     from plm_embed.inference.language_model import EmbedHow, LanguageModel, Pooled, TokenRows
     from plm_embed.reading.dataset import Dataset as Dataset
-    from plm_embed.reading.master import Embeddings
-    from plm_embed.reading.store_vectors import StoreVectors
+    from plm_embed.reading.open import Embeddings
     from plm_embed.sequences.settings import OnError
 
     class _How(EmbedHow, total=False):
@@ -78,18 +77,16 @@ def __getattr__(name: str) -> object:
     return Dataset
 
 
-def open(path: "str | Path") -> "Embeddings | StoreVectors":
+def open(path: "str | Path") -> "Embeddings":
     """Open embeddings for reading.
 
     `path` is a master .h5, its .parquet index, the folder that holds them, or a results folder with
     one master: vectors by id, key and row. Or it is a store: vectors by key and row. StoreError for
     anything else.
     """
-    from plm_embed.reading.master import Embeddings
-    from plm_embed.reading.store_vectors import StoreVectors, is_store
+    from plm_embed.reading.open import Embeddings
 
-    place = _errors.some_path("path", path)
-    return (StoreVectors if is_store(place) else Embeddings)(place, _embed_like)
+    return Embeddings(_errors.some_path("path", path), _embed_like)
 
 
 def _embed_like(
@@ -136,7 +133,7 @@ def load(
     with _errors.extra():
         from plm_embed.inference.arguments import machine, residue_policy
         from plm_embed.inference.language_model import LanguageModel
-        from plm_embed.inference.weights_cache import prepared_weights
+        from plm_embed.inference.weights import prepared_weights
         from plm_embed.models.registry import find_model
 
         found = find_model(model)

@@ -152,7 +152,7 @@ class StandIn:
             return commands.COMMANDS[request["command"]](self, request)
 
     def delete(self, job: Job, force: bool = False) -> None:
-        """What qdel does to a job that has not ended."""
+        """Delete a job that has not ended, as qdel does."""
         if job.state == "R" and not force:
             job.comment += f" and terminated by {job.owner}@{SERVER}"
             self._terminate(job, 271)

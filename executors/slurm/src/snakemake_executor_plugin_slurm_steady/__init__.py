@@ -300,8 +300,8 @@ class Executor(PlainExecutor):
         self._room.set()
 
     def _cancel_what_is_left(self) -> None:
-        """Cancel all jobs of this run, also when Snakemake ends without a word to its executor: if
-        a Ctrl-C ends the `tee` of its output first, it fails of its own message.
+        """Cancel all jobs of this run, also where Snakemake ends without calling its executor: if a
+        Ctrl-C ends the `tee` of its output first, it fails of its own message.
         """
         try:
             cancel(self._run)

@@ -61,7 +61,7 @@ def main() -> None:
 SECTIONS = {
     "Plan and run": {"plan": "campaign", "run": "run", "profile": "profile"},
     "Look": {"watch": "campaign", "summary": "campaign", "report": "campaign"},
-    "Use the result": dict.fromkeys(("search", "index", "export", "diff"), "reading"),
+    "Use the result": dict.fromkeys(("search", "export", "diff"), "reading"),
     "Store": {"import": "store"},
     "Single steps, which the workflow calls": {
         "weights": "embed",

@@ -11,7 +11,7 @@ from plm_embed.inference.settings import Settings, known
 from plm_embed.io.threads import cores
 from plm_embed.kernels.devices import choose_device, choose_dtype
 from plm_embed.models.family import Family
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 
 

@@ -11,7 +11,7 @@ from plm_embed.fingerprint import Fingerprint, Pooling, has_matrix, pooling_and_
 from plm_embed.inference.inputs import Given, named_sequences
 from plm_embed.inference.language_model import Array, LanguageModel
 from plm_embed.inference.settings import known
-from plm_embed.inference.weights_cache import prepared_weights, with_sha256
+from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.settings import OnError

@@ -13,7 +13,7 @@ import torch
 from plm_embed.io.threads import give_up
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
-from plm_embed.models.tokenizer_file import Ids
+from plm_embed.models.tokens import Ids
 
 BATCHES_AHEAD = 16
 """How many batches' worth of pieces are tokenized at a time, while as many are computed."""

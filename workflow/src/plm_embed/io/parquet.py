@@ -54,6 +54,7 @@ class RowGroupWriter:
 
     def __init__(self, file: _File, writer: pq.ParquetWriter) -> None:
         self.sha256 = ""
+        self.schema: pa.Schema = writer.schema
         self._file = file
         self._writer = writer
         self._pending: list[pa.RecordBatch] = []

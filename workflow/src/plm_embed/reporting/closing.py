@@ -6,8 +6,7 @@ from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.master.validation_record import PROOF, VALIDATION, read_validation
-from plm_embed.models import published
-from plm_embed.models.manifest import read_record
+from plm_embed.models.manifest import caveat, read_record
 from plm_embed.program import program
 from plm_embed.reading.find import masters
 from plm_embed.reporting.outputs import REPORT
@@ -37,15 +36,16 @@ def _of_model(folder: Path) -> Iterator[tuple[str, str]]:
     except PlmEmbedError as error:
         yield "result", str(error)
         return
-    counts, words = validation.counts if validation else None, ""
+    counts, words, reasons = validation.counts if validation else None, "", ""
     if counts and counts.vectors is not None and counts.records:
         skipped = (counts.statuses or {}).get("skipped", 0)
         left_out = f" ({skipped:,} skipped)" if skipped else ""
         words = f"{counts.vectors:,} vectors for {counts.records:,} records{left_out}, "
+        if skipped > MANY * counts.records:
+            found = sorted((counts.skipped or {}).items(), key=lambda reason: -reason[1])
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in found)
     yield "result", f"{words}validated: {', '.join(map(str, masters(folder)))}"
-    if words and skipped > MANY * counts.records:
-        reasons = (counts.skipped or {}).items()
-        by_count = sorted(reasons, key=lambda reason: -reason[1])
-        yield "skipped", ", ".join(f"{count:,} {reason}" for reason, count in by_count)
-    if doubt := published.caveat(folder.name, record):
+    if reasons:
+        yield "skipped", reasons
+    if doubt := caveat(folder.name, record):
         yield "weights", doubt

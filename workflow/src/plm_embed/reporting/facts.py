@@ -25,11 +25,10 @@ from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
-from plm_embed.models import published
-from plm_embed.models.manifest import Manifest, read_record
+from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.plots.sample import SAMPLE, Sample, records_of, take_sample
 from plm_embed.reporting.runs import Run, runs_of
 from plm_embed.reporting.skipped import first_skipped
@@ -99,7 +98,7 @@ class Facts:
         """In words, why the vectors are not known to be the published model's; empty when they
         are.
         """
-        return published.caveat(self.model, self.weights)
+        return caveat(self.model, self.weights)
 
 
 def license_of(name: str) -> str:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed.errors import delete
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.master.gather import INDEX_COLUMNS
-from plm_embed.reading.find import gather_again
 from plm_embed.reporting.plots.layout import Points, principal_components, umap
 
 SAMPLE = 2000
@@ -75,11 +75,9 @@ class Sample:
 def records_of(index: Path, rows: Iterable[int]) -> Records:
     """The first record of each of these rows, and the first value of each kept column."""
     wanted = pa.array(sorted(rows), pa.int64())
-    kept = [
-        name for name in read_schema(index, gather_again(index)).names if name not in INDEX_COLUMNS
-    ]
+    kept = [name for name in read_schema(index, delete(index)).names if name not in INDEX_COLUMNS]
     found = Records({}, {name: {} for name in kept})
-    for batch in read_batches(index, ["id", "row", *kept], gather_again(index)):
+    for batch in read_batches(index, ["id", "row", *kept], delete(index)):
         table = batch.filter(pc.is_in(batch["row"], value_set=wanted))
         numbers = table["row"].to_pylist()
         for row, id in zip(numbers, table["id"].to_pylist(), strict=True):
