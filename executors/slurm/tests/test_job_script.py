@@ -86,7 +86,20 @@ def test_a_job_whose_slurmstepd_died_is_cancelled_when_its_snakemake_ends(
     process.wait()
     assert not (tmp_path / "cancelled").exists()
     (tmp_path / "stop").touch()
-    end = time.monotonic() + 300
-    while not (tmp_path / "cancelled").exists() and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_for(tmp_path / "cancelled")
     assert (tmp_path / "cancelled").read_text() == "77\n"
+
+
+def test_a_job_whose_slurmstepd_died_at_once_is_cancelled_if_slurm_leaves_its_guard(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(job_script.__globals__, "SECONDS_OF_THE_GUARD", 1)
+    assert start("init", "true").wait(300) == 0
+    wait_for(tmp_path / "cancelled")
+    assert (tmp_path / "cancelled").read_text() == "77\n"
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 300
+    while not (path.exists() and path.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)

@@ -6,11 +6,14 @@ srun; SLURM then accounts for what happens (out of memory, an exit status) to th
 
 SECONDS_BETWEEN_TRIES, TRIES = 10, 60
 """To have SLURM end a job whose slurmstepd is gone; the controller may be away just then."""
+SECONDS_OF_THE_GUARD = 30
+"""After the script, until a job is ended whose slurmstepd was never seen."""
 
 # SIGTERM: with proctrack/cgroup SLURM announces the end of a job to this shell alone. Elsewhere it
 # tells all processes, and the rule is told twice.
 # slurmstepd: without it (kill -9) nobody tells SLURM that the script has ended, and the job would
-# keep its GPUs until its time is up. Where /proc does not show it, nothing is done.
+# keep its GPUs until its time is up. Where /proc has never shown it, it may have been killed at
+# once: a process that SLURM ends with the job is left behind, which cancels the job if it does not.
 # SIGHUP: the kernel sends it to all processes when slurmstepd ends while one of them is stopped
 # (scontrol suspend); a zombie's name may then still be in /proc.
 _SCRIPT = """\
@@ -27,15 +30,25 @@ if [ "$told" ] && [ $status -gt 128 ]; then
     wait $!
     status=$?
 fi
-if [ "$gone" ] || {{ [ "$watched" ] && ! stepd; }}; then
+cancel() {{
     for _ in $(seq {tries}); do
         scancel "$SLURM_JOB_ID" && break
         sleep {pause}
     done
+}}
+if [ "$gone" ] || {{ [ "$watched" ] && ! stepd; }}; then
+    cancel
+elif [ ! "$watched" ]; then
+    {{ sleep {guard}; cancel; }} &
 fi
 exit $status"""
 
 
 def job_script(command: str) -> str:
     """Return what follows `#!/bin/sh` in the script that runs a command of one line."""
-    return _SCRIPT.format(command=command, tries=TRIES, pause=SECONDS_BETWEEN_TRIES)
+    return _SCRIPT.format(
+        command=command,
+        tries=TRIES,
+        pause=SECONDS_BETWEEN_TRIES,
+        guard=SECONDS_OF_THE_GUARD,
+    )

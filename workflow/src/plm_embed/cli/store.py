@@ -93,8 +93,8 @@ def import_(
         --weights results/esm2_t33_650M_UR50D/weights.json \\
         --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
 """
-    from plm_embed.master.foreign.adopt import adopt
-    from plm_embed.master.foreign.files import Files
+    from plm_embed.master.adopt import adopt
+    from plm_embed.master.foreign import Files
 
     files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
     settings = Settings(

@@ -142,6 +142,13 @@ def _reading(path: Path, remedy: str = "") -> Iterator[None]:
         raise StoreError(f"{path}: {what}", path=path, remedy=remedy) from None
 
 
+def _check_columns(file: pq.ParquetFile, columns: list[str] | None) -> None:
+    """Raise LookupError for a column that is not there, where Arrow would leave it out."""
+    for name in columns or ():
+        if name not in file.schema_arrow.names:
+            raise LookupError(f"no column {name!r}")
+
+
 def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
     """A Parquet file whose pages are read with their checksums, if it has them; a damaged page is
     an OSError.
@@ -157,6 +164,7 @@ def record_batches(
     """
     with _reading(path, remedy):
         file = parquet_file(path, pre_buffer=False)  # else all of it would be in memory at once
+        _check_columns(file, columns)
     with file:
         batches = file.iter_batches(rows, columns=columns)
         while True:
@@ -193,6 +201,7 @@ def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     StoreError when the file is missing or damaged.
     """
     with _reading(path), parquet_file(path, pre_buffer=False) as file:
+        _check_columns(file, columns)
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns, use_threads=False)
 
@@ -200,6 +209,7 @@ def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
 def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
     """A whole Parquet file, or some of its columns. StoreError when it is missing or damaged."""
     with _reading(path, remedy), parquet_file(path) as file:  # pq.read_table would import pandas
+        _check_columns(file, columns)
         return file.read(columns)
 
 

@@ -9,6 +9,7 @@ folder.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,7 +24,6 @@ from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import STOPPED, Failure, error_at_the_end, last_line
 from plm_embed.reporting.outputs import REPORT
-from plm_embed.reporting.runs import moment
 from plm_embed.sequences.summary import SUMMARY, Summary, known_summary
 
 SILENT_SECONDS = 120.0
@@ -120,6 +120,11 @@ def changed(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def moment(text: str) -> float:
+    """Return a time in ISO 8601 in seconds."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 class Watch:

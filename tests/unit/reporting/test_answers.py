@@ -10,8 +10,8 @@ import plm_embed
 from plm_embed.fingerprint import SPANS
 from plm_embed.master.validation_record import VALIDATION, read_validation, write_validation
 from plm_embed.reporting.facts import Facts, collect
-from plm_embed.reporting.outcome import answers, commands, opening, standing
 from plm_embed.reporting.outputs import reader
+from plm_embed.reporting.report import answers, commands, opening, standing
 from support.finished import MODEL
 
 
