@@ -111,14 +111,12 @@ NODE_FAULT = 75
 EXTRAS = {
     "anndata": ("anndata", "anndata"),
     "esm": ("fair-esm", "reference"),
-    "faiss": ("faiss-cpu", "faiss"),
     "huggingface_hub": ("huggingface_hub", "embed"),
     "jinja2": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),
     "safetensors": ("safetensors", "embed"),
     "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),
-    "zarr": ("zarr", "zarr"),
 }
 """Of a module that may be absent: the package that has it, and the extra of plm-embed that brings
 that.
