@@ -93,8 +93,8 @@ def import_(
         --weights results/esm2_t33_650M_UR50D/weights.json \\
         --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
 """
-    from plm_embed.master.foreign.adopt import adopt
-    from plm_embed.master.foreign.files import Files
+    from plm_embed.master.adopt import adopt
+    from plm_embed.master.foreign import Files
 
     files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
     settings = Settings(
@@ -107,8 +107,8 @@ def import_(
     )
     if not done.by_key:
         say(
-            "  told by the ids of their records: a sequence that has changed since under its id is "
-            "seen only in the rows that were checked (--sample)"
+            "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
+            "rows reveal it (--sample)."
         )
     for reason, count in done.left_out.items():
         say(f"  {count:,} left out: {reason}")

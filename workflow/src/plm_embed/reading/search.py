@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, whole_number
 from plm_embed.io.threads import one_blas_thread, spread
-from plm_embed.store.float32 import all_finite, as_float32
+from plm_embed.reading.float32 import all_finite, as_float32
 from plm_embed.store.hdf5 import Array
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def _of_model(folder: Path) -> str:
         ("report", _if_there(folder / REPORT)),
         ("why skipped", _if_there(folder / NAME) if statuses["skipped"] else ""),
     ]
-    if saved := str(savings(campaign_records(folder / "embedded", counts.buckets))):
+    if saved := savings(campaign_records(folder / "embedded", counts.buckets)):
         lines.insert(3, ("spared", saved))
     for path in masters(folder):
         with Embeddings(path) as embeddings:
@@ -82,7 +82,7 @@ def _records(count: int) -> str:
 def _outcomes(path: Path) -> tuple[Counter[str], Counter[str]]:
     """Records by status, and skipped records by reason."""
     statuses, reasons = Counter[str](), Counter[str]()
-    for table in read_batches(path, remedy=delete(path)):
+    for table in read_batches(path, ["status", "reason"], delete(path)):
         for column, counter in (("status", statuses), ("reason", reasons)):
             for entry in pc.value_counts(table[column].drop_null()).to_pylist():
                 counter[entry["values"]] += entry["counts"]
@@ -125,7 +125,7 @@ def _opening(path: Path) -> str:
 
 def _example(index: Path) -> str:
     """An id, if possible one that different sequences do not share."""
-    for table in read_batches(index, remedy=delete(index)):
+    for table in read_batches(index, ["id"], delete(index)):
         seen: Counter[str] = Counter(table["id"].to_pylist())
         return min(seen, key=lambda id: seen[id] > 1)
     return "an id"
