@@ -28,7 +28,7 @@ from random_weights import write_checkpoint
 from safetensors.torch import load_file
 
 import plm_embed
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import write_json
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.keys import key

@@ -33,9 +33,8 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.engine import Engine
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import Model, find_model
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "data" / "proteins_20k.fasta.gz"

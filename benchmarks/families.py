@@ -36,13 +36,12 @@ from tokenizers import Tokenizer
 from tokenizers.trainers import BpeTrainer
 from torch import nn
 
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.kernels.devices import device_name
 from plm_embed.models import weights
-from plm_embed.models.encoder import kmers
 from plm_embed.models.engine import Engine
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
+from plm_embed.models.families import nt
+from plm_embed.models.registry import Model, find_model
 
 CPU = torch.device("cpu")
 BUDGETS = (512, 1024, 2048, 4096)
@@ -80,7 +79,7 @@ def write_tokenizer(model: Model, folder: Path) -> None:
     """
     path, rows = folder / model.tokenizer_file, model.family.encoder.rows
     if path.suffix == ".txt":
-        words = [*map("".join, product(kmers.BASES, repeat=kmers.K)), *kmers.SINGLE]
+        words = [*map("".join, product(nt.BASES, repeat=nt.K)), *nt.SINGLE]
         special = ["<unk>", "<pad>", "<mask>", "<cls>", "<eos>", "<bos>"][: rows - len(words)]
         path.write_text("\n".join([*special, *words]))
         return

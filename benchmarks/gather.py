@@ -62,25 +62,16 @@ GATHER = PROGRAM.format(
 )
 VECTORS = PROGRAM.format(
     imports="""
-from plm_embed.store.blocks import Memory, blocks, locate
-from plm_embed.jobs.bucket import load_bucket
 from plm_embed.io.files import atomic_path
-from plm_embed.master.gather import create_master
-from plm_embed.master.planned import make_plan
-from plm_embed.store.hdf5 import connect
-from plm_embed.store.rawio import VectorWriter""",
+from plm_embed.master.campaign import read_campaign
+from plm_embed.master.gather import create_master, write_vectors
+from plm_embed.store.hdf5 import connect""",
     step="""
-sequences, embedded, store, master, *_ = paths
-plan, memory, start = make_plan(sequences, embedded, store), Memory(), 0
-with atomic_path(master) as path, connect(path, "w") as file:
-    create_master(file, plan)
-    with VectorWriter(file) as writer:
-        for name in plan.names:
-            bucket = load_bucket(sequences, embedded, name)
-            for block in blocks(locate(bucket, store), memory):
-                writer.write("mean_l33", start + block.start, block.bits["mean_l33"])
-            start += len(bucket.keys)
-        writer.wait()""",
+campaign = read_campaign(*paths[:3])
+with atomic_path(paths[3]) as path, connect(path, "w") as file:
+    create_master(file, campaign)
+    for name in campaign.rows:
+        write_vectors(file, campaign.bucket(name), campaign)""",
 )
 
 

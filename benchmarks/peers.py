@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
-from plm_embed.inference.packing import Packer
+from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Prefetch
-from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, TOKENS
+from plm_embed.models.registry import Model
 from plm_embed.planning.costs import flops_per_token
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]
@@ -74,7 +74,7 @@ def engine(
 ) -> Engine:
     source = Source("fair-esm", "")
     shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
-    dropout = model.family.file == "fair-esm"
+    dropout = bool(model.url)
     manifest = Manifest(
         model.name, *shape, dropout, "", "", 0, source, attention_dim=model.attention_dim or None
     )
@@ -163,8 +163,6 @@ def hugging_face(  # noqa: PLR0917
     """
     from transformers import EsmConfig
 
-    from plm_embed.models.families.esm.layouts import common_names
-
     if package == "transformers":
         from transformers import EsmModel as Whole
     else:
@@ -187,7 +185,7 @@ def hugging_face(  # noqa: PLR0917
     )
     with device:
         whole = Whole(config, add_pooling_layer=False)
-    common = {name: common_names("hugging-face", "esm2", name) for name in whole.state_dict()}
+    common = {name: model.family.names.engine_names(name) for name in whole.state_dict()}
     state = {name: tensors[ours[0]] for name, ours in common.items() if {*ours} & {*tensors}}
     missing = whole.load_state_dict(state, strict=False).missing_keys
     unused = "inv_freq", "contact_head", "position_embeddings"
@@ -195,7 +193,7 @@ def hugging_face(  # noqa: PLR0917
     whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
-        from plm_embed.models.families.esm.tokens import VOCABULARY
+        from plm_embed.models.families.esm import VOCABULARY
 
         order = list(range(len(sequences)))
         if budget is not None:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from plm_embed.models.encoder.description import Learned
 from plm_embed.models.families.nt import MAX_TOKENS
-from plm_embed.models.model import Model
+from plm_embed.models.family import Learned
+from plm_embed.models.registry import Model
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.model import Model
+from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.registry import Model
 
 
 def write_checkpoint(path: Path, model: Model) -> Path:

@@ -1,8 +1,7 @@
 """Reading rows by id through `plm_embed.open`, against the chunk layout of 65,536 rows with lzf.
 
-    python benchmarks/read.py            # 200,000 rows python benchmarks/read.py --full     #
-    1,200,000 rows and 2,000,000 records; 6 GB of disk python benchmarks/read.py --ids 10000000  #
-    no vectors: only the look-up of ids in an index of so many records
+    python benchmarks/read.py            # 200,000 rows
+    python benchmarks/read.py --full     # 1,200,000 rows and 2,000,000 records; 6 GB of disk
 
 Both layouts hold the same float16 vectors of 1,280 numbers. Single rows and 10,000 rows at once, at
 random, in turns.
@@ -26,7 +25,6 @@ import pyarrow.parquet as pq
 
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.reading.ids import Identifiers
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 DIM = 1280
@@ -61,49 +59,14 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
             write_bits(dataset, start, block.view("<u2"))
             theirs[start : start + count] = block
         file.attrs["fingerprint"] = FINGERPRINT.to_json()
-    which = np.sort(random.integers(0, rows, records))
+    which = np.sort(np.concatenate([np.arange(rows), random.integers(0, rows, records - rows)]))
     columns = {
         "id": pa.array([f"ABC{number:08d}" for number in range(records)]),
+        "cache_key": pa.array(keys[which].astype(str)),
         "row": pa.array(which),
     }
     pq.write_table(pa.table(columns), master.with_suffix(".parquet"))
     return master, other
-
-
-def memory_mb(what: str) -> float:
-    """Of this process: VmHWM, its peak; RssAnon, what is not mapped from files."""
-    line = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what)
-    )
-    return int(line.split()[1]) * 1.024e-3
-
-
-def look_up(folder: Path, records: int) -> dict[str, object]:
-    """Seconds and memory to make the file of ids, to open it, and to find ids in it."""
-    index = folder / "master_esm2_embeddings.parquet"
-    schema = pa.schema([("id", pa.string()), ("row", pa.int64())])
-    with pq.ParquetWriter(index, schema) as writer:
-        for start in range(0, records, 1 << 20):
-            numbers = range(start, min(start + (1 << 20), records))
-            writer.write_batch(
-                pa.record_batch([[f"ABC{n:010d}" for n in numbers], list(numbers)], schema=schema)
-            )
-    before = memory_mb("RssAnon")
-    making = seconds(lambda: Identifiers(index).close())
-    peak = memory_mb("VmHWM")
-    began = time.perf_counter()
-    identifiers = Identifiers(index)
-    opening = time.perf_counter() - began
-    wanted = np.random.default_rng(2).integers(0, records, 1000).tolist()
-    times = [seconds(lambda n=n: identifiers.rows([f"ABC{n:010d}"])) for n in wanted]
-    if identifiers.rows([f"ABC{n:010d}" for n in wanted]).tolist() != wanted:
-        raise SystemExit("wrong rows")
-    return {
-        "records": records, "making_s": making, "making_peak_mb": peak, "opening_s": opening,
-        "one_id_ms": 1e3 * statistics.median(times), "index_mb": index.stat().st_size / 1e6,
-        "ids_file_mb": index.with_suffix(".ids.arrow").stat().st_size / 1e6,
-        "memory_held_mb": memory_mb("RssAnon") - before,
-    }  # fmt: skip
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -118,12 +81,7 @@ def main() -> None:
     )
     options.add_argument("--full", action="store_true")
     options.add_argument("--folder", type=Path, help="for the temporary files")
-    options.add_argument("--ids", type=int, help="only look up ids, in an index of so many records")
     given = options.parse_args()
-    if given.ids:
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            report(look_up(Path(folder), given.ids), f"ids_{given.ids}")
-        return
     rows, records = (1_200_000, 2_000_000) if given.full else (200_000, 330_000)
     random = np.random.default_rng(2)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -157,16 +115,13 @@ def main() -> None:
         "rows_10000_65536_lzf_s": statistics.median(theirs),
         "ratio_10000": statistics.median(theirs) / statistics.median(many),
     }
-    report(result, f"read_{rows}")
-
-
-def report(result: dict[str, object], name: str) -> None:
-    """Print and record a result."""
     result |= {"load": os.getloadavg()[0], "cores": os.cpu_count(), "machine": platform.platform()}
     for label, value in result.items():
         print(f"{label:24} {value:,.4g}" if isinstance(value, float) else f"{label:24} {value}")
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (RESULTS / f"read_{rows}.json").write_text(
+        json.dumps(result, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -83,11 +83,11 @@ def make(results: Path) -> None:
         "function": [f"segment {number % 11}" for number in range(RECORDS)],
     }
     pq.write_table(pa.table(columns), model / "master_esm2_embeddings.parquet")
-    gone = np.arange(RECORDS) % (RECORDS // SKIPPED) == 0
+    skipped = np.arange(RECORDS) % (RECORDS // SKIPPED) == 0
     fates = {
-        "status": np.where(gone, "skipped", "embedded"),
-        "reason": pa.array(np.where(gone, "unknown_residues", "")),
-        "detail": pa.array(np.where(gone, "J at 82", "")),
+        "status": np.where(skipped, "skipped", "embedded"),
+        "reason": pa.array(np.where(skipped, "unknown_residues", "")),
+        "detail": pa.array(np.where(skipped, "J at 82", "")),
         "key": columns["cache_key"],
     }
     records = {name: columns[name] for name in ("id", "source", "number")} | fates

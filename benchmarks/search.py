@@ -1,5 +1,4 @@
-"""Nearest neighbors against NumPy's brute force and a flat index of FAISS, and the approximate
-index.
+"""Nearest neighbors against NumPy's brute force and a flat index of FAISS.
 
     PYTHONPATH=workflow/src python benchmarks/search.py --rows 100000 --output FILE.json
 
@@ -29,15 +28,14 @@ import pyarrow.parquet as pq
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
-from plm_embed.reading.search.approximate import build
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
-DIM, QUERIES, TOP = 1280, 100, 10
+DIM, QUERIES, TOP, THREADS = 1280, 100, 10, 2
 FINGERPRINT = Fingerprint(
     "esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x"
 )
-WAYS = ("plm-embed", "numpy", "faiss flat", "plm-embed index")
+WAYS = ("plm-embed", "numpy", "faiss flat")
 
 
 def write_master(path: Path, rows: int) -> None:
@@ -79,9 +77,9 @@ def one(way: str, path: Path) -> dict[str, object]:
     queries = np.load(path.with_suffix(".npy"))
     with plm_embed.open(path) as embeddings:
         began, of_processors = time.perf_counter(), time.process_time()
-        if way.startswith("plm-embed"):
+        if way == "plm-embed":
             loaded = began
-            found = embeddings.nearest(vectors=queries, k=TOP, index=way.endswith("index"))
+            found = embeddings.nearest(vectors=queries, k=TOP, threads=THREADS)
             rows = found["row"].to_numpy().reshape(QUERIES, TOP)
         else:
             everything = embeddings.to_numpy().astype(np.float32)
@@ -129,7 +127,6 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--exact", action="store_true", help="without the index")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--master", type=Path, help=argparse.SUPPRESS)
@@ -140,24 +137,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "master_esm2_embeddings.h5")
         write_master(path, given.rows)
-        ways, index = WAYS[:-1], {}
-        if not given.exact:
-            began = time.perf_counter()
-            note = build(path)
-            index = {
-                "building_s": time.perf_counter() - began, "recall": note.recall,
-                "probed": note.probed, "cells": note.cells, "mb": note.bytes / 1e6,
-            }  # fmt: skip
-            ways = WAYS
-        runs: dict[str, list[dict[str, object]]] = {way: [] for way in ways}
+        runs: dict[str, list[dict[str, object]]] = {way: [] for way in WAYS}
         for _ in range(given.runs):
-            for way in ways:
+            for way in WAYS:
                 command = [sys.executable, __file__, "--way", way, "--master", str(path)]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 runs[way].append(json.loads(done.stdout))
     true = np.array(runs["numpy"][0]["rows"])
     result: dict[str, object] = {
-        "rows": given.rows, "runs": given.runs, "load": os.getloadavg()[0], "index": index,
+        "rows": given.rows, "runs": given.runs, "load": os.getloadavg()[0], "threads": THREADS,
     }  # fmt: skip
     for way, found in runs.items():
         same = [

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from random_weights import write_checkpoint
 
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
 

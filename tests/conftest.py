@@ -76,7 +76,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The weights folder of the model that the demo ships."""
-    from plm_embed.inference.prepare_weights import prepare
+    from plm_embed.inference.weights import prepare
     from plm_embed.models.registry import MODELS
     from support import checkpoints
 

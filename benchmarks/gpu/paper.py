@@ -7,7 +7,7 @@ import numpy as np
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 
 SECONDS = 15.0

@@ -36,7 +36,7 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     sys.path.append(str(Path(__file__).parents[1]))
     from peers import RandomTensors
 
-    from plm_embed.inference.prepare_weights import seal
+    from plm_embed.inference.weights import seal
     from plm_embed.io.files import sha256_file
     from plm_embed.models import weights
     from plm_embed.models.manifest import TENSORS, Manifest, Source
@@ -48,8 +48,8 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     weights.write(path, {name: tensors[name].cpu() for name in tensors})
     shape = known.architecture, known.layers, known.dim, known.heads, known.max_residues
     manifest = Manifest(
-        known.name, *shape, known.family.file == "fair-esm", known.license, sha256_file(path),
-        path.stat().st_size, Source(known.family.file, ""),
+        known.name, *shape, bool(known.url), known.license, sha256_file(path),
+        path.stat().st_size, Source("fair-esm" if known.url else "tensors", ""),
         attention_dim=known.attention_dim or None,
     )  # fmt: skip
     seal(path.parent, manifest)

@@ -12,16 +12,15 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
+from plm_embed.inference.batches import token_budget
 from plm_embed.inference.pipeline import Inference, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
-from plm_embed.inference.room import token_budget
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
-from plm_embed.models.families.esm.family import ESM1B, ESM2
-from plm_embed.models.model import Model
+from plm_embed.models.families.esm import ESM1B, ESM2
 from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.hdf5 import encode
 from support.checkpoints import mean_of
 

@@ -12,11 +12,10 @@ from cuda_models import CUDA, half_types
 from plm_embed.inference.pooling import pool_packed
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
+from plm_embed.models.checkpoints import read
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
-from plm_embed.models.sources.checkpoints import read
-from plm_embed.models.sources.source_files import layout_of
 from support.families import TINY, golden, relative, source
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +32,7 @@ def engine_of(name: str, dtype: str) -> Engine:
         model.name, model.architecture, *shape, False, "", "", 0, Source("tensors", ""),
         attention_dim=model.attention_dim or None,
     )  # fmt: skip
-    tensors = read(path, layout_of(path, model), model).tensors
+    tensors = read(path, model).tensors
     return Engine(manifest, tensors, CUDA, dtype)  # type: ignore[arg-type]
 
 

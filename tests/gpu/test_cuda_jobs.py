@@ -14,15 +14,14 @@ import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
-from plm_embed.inference import prepare_weights as preparation
+from plm_embed.inference import weights as preparation
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.checkpoints import mean_of

@@ -50,7 +50,7 @@ ON_CPU = ("embed:device=cpu", "embed:flush_minutes='0.01'")
 
 
 def pytest_report_header() -> str:
-    """Which PBS the campaigns go through, so that nobody takes one for the other."""
+    """Name the PBS of the campaigns, so that nobody takes one for the other."""
     if REAL is None and os.environ.get("PBS_TEST_REAL"):
         pytest.exit("PBS_TEST_REAL is set, and there is no qsub on PATH", returncode=1)
     return (

@@ -65,7 +65,7 @@ def command(*words: str | Path) -> Callable[[], None]:
 
 
 class Node:
-    """What the first node starts for another one, as a process that is forked here."""
+    """Processes that the first node starts on another one, forked here."""
 
     def __init__(self, words: list[str]) -> None:
         name, arguments = words[1], shlex.split(words[-1])
@@ -160,7 +160,7 @@ class Job:
                 os.killpg(group, number)
 
     def kill(self, kind: str, dice: random.Random) -> bool:
-        """Whether there was something to kill."""
+        """Return whether there was something to kill."""
         if kind == "walltime":
             self.signal(signal.SIGTERM)
             time.sleep(dice.uniform(0, 0.5))

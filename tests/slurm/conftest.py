@@ -81,5 +81,5 @@ def embedding(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Callab
 
 @pytest.fixture
 def campaign(embedding: Callable[..., Campaign]) -> Campaign:
-    """That of one job."""
+    """Return the campaign of one job."""
     return embedding()

@@ -24,7 +24,7 @@ class ClusterError(Exception):
 
 
 class Daemons:
-    """What of a cluster runs, and what that needs to know."""
+    """Running daemons of a cluster, and their environment."""
 
     def __init__(self) -> None:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}

@@ -69,6 +69,10 @@ class Disk:
             (self.folder / "lost+found").rmdir()
 
     def _unmount(self) -> None:
+        with contextlib.suppress(KeyError, StopIteration):  # no controller runs
+            # one that was started again has a mount of its own
+            inside = (*self._cluster.inside("slurmctld"), "--pid")
+            _succeeds([*inside, "umount", str(self.folder)])
         for enter in reversed(self._there):
             command = [*enter, "umount", str(self.folder)]
             unmounted = functools.partial(_succeeds, command)

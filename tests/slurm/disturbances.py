@@ -1,5 +1,5 @@
-"""What can happen to a campaign on a cluster: each function lets one thing happen and says what it
-was, in words.
+"""Disturbances of a campaign on a cluster: each function causes one and returns what it was, in
+words.
 
 It raises NotYetError when there is nothing to hit; then it is tried again a little later.
 """
@@ -22,7 +22,7 @@ from slurm_campaign import Campaign
 
 
 class NotYetError(Exception):
-    """What is to be hit is not there at the moment."""
+    """There is nothing to hit at the moment."""
 
 
 class Scene:

@@ -60,7 +60,7 @@ class Neighbor(Campaign):
 
 @dataclass
 class Result:
-    """What became of a campaign. ends: exit status and seconds of each call; wrong: what differs;
+    """Outcome of a campaign. ends: exit status and seconds of each call; wrong: what differs;
     left: behind.
     """
 
@@ -86,7 +86,7 @@ class Result:
 
 
 def contents(campaign: Campaign) -> dict[str, object]:
-    """What users read: the master, but for the commit, and digests of the tables."""
+    """Return what users read: the master, but for the commit, and digests of the tables."""
     results = campaign.folder / "results"
     found = campaign.master()
     for name in (f"{MODEL}/master_esm2_embeddings.parquet", f"{MODEL}/records.parquet"):
@@ -172,8 +172,8 @@ class Run:
                     self.tell(f"not {each[1]}: {str(error).splitlines()[-1]}")
 
     def _repeat(self, number: int) -> bool:
-        """Whether a campaign has succeeded; one that ended otherwise is started again, as its user
-        would.
+        """Return whether a campaign has succeeded; one that ended otherwise is started again, as
+        its user would.
         """
         campaign, process = self.scene.campaigns[number], self.scene.processes[number]
         code = process.poll()

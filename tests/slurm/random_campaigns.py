@@ -154,9 +154,6 @@ def main() -> int:
         cluster = leave.enter_context(Cluster())
         temporary = Path(leave.enter_context(tempfile.TemporaryDirectory(prefix="plm-campaigns-")))
         folder = options.keep or temporary
-        for partition, minutes in (("gpu", 30), ("cpu", 60)):
-            # short enough for retries to run into it
-            cluster.run("scontrol", "update", f"partitionname={partition}", f"MaxTime={minutes}")
         undisturbed = Campaign(
             folder / "undisturbed", cluster, sequences=SEQUENCES, lengths=LENGTHS
         )

@@ -155,8 +155,8 @@ class Campaign(SnakemakeRun):
         return [line.split("|") for line in lines if line.endswith(tuple(runs))]
 
     def master(self) -> dict[str, object]:
-        """What the master holds and says, but for the commit: this clone may have moved on between
-        two campaigns.
+        """Return data and attributes of the master, but the commit: this clone may have moved on
+        between two campaigns.
 
         Nor the digest of what it says, in which the commit is.
         """

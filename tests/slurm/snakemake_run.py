@@ -191,5 +191,5 @@ class SnakemakeRun:
             self.cluster.wait_for("no jobs", lambda: not self.cluster.jobs())
 
     def words(self) -> str:
-        """What the user has seen so far."""
+        """Return all that the user has seen so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -1,6 +1,4 @@
-"""What `random_campaigns.py` lets happen, at a chosen instant: where nothing but to wait, or to
-repeat, is asked for.
-"""
+"""Disturbances of `random_campaigns.py` at a chosen instant."""
 
 from random import Random
 

@@ -24,7 +24,7 @@ import plm_embed
 
 
 def awaits_sigterm(process: int) -> bool:
-    """Whether a process has a handler of its own for SIGTERM."""
+    """Return whether a process has a handler of its own for SIGTERM."""
     caught = re.search(
         r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE
     )
@@ -32,7 +32,7 @@ def awaits_sigterm(process: int) -> bool:
 
 
 def share_of_a_core(processes: list[int]) -> float:
-    """What this machine has given to processes since the first of them started; at most 1."""
+    """Return the share of a core that processes had since the first started; at most 1."""
     computed, began = 0.0, time.time()
     for process in map(psutil.Process, processes):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -101,7 +101,7 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
 def test_two_minutes_between_sigterm_and_the_end(
     embedding: Callable[..., Campaign], undisturbed: Campaign
 ) -> None:
-    """What was computed by then is published, although no part was due for minutes, and no worker
+    """Vectors computed by then are published, although no part was due for minutes, and no worker
     is started again.
     """
     campaign = embedding(flush_minutes=10)

@@ -1,4 +1,4 @@
-"""What a second attempt asks for, and what can never run."""
+"""Requests of second attempts, and jobs that can never run."""
 
 from collections.abc import Callable
 

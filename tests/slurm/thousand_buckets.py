@@ -28,7 +28,7 @@ SETTLED = 30.0
 
 
 def plan_seconds(campaign: Campaign) -> float:
-    """Of `snakemake --profile slurm -n`, once the sequences are split."""
+    """Measure `snakemake --profile slurm -n`, once the sequences are split."""
     began = time.monotonic()
     subprocess.run(
         campaign.command(MASTER, "-n", "--quiet"),

@@ -17,21 +17,18 @@ from safetensors.torch import save_file
 
 from plm_embed.inference.pooling import pool
 from plm_embed.io.files import sha256_file
-from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
-from plm_embed.models.families.esm.tokens import MASK, ROWS
+from plm_embed.models import checkpoints
+from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
 from plm_embed.models.manifest import MANIFEST, SELF_TEST, read_manifest, write_manifest
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS
-from plm_embed.models.sources import checkpoints
-from plm_embed.models.sources.source_files import layout_of
+from plm_embed.models.registry import MODELS, Model
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
 
-TINY_ESM2 = Model("esm2_t2_tiny", ESM2, layers=2, dim=32, heads=4)
-TINY_ESM1B = Model("esm1b_t2_tiny", ESM1B, layers=2, dim=32, heads=4)
-TINY_ESM1V = Model("esm1v_t2_tiny", ESM1V, layers=2, dim=32, heads=4)
+TINY_ESM2 = Model("esm2_t2_tiny", ESM2, layers=2, dim=32, heads=4, license="MIT")
+TINY_ESM1B = replace(TINY_ESM2, name="esm1b_t2_tiny", family=ESM1B)
+TINY_ESM1V = replace(TINY_ESM2, name="esm1v_t2_tiny", family=ESM1V)
 
 _HUGGING_FACE = {
     "self_attn.q_proj": "attention.self.query",
@@ -205,7 +202,7 @@ def spoil_golden(folder: Path) -> None:
 
 def read(source: Path, model: Model) -> checkpoints.Checkpoint:
     """A checkpoint as this package reads it."""
-    return checkpoints.read(source, layout_of(source, model), model)
+    return checkpoints.read(source, model)
 
 
 def edit_json(path: Path, **values: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.models import registry
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from support.tiny_models import TINY
 
 SHIPPED = Path(__file__).parents[1] / "data" / "golden_families"

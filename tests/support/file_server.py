@@ -1,73 +1,55 @@
-"""A server of one file on this machine that can be made to misbehave in the ways servers do."""
+"""A server of files on this machine, as the hub answers and as any web server does."""
 
-import re
+import hashlib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import numpy as np
 import pytest
 
-from plm_embed.io.download import BLOCK
-
-CONTENT = np.random.default_rng(1).bytes(20 * BLOCK)
+REPOSITORY = "authors/model"
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves `content` at every path but /absent.pt, or `files`; the other attributes make it
-    misbehave.
-    """
+    """Serves `files` by their names: at /NAME, and at the addresses of the hub for REPOSITORY."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.content = CONTENT
-        self.files: dict[str, bytes] = {}  # by name, in place of `content`; no others
-        self.etag: str | None = '"v1"'
-        self.ranges = True
-        self.length = True
-        self.announced = ""  # in place of the length
-        self.claims = 0  # bytes announced beyond the true length
-        self.cuts: list[int] = []  # drop the next connections after so many bytes
-        self.asked: list[str] = []  # the Range of each request
+        self.files: dict[str, bytes] = {}
+        self.sent: list[str] = []  # the names of the files that were sent
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/esm2.pt"
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
 
 
 class Handler(BaseHTTPRequestHandler):
     server: FileServer
     protocol_version = "HTTP/1.1"
 
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
     def do_GET(self) -> None:
-        served = self.server
-        wanted = self.headers.get("Range", "")
-        served.asked.append(wanted)
-        content = served.files.get(self.path[1:], served.content)
-        if self.path == "/absent.pt" or (served.files and self.path[1:] not in served.files):
-            self.send_error(404)
-            return
-        start = 0
-        if wanted and served.ranges and self.headers.get("If-Range") == served.etag:
-            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
-            if start >= len(content):
-                self.send_error(416)
-                return
-        body = content[start:]
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        if served.length:
-            self.send_header("Content-Length", served.announced or str(len(body) + served.claims))
-        if served.etag:
-            self.send_header("ETag", served.etag)
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        name = self.path.rpartition("/")[2].partition("?")[0]
+        content = self.server.files.get(name)
+        self.send_response(404 if content is None else 200)
+        self.send_header("X-Repo-Commit", "0" * 40)
+        if content is None:
+            self.send_header("X-Error-Code", "EntryNotFound")
+            content = b""
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
         self.send_header("Connection", "close")
         self.end_headers()
-        if served.cuts:
-            body = body[: served.cuts.pop(0)]
-        self.wfile.write(body)
+        if body:
+            self.server.sent.append(name)
+            self.wfile.write(content)
         self.close_connection = True
 
     def log_message(self, format: str, *arguments: object) -> None:

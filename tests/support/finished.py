@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.jobs.heartbeat import WorkerBeat, heartbeat_path, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
-from plm_embed.master.foreign.adopt import Adopted, adopt
-from plm_embed.master.foreign.files import Files
+from plm_embed.master.adopt import Adopted, adopt
+from plm_embed.master.foreign import Files
 from plm_embed.sequences.settings import Table
 
 RANDOM = np.random.default_rng(3)

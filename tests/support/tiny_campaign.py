@@ -20,7 +20,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -33,7 +35,6 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
 from support.checkpoints import random_state, write_fair_esm
 from support.jobs import ForkedWorkers
-from support.tiny_results import digest
 from support.tiny_steps import BUCKETS, INPUTS, MODEL, OUTPUTS, VECTORS, commands
 
 FORK = multiprocessing.get_context("fork")
@@ -168,39 +169,15 @@ def write_config(folder: Path) -> None:
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config))
 
 
-def make_stages(root: Path, seed: int = 1) -> Path:
-    """Run a campaign and copy it after each step to `root`/{stage}, where the step that is named
-    comes next.
-
-    start: only inputs and checkpoint; half: embed was killed when one bucket was done and parts of
-    another were written; read: all done.
-    """
-    _begin(root / "start", seed)
-
-    def go_on(before: str, stage: str, *steps: str) -> Path:
-        shutil.copytree(root / before, root / stage)
-        for step in steps:
-            _succeed(root / stage, run_step(root / stage, step))
-        return root / stage
-
-    go_on("start", "deduplicate", "weights")
-    go_on("deduplicate", "embed", "deduplicate")
-    go_on("embed", "gather", "embed")
-    _half_embedded(go_on("gather", "half"))
-    go_on("gather", "validate", "gather")
-    finished = go_on("validate", "read", "validate", "report")
-    _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
-    return root
-
-
 def make_gathered(folder: Path) -> None:
     """Such a campaign up to its master."""
-    _begin(folder, 1)
+    begin(folder, 1)
     for step in ("weights", "deduplicate", "embed", "gather"):
         _succeed(folder, run_step(folder, step))
 
 
-def _begin(folder: Path, seed: int) -> None:
+def begin(folder: Path, seed: int) -> None:
+    """Make inputs, checkpoint and configuration."""
     load_package()
     make_inputs(folder, seed)
     write_config(folder)
@@ -214,8 +191,8 @@ def _succeed(folder: Path, outcome: tuple[int, str]) -> None:
         raise RuntimeError(f"{folder}: exit status {status}\n{words}")
 
 
-def _half_embedded(folder: Path) -> None:
-    """As if embed had been killed: one record of three, half of the parts."""
+def half_embedded(folder: Path) -> None:
+    """Leave a campaign as if embed had been killed: one record of three, half of the parts."""
     for name in BUCKETS[1:]:
         (folder / VECTORS / "embedded" / f"{name}.json").unlink()
     for part in sorted((folder / VECTORS / "store").glob("*/parts/*.h5"))[::2]:
@@ -241,3 +218,9 @@ def _read_as_users_do(folder: Path) -> dict[str, str]:
         found["lengths"] = digest(embeddings.lengths)
         found["to_pandas"] = hashlib.sha256(embeddings.to_pandas().to_csv().encode()).hexdigest()
     return found
+
+
+def digest(values: Any) -> str:
+    """Of an array: its numbers, dtype and shape."""
+    head = f"{values.dtype} {values.shape} ".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(values).tobytes()).hexdigest()

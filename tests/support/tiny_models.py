@@ -3,28 +3,35 @@
 from dataclasses import replace
 
 from plm_embed.models import registry
-from plm_embed.models.encoder.description import Learned
-from plm_embed.models.families.dnabert import DNABERT
-from plm_embed.models.families.esmc import ESMC
-from plm_embed.models.families.nt import NT_V1, NT_V2
-from plm_embed.models.families.protbert import PROTBERT
-from plm_embed.models.families.t5 import ANKH, PROSTT5, PROSTT5_3DI, PROTT5
-from plm_embed.models.model import Model
+from plm_embed.models.family import Family, Learned
+from plm_embed.models.registry import MODELS, Model
+
+
+def tiny(name: str, like: str, family: Family | None = None, **sizes: int) -> Model:
+    """A model of the family of a published one, which is published nowhere."""
+    model = replace(MODELS[like], name=name, hub="", files=(), sharded=False, sha256=(), aliases=())
+    shape = {"layers": 3, "dim": 32, "heads": 2, "attention_dim": 0, "ffn_dim": 0} | sizes
+    return replace(model, family=family or model.family, **shape)  # type: ignore[arg-type]
+
 
 # ProtBERT's tiny model has a shorter table of positions than the published ones, DNABERT's fewer
 # tokens
-_SHORT = replace(PROTBERT, encoder=replace(PROTBERT.encoder, positions=Learned(2200)))
-_FEW = replace(DNABERT, encoder=replace(DNABERT.encoder, rows=256))
+_BERT, _DNABERT = MODELS["prot_bert"].family, MODELS["DNABERT-S"].family
+_SHORT = replace(_BERT, encoder=replace(_BERT.encoder, positions=Learned(2200)))
+_FEW = replace(_DNABERT, encoder=replace(_DNABERT.encoder, rows=256))
+_T5 = {"attention_dim": 48, "ffn_dim": 96}
+_NT = {"dim": 16, "ffn_dim": 32}
 TINY = {
-    "esmc": Model("esmc_tiny", ESMC, 3, 32, 2, ffn_dim=256),
-    "prott5": Model("prott5_tiny", PROTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
-    "prostt5": Model("prostt5_tiny", PROSTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
-    "prostt5_3di": Model("prostt5_3di_tiny", PROSTT5_3DI, 3, 32, 2, attention_dim=48, ffn_dim=96),
-    "ankh": Model("ankh_tiny", ANKH, 3, 32, 2, ffn_dim=96),
-    "protbert": Model("protbert_tiny", _SHORT, 3, 32, 2, ffn_dim=64),
-    "dnabert": Model("dnabert_tiny", _FEW, 3, 48, 12, ffn_dim=96),
-    "nt_v1": Model("nt_v1_tiny", NT_V1, 3, 16, 2, ffn_dim=32),
-    "nt_v2": Model("nt_v2_tiny", NT_V2, 3, 16, 2, ffn_dim=32),
+    "esmc": tiny("esmc_tiny", "esmc_300m", ffn_dim=256),
+    "prott5": tiny("prott5_tiny", "prot_t5_xl_uniref50", **_T5),
+    "prostt5": tiny("prostt5_tiny", "ProstT5", **_T5),
+    "prostt5_3di": tiny("prostt5_3di_tiny", "ProstT5-3Di", **_T5),
+    "ankh": tiny("ankh_tiny", "ankh-base", ffn_dim=96),
+    "protbert": tiny("protbert_tiny", "prot_bert", _SHORT, ffn_dim=64),
+    "amplify": tiny("amplify_tiny", "AMPLIFY_120M", ffn_dim=88),
+    "dnabert": tiny("dnabert_tiny", "DNABERT-S", _FEW, dim=48, heads=12, ffn_dim=96),
+    "nt_v1": tiny("nt_v1_tiny", "nucleotide-transformer-500m-1000g", **_NT),
+    "nt_v2": tiny("nt_v2_tiny", "nucleotide-transformer-v2-50m-multi-species", **_NT),
 }
 
 

@@ -17,7 +17,7 @@ INPUTS = tuple(
 
 STEPS = ("weights", "deduplicate", "embed", "gather", "validate", "report")
 OUTPUTS = {
-    "weights": [f"{VECTORS}/weights.json"],
+    "weights": [f"{VECTORS}/weights.json", WEIGHTS],  # which a job makes by the record, too
     "deduplicate": [
         f"results/sequences/{name}"
         for name in ("records.parquet", "summary.json", "buckets", "members")
@@ -63,11 +63,3 @@ def embed_command(bucket: str) -> list[str]:
     speed = ["--device", "cpu", "--scratch", "", "--flush-minutes", "0.00001"]
     file = f"results/sequences/buckets/{bucket}.parquet"
     return ["embed", file, *places, *speed, "--toks-per-batch", "256"]
-
-
-def steps_from(step: str) -> list[str]:
-    """The rules that Snakemake runs when this one has to be run, but for the report: it and those
-    that need it.
-    """
-    later = list(STEPS[STEPS.index(step) : -1])
-    return ["weights", *STEPS[STEPS.index("embed") : -1]] if step == "weights" else later

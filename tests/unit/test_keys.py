@@ -19,8 +19,6 @@ from plm_embed.keys import (
     key_array,
     key_words,
 )
-from plm_embed.sequences.settings import Reading
-from plm_embed.setting import settings as settings_of
 from support.buckets import bucket_of
 
 ALIKE = st.lists(st.sampled_from(["a" * 8, "b" * 8, "a" * 7 + "b"]), min_size=8, max_size=8).map(
@@ -85,11 +83,6 @@ def test_buckets_are_contiguous_ordered_complete_and_equal_for_every_number() ->
         for number in (0, count // 2, count - 1):
             first, last = bounds[number], bounds[number + 1] - 1
             assert bucket_of(f"{first:016x}", count) == bucket_of(f"{last:016x}", count) == number
-
-
-def test_the_setting_and_the_keys_agree_on_the_most_buckets() -> None:
-    (setting,) = settings_of(Reading, ["buckets"])
-    assert setting.most == MAX_BUCKETS
 
 
 @settings(deadline=None)

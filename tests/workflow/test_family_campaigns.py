@@ -6,17 +6,16 @@ import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
-from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.language_model import LanguageModel, machine
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import read_record
-from plm_embed.models.model import Model
-from plm_embed.reading.exports.export import export
+from plm_embed.models.registry import Model
+from plm_embed.reading.exports import export
 from support import tiny_campaign, tiny_steps
 from support.families import TINY, add_model, source, write_dnabert_s
 
@@ -63,7 +62,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
         vector, special = (embeddings.get(["p0"], name)[0] for name in pooled)
         assert not np.array_equal(vector, special)
         matrix, spans = embeddings.per_token("p0")
-        key = embeddings.keys[embeddings._index.rows(["p0"])[0]].decode()
+        key = embeddings.nearest(["p0"], k=1)["cache_key"][0].as_py()
         with pytest.raises(PlmEmbedError, match=r"use per_token\(id\)"):
             embeddings.get(["p0"], "per_token_l3")
         with pytest.raises(PlmEmbedError, match="has no per-residue representation"):
@@ -73,7 +72,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
     check_exports(folder / "master_dnabert_embeddings.h5", matrix, spans)
     records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)
-    with LanguageModel(tmp_path / f"resources/weights/{model.name}", threads=1) as loaded:
+    with LanguageModel(tmp_path / f"resources/weights/{model.name}", machine(threads=1)) as loaded:
         first = next(named_sequences(tmp_path / tiny_steps.INPUTS[0], loaded.policy))
         windows = LongSequences("window", 200, 20)
         again = loaded.embed([first.sequence], pooling="mean_special", long_sequences=windows)
@@ -91,10 +90,6 @@ def check_exports(master: Path, matrix: np.ndarray, spans: np.ndarray) -> None:
         export(master, "uniprot-h5", output, name)
         with h5py.File(output) as file:
             assert np.array_equal(file["p0"], wanted)
-    export(master, "pt", master.with_name("pt"))
-    record = torch.load(master.parent / "pt" / "p0.pt", weights_only=True)
-    assert np.array_equal(record["representations"][3], matrix.astype(np.float32))
-    assert np.array_equal(record["spans"], spans)
 
 
 def run_campaign(
@@ -120,7 +115,7 @@ def check_campaign(tmp_path: Path, model: Model, printed: str) -> None:
     assert f"license of the weights: {model.license}" in printed  # by summary, the last of all
     report = (tmp_path / "results" / model.name / "report.html").read_text()
     assert model.license in report
-    assert model.family.papers[0][:20] in report
+    assert model.papers[0][:20] in report
     assert "the published formulas in float64" in report
     record = read_record(tmp_path / "results" / model.name)
     assert record is not None

@@ -15,7 +15,7 @@ import torch
 
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.weights import write
-from plm_embed.reading.exports.export import Format
+from plm_embed.reading.exports import Format
 from support.buckets import write_bucket
 from support.campaigns import gathered_campaign
 

@@ -22,7 +22,7 @@ from support.campaigns import Campaign, gathered_campaign
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
 READING = ("numpy", "h5py", "pyarrow")
-EXTRAS = ("torch", "requests", "safetensors", "fair-esm", "jinja2", "snakemake", "pandas")
+EXTRAS = ("torch", "huggingface_hub", "safetensors", "fair-esm", "jinja2", "snakemake", "pandas")
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -31,7 +31,7 @@ import plm_embed
 
 assert not {"numpy", "h5py", "pyarrow"} & set(sys.modules), "importing is to be cheap"
 with plm_embed.open(sys.argv[1]) as embeddings:
-    assert "plm_embed/reading" in sys.modules["plm_embed.reading.master"].__file__
+    assert "plm_embed/reading" in sys.modules["plm_embed.reading.open"].__file__
     assert len(embeddings.rows([0, 1])) == 2
     ids = list(embeddings.ids)[:3]
     assert embeddings.get(ids).shape == (3, embeddings.dim)
@@ -39,7 +39,7 @@ with plm_embed.open(sys.argv[1]) as embeddings:
     try:
         embeddings.get(["nobody"])
     except KeyError as error:
-        assert isinstance(error, plm_embed.UnknownIdError) and error.path == embeddings.path
+        assert isinstance(error, plm_embed.errors.UnknownIdError) and error.path == embeddings.path
         print(error)
     for method in (embeddings.to_torch, embeddings.to_pandas):
         try:
@@ -48,10 +48,10 @@ with plm_embed.open(sys.argv[1]) as embeddings:
             print(error)
 try:
     plm_embed.open("absent.h5")
-except plm_embed.StoreError as error:
+except plm_embed.errors.StoreError as error:
     print(error.path)
 
-from plm_embed.reading.exports.export import export
+from plm_embed.reading.exports import export
 
 export(Path(sys.argv[1]), "npy", Path("vectors.npy"))
 """
@@ -242,7 +242,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(
 ) -> None:
     for module, extra, *command in (
         ("torch", "embed", "export", campaign.master, "tensors", "--to", "pt"),
-        ("requests", "embed", "weights", "--model", "esm2_8m", "--output", "weights"),
+        ("huggingface_hub", "embed", "weights", "--model", "esmc_300m", "--output", "weights"),
         ("jinja2", "report", "report", campaign.results),
     ):
         done = run(tmp_path, commands, *command)

@@ -34,7 +34,7 @@ site's users.
 
 
 def pytest_report_header() -> str:
-    """Which PBS the workflows go through, so that nobody takes one for the other."""
+    """Name the PBS of the workflows, so that nobody takes one for the other."""
     if REAL is None and os.environ.get("PBS_TEST_REAL"):
         pytest.exit("PBS_TEST_REAL is set, and there is no qsub on PATH", returncode=1)
     return (

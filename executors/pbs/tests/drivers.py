@@ -102,5 +102,5 @@ class Looker:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[tuple[str, ...]], Answer]) -> None:
-    """What the stand-in cannot be made to say."""
+    """Give answers that the stand-in can't be made to give."""
     monkeypatch.setattr(Pbs, "call", lambda _self, *words: answer(words))

@@ -87,7 +87,7 @@ class Site:
         return sorted(path.name for path in (self.folder / "out").glob("*.txt"))
 
     def left(self) -> list[Path]:
-        """What would hold up the next run: locks, and entries in the ledger."""
+        """Return locks and entries in the ledger, which would hold up the next run."""
         own = self.folder / ".snakemake"
         return [path for name in ("locks", "auxiliary/pbs") for path in (own / name).glob("*")]
 

@@ -1,4 +1,4 @@
-"""What the plugin makes of the answers of a real OpenPBS: one table of cases for each question."""
+"""Answers of a real OpenPBS as the plugin reads them: one table of cases for each question."""
 
 import re
 

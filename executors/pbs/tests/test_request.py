@@ -28,7 +28,7 @@ HOUR = 3600
 
 @dataclass
 class Job:
-    """As much of Snakemake's job as names and sizes are made of."""
+    """Parts of Snakemake's job that names and sizes are made of."""
 
     name: str = "train"
     wildcards: dict[str, str] = field(default_factory=lambda: {"part": "0003"})
@@ -189,9 +189,7 @@ def test_polaris_takes_what_its_classes_take(queue: str, nodes: int, hours: int)
     assert f"select={nodes}:system=polaris" in words("polaris", needs)
 
 
-def test_the_account_may_come_from_the_variable_that_the_site_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_account_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBS_ACCOUNT", "mine")
     assert "-A mine" in words("polaris", replace(POLARIS, account=None))
     assert "-A proj" in words("polaris", POLARIS)
@@ -226,11 +224,9 @@ def test_the_mask_of_files_is_read_and_never_changed(monkeypatch: pytest.MonkeyP
         raise AssertionError(f"umask {mask:o}")
 
     before = os.umask(0o027)
-    request._umask.cache_clear()
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "umask", changed)
             assert "umask=027" in words("generic", NEEDS)
     finally:
         os.umask(before)
-        request._umask.cache_clear()

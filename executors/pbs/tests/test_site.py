@@ -7,20 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_interface_common.exceptions import WorkflowError
 
-from snakemake_executor_plugin_pbs import site as module
 from snakemake_executor_plugin_pbs.recognize import chosen_site, this_site
-from snakemake_executor_plugin_pbs.site import clock, load_site
+from snakemake_executor_plugin_pbs.site import clock, load_site, seconds
 
 
 def test_numbers_of_polaris() -> None:
     queues = load_site("polaris").queues
     assert [name for name, queue in queues.items() if queue.rerunnable] == ["preemptable"]
-    assert [(entry.nodes, entry.walltime[1] // 3600) for entry in queues["prod"].ranges] == [
-        ((10, 24), 3),
-        ((25, 99), 6),
-        ((100, 496), 24),
+    assert [(entry.nodes, entry.walltime[1]) for entry in queues["prod"].ranges] == [
+        ((10, 24), "3:00:00"),
+        ((25, 99), "6:00:00"),
+        ((100, 496), "24:00:00"),
     ]
-    assert {entry.walltime[0] for queue in queues.values() for entry in queue.ranges} == {300}
+    assert {entry.walltime[0] for queue in queues.values() for entry in queue.ranges} == {"0:05:00"}
 
 
 RANGES = "{ranges: [{nodes: [1, 2], walltime: [0:05:00, 1:00:00]}]}"
@@ -30,10 +29,11 @@ RANGES = "{ranges: [{nodes: [1, 2], walltime: [0:05:00, 1:00:00]}]}"
     ("text", "words"),
     [
         ("base: nosuch\n", "not known. Shipped: generic, polaris"),
-        ("base: generic\nqueue: x\n", "'queue' was unexpected"),
-        (f"base: polaris\nqueues: {{prod: {RANGES}}}\n", "queues.prod.ranges.0.walltime"),
-        ("description: x\n", "'request' is a required property"),
-        ("base: generic\naccount: {flag: -B}\n", "account.flag"),
+        ("base: generic\nqueue: x\n", "unknown field `queue`"),
+        (f"base: polaris\nqueues: {{prod: {RANGES}}}\n", "ranges[0].walltime"),
+        ("description: x\n", "missing required field `parts`"),
+        ("base: polaris\nqueues: {prod: {max_jobs: 0}}\n", "max_jobs"),
+        ("base: generic\nqueues: {prod: 3}\n", "queues"),
         ("- a\n", "holds no keys"),
         ("a: [", "is not YAML"),
         ("", "holds no keys"),
@@ -58,7 +58,7 @@ def test_unknown_sites_and_absent_files_are_told(name: str, words: str) -> None:
 
 @given(st.integers(min_value=0, max_value=10**7))
 def test_clock_and_seconds_are_inverse(count: int) -> None:
-    assert module._seconds(clock(count)) == count
+    assert seconds(clock(count)) == count
 
 
 @pytest.fixture

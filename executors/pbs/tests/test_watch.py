@@ -1,4 +1,4 @@
-"""One look at all jobs: which end how, and what PBS is asked."""
+"""Looks at all jobs: their ends, and the questions to PBS."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a look at SLURM's queue makes of its answers."""
+"""Answers of SLURM as the queue reads them."""
 
 import logging
 import time

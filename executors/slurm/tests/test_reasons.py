@@ -1,4 +1,4 @@
-"""What is made of the words of SLURM and of a job's log."""
+"""Reasons in words, from the words of SLURM and of a job's log."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -6,7 +6,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS, find_model
 from plm_embed.sequences.normalize import Skipped, normalize
 from plm_embed.sequences.settings import ResiduePolicy

@@ -9,10 +9,11 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import WeightsError
-from plm_embed.inference.check_weights import check
-from plm_embed.inference.prepare_weights import prepare
-from plm_embed.inference.reference import last_means
-from plm_embed.models import published, weights
+from plm_embed.inference import check_weights
+from plm_embed.inference.check_weights import ANSWERS, PEPTIDES, check, distance
+from plm_embed.inference.reference import hidden_states
+from plm_embed.inference.weights import prepare
+from plm_embed.models.registry import MODELS
 from support.families import TINY, add_model, source
 
 
@@ -22,10 +23,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = TINY["esmc"]
     add_model(monkeypatch, model)
     prepare(model, source("esmc"), tmp_path / "weights")
-    manifest, tensors = weights.load(tmp_path / "weights")
-    answers = last_means(manifest, tensors, published.peptides())
+    states = hidden_states(tmp_path / "weights", PEPTIDES, [3])
+    answers = np.stack([state[3][1:-1].mean(0).numpy() for state in states])
     np.savez(tmp_path / "answers.npz", **{model.name: answers})
-    monkeypatch.setattr(published, "ANSWERS", tmp_path / "answers.npz")
+    monkeypatch.setattr(check_weights, "ANSWERS", tmp_path / "answers.npz")
     return tmp_path / "weights"
 
 
@@ -42,10 +43,10 @@ def test_other_answers_are_an_error(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "others.npz", esmc_tiny=np.ones((3, 32), np.float32))
-    monkeypatch.setattr(published, "ANSWERS", tmp_path / "others.npz")
+    monkeypatch.setattr(check_weights, "ANSWERS", tmp_path / "others.npz")
     with pytest.raises(WeightsError, match="allowed: these are other weights"):
         list(check(folder))
-    monkeypatch.setattr(published, "caveat", lambda *_: "")
+    monkeypatch.setattr(check_weights, "caveat", lambda *_: "")
     with pytest.raises(WeightsError, match="allowed: report it with this line"):
         list(check(folder))
 
@@ -58,3 +59,13 @@ def test_the_command_says_where_nothing_is_known(
     done = CliRunner().invoke(group, [*command, "--output", str(tmp_path / "w"), "--check"])
     assert done.exit_code == 0, done.output
     assert "known answers: none are known for prott5_tiny" in done.stdout.splitlines()
+
+
+def test_the_answers_that_ship_fit_their_models() -> None:
+    with np.load(ANSWERS) as stored:
+        answers = {name: stored[name] for name in stored.files}
+    assert {MODELS[name].family.name for name in answers} == {"esm2", "esmc", "ankh"}
+    for name, means in answers.items():
+        assert means.shape == (len(PEPTIDES), MODELS[name].dim)
+        assert np.isfinite(means).all() and distance(means, means) == 0
+        assert min(distance(means, means[list(o)]) for o in ((1, 2, 0), (2, 0, 1))) > 0.15

@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models.manifest import Manifest, Source, read_manifest
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import load
 from support.checkpoints import (
     DEMO,
@@ -125,7 +124,7 @@ def test_a_second_call_does_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     os.utime(tmp_path / "out" / "model.safetensors", ns=(1, 1))
     assert prepare(TINY_ESM2, source, tmp_path / "out") == first
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == 1
-    assert "already made from" in caplog.text
+    assert "is already there and intact" in caplog.text
 
 
 def test_a_damaged_folder_is_made_whole_and_what_is_right_in_it_stays(tmp_path: Path) -> None:

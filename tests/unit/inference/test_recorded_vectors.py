@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.keys import key
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.embedded import Embedder

@@ -7,9 +7,9 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import ConfigError, InputError, StoreError
-from plm_embed.inference.embed_like import embed_like
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.language_model import embed_like
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.keys import key
 from plm_embed.sequences.alphabet import DNA
 from plm_embed.sequences.deduplicate import deduplicate

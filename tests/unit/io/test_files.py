@@ -177,6 +177,6 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
 
 def test_shipped_files_say_the_same_to_libyaml_and_to_python() -> None:
     found = list(Path(plm_embed.__file__).parent.rglob("*.yaml"))
-    assert len(found) > 3
+    assert found
     for path in found:
         assert read_shipped(path) == yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -9,8 +9,8 @@ import torch
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongPolicy, LongSequences
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import Skipped, read_completion, write_completion
 from plm_embed.kernels import attention

@@ -17,7 +17,7 @@ from torch import Tensor
 from plm_embed.kernels import attention
 from plm_embed.kernels.attention import Kernel
 from plm_embed.kernels.packed import Distances, Packed, pack
-from plm_embed.models.encoder.distances import alibi_bias, t5_bias
+from plm_embed.models.distances import alibi_bias, t5_bias
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 130, 1, 64, 65)

@@ -18,7 +18,6 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.keys import bucket_names
-from plm_embed.master import gather as gathering
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import blocks, checksums
 from plm_embed.store.hdf5 import encode
@@ -87,12 +86,10 @@ def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fing
 
 @pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
 def test_checksums_of_parts_go_along_and_are_made_where_a_part_keeps_none(
-    tmp_path: Path, fingerprint, monkeypatch
+    tmp_path: Path, fingerprint
 ) -> None:
     campaign = make_campaign(tmp_path, fingerprint=fingerprint)
-    with monkeypatch.context() as patch:
-        patch.delattr(gathering, "write_checksums")
-        campaign.gather()
+    campaign.gather()
     expected = digests(campaign)
     store = Store(campaign.store, fingerprint)
     stripped = tmp_path / "part.h5"

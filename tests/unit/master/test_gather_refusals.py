@@ -148,7 +148,7 @@ def remove_summary(campaign: Campaign) -> None:
         (shorten_part, "bytes instead of .* and .*0000.json and run the campaign again"),
         (
             change_a_part,
-            "its bytes are not those that were written; delete .*embedded and run",
+            r"its bytes are not those that were written; delete .*\.h5 and .*0000\.json and run",
         ),
         (
             remove_record,

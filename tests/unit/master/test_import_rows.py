@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.master.foreign.files import AMBIGUOUS, UNKNOWN, Files
+from plm_embed.master.foreign import AMBIGUOUS, UNKNOWN, Files
 from support.foreign_masters import IDS, SEQUENCES, adopted, foreign_master
 
 

@@ -1,6 +1,4 @@
-"""Biases by distance, and what an encoder can be made of that no protein family has: ALiBi beside
-gates, norms after the sums.
-"""
+"""Biases by distance, and encoders that no family has."""
 
 import math
 from dataclasses import replace
@@ -11,14 +9,14 @@ import torch
 from plm_embed.kernels.attention import Attend
 from plm_embed.kernels.packed import Distances, pack
 from plm_embed.kernels.torch_attention import blocked, sdpa
-from plm_embed.models import registry
-from plm_embed.models.encoder import distances, reference
-from plm_embed.models.encoder.description import ALiBi, Encoder
-from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models import distances, reference
+from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
-from plm_embed.models.families.esm.family import ESM2
+from plm_embed.models.families import FAMILIES
+from plm_embed.models.families.esm import ESM2
+from plm_embed.models.family import ALiBi, Encoder, Rotary
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 700)
@@ -75,10 +73,8 @@ def test_kernels_add_the_bias_of_each_distance(
     assert not found[start:].any()
 
 
-def test_an_encoder_with_slopes_gates_and_norms_after_the_sums(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    encoder = Encoder(
+ENCODERS = {
+    "slopes, gates and norms after the sums": Encoder(
         rows=33,
         positions=ALiBi(),
         token_types=True,
@@ -87,9 +83,23 @@ def test_an_encoder_with_slopes_gates_and_norms_after_the_sums(
         epsilon=1e-12,
         gated=True,
         up_bias=False,
-    )
+    ),
+    "RMS norms of q and k, biases, neighbors rotated, no final norm": Encoder(
+        rows=33,
+        positions=Rotary(neighbors=True),
+        norm="rms",
+        norm_bias=False,
+        query_key_norm=True,
+        final_norm=False,
+    ),
+    "rows of q and k with biases, halves rotated": Encoder(rows=33, positions=Rotary()),
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+def test_encoders_that_no_family_has(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     family = replace(ESM2, name="mixed", architecture="mixed", encoder=encoder)
-    monkeypatch.setattr(registry, "FAMILIES", (family,))
+    monkeypatch.setitem(FAMILIES, "mixed", family)
     model = Model("mixed", family, layers=2, dim=96, heads=6, ffn_dim=160)
     random = torch.Generator().manual_seed(1)
     tensors = {

@@ -15,17 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
+from plm_embed.inference.weights import prepare
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.families.esm.family import ESM2
-from plm_embed.models.families.esm.tokens import VOCABULARY
+from plm_embed.models.families.esm import ESM2, VOCABULARY
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, ROWS
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
 from support.checkpoints import mean_of

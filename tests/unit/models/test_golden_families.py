@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.inference.pooling import pool_batch
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
+from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
+from plm_embed.models.checkpoints import read
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source
 
 CPU = torch.device("cpu")
@@ -136,11 +137,7 @@ def random_engine(name: str, dtype: str) -> Engine:
         Source("tensors", ""),
         attention_dim=model.attention_dim or None,
     )
-    from plm_embed.models.sources.checkpoints import read
-    from plm_embed.models.sources.source_files import layout_of
-
-    path = source(name)
-    tensors = read(path, layout_of(path, model), model).tensors
+    tensors = read(source(name), model).tensors
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.weights import prepare
 from plm_embed.kernels import linear
 from plm_embed.kernels.elementwise import PLAIN
 from plm_embed.kernels.linear import Linear
 from plm_embed.models import weights
 from plm_embed.models.engine import LATE_BIASES, Engine
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 from support import checkpoints
 from support.families import SHIPPED, TINY, golden, relative, source
 

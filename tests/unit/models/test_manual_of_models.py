@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.fingerprint import LongSequences
-from plm_embed.models.model import Model
-from plm_embed.models.registry import MODELS, find_model
+from plm_embed.models.registry import MODELS, Model, find_model
 from plm_embed.planning import costs
 
 ROOT = Path(__file__).parents[3]

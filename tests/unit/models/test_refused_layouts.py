@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS
 from support.checkpoints import (
     TINY_ESM1B,
@@ -78,16 +79,16 @@ def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"model": {}}, "no fair-esm checkpoint"),
-        ([1, 2], "no fair-esm checkpoint"),
-        ({"embed_tokens.weight": torch.zeros(33, 32)}, "no fair-esm checkpoint"),
+        ({"model": {}}, "holds model without its numbers"),
+        ([1, 2], "holds no tensors by name"),
+        ({"embed_tokens.weight": torch.zeros(33, 32)}, "does not say token_dropout: name a file"),
         (
             {"model": {}, "args": argparse.Namespace(arch="msa_transformer")},
-            "of the kind 'msa_transformer'",
+            "says arch: 'msa_transformer', not 'esm2'",
         ),
         (
             {"model": {}, "cfg": {"model": argparse.Namespace(encoder_layers=2)}},
-            "does not say its model's embed_dim",
+            r"an unknown model \(2 layers, width None\)",
         ),
     ],
 )
@@ -112,9 +113,7 @@ def test_another_model_is_named_beside_the_one_asked_for(tmp_path: Path) -> None
         ):
             read(source, wanted)
     source = write_fair_esm(tmp_path / "tiny.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
-    with pytest.raises(
-        PlmEmbedError, match=r"an unknown model \(esm2, 2 layers, width 32, 4 heads\)"
-    ):
+    with pytest.raises(PlmEmbedError, match=r"an unknown model \(2 layers, width 32, 4 heads\)"):
         read(source, wanted)
     # equal shapes: the name decides
     source = write_fair_esm(tmp_path / "esm2_t6_8M_UR50D.pt", demo, state)
@@ -137,7 +136,8 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
     assert str(error.value) == (
         f"weights: {path} is not a whole esm2_t2_tiny: it lacks layers.1.fc1.bias, has an unknown "
         "tensor"
-        " layers.1.fc3.weight, holds layers.0.fc1.weight as torch.float64, and 1 more."
+        " encoder.sentence_encoder.layers.1.fc3.weight, holds layers.0.fc1.weight as torch.float64,"
+        " and 1 more."
     )
     state = random_state(TINY_ESM1B, 1)
     del state["emb_layer_norm_before.bias"]
@@ -155,7 +155,8 @@ def test_tensors_without_usable_numbers_are_named(tmp_path: Path) -> None:
 
     for number in (float("nan"), float("inf")):
         with pytest.raises(PlmEmbedError, match=f"it holds NaN or infinite numbers in {name}"):
-            read(holding(torch.full((128,), number)), TINY_ESM2)
+            prepare(TINY_ESM2, holding(torch.full((128,), number)), tmp_path / "out")
+        assert not list((tmp_path / "out").iterdir())
     for tensor in (torch.zeros(128).to_sparse(), torch.zeros(128, device="meta")):
         with pytest.raises(PlmEmbedError, match=f"holds {name} without its numbers|was not loaded"):
             read(holding(tensor), TINY_ESM2)
@@ -170,13 +171,11 @@ def test_tensors_without_usable_numbers_are_named(tmp_path: Path) -> None:
         random_state(TINY_ESM2, 1) | {name: torch.full((128,), torch.nan)},
     )
     with pytest.raises(PlmEmbedError, match=f"it holds NaN or infinite numbers in {name}"):
-        read(folder, TINY_ESM2)
+        prepare(TINY_ESM2, folder, tmp_path / "out")
 
 
 def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     state = random_state(TINY_ESM2, 1)
-    with pytest.raises(PlmEmbedError, match=r"no config\.json"):
-        read(tmp_path, TINY_ESM2)
     with pytest.raises(PlmEmbedError, match="does not exist"):
         read(tmp_path / "absent.pt", TINY_ESM2)
     folder = write_hugging_face(tmp_path / "shards", TINY_ESM2, state, shards=3)
@@ -197,11 +196,13 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match=r"pytorch_model\.bin was not loaded"):
         read(folder, TINY_ESM2)
     folder = write_hugging_face(tmp_path / "whole", TINY_ESM2, state)
-    with pytest.raises(PlmEmbedError, match=f"name the folder {folder}"):
-        read(folder / "model.safetensors", TINY_ESM2)
+    assert read(folder / "model.safetensors", TINY_ESM2).layout == "hugging-face"
     tensors = load_file(folder / "model.safetensors")
     save_file({n: t for n, t in tensors.items() if "query" not in n}, folder / "model.safetensors")
     with pytest.raises(PlmEmbedError, match=r"lacks layers\.0\.self_attn\.q_proj\.weight"):
+        read(folder, TINY_ESM2)
+    (folder / "config.json").unlink()
+    with pytest.raises(PlmEmbedError, match=r"does not say token_dropout: .* with config\.json"):
         read(folder, TINY_ESM2)
 
 
@@ -211,11 +212,8 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
         ("{", "is not valid JSON"),
         ("[]", "holds no JSON object"),
         ("[" * 100_000, "is not valid JSON .*recursion"),
-        ('{"model_type": "bert"}', "of the kind 'bert', not 'esm'"),
-        (
-            '{"model_type": "esm", "num_hidden_layers": "2"}',
-            "does not say its model's num_hidden_layers",
-        ),
+        ('{"model_type": "bert"}', "says model_type: 'bert', not 'esm'"),
+        ('{"model_type": "esm"}', "does not say token_dropout"),
     ],
 )
 def test_hugging_face_configs_that_say_something_else(
@@ -252,10 +250,18 @@ def test_an_adapter_is_refused_with_how_to_merge_it(suffix: str, tmp_path: Path)
         with pytest.raises(PlmEmbedError) as refused:
             read(source, TINY_ESM2)
         assert str(refused.value) == (
-            f"weights: {source} is an adapter of PEFT. Merge it into the model that it was trained "
-            "on, and name the folder that this writes:\n"
+            f"weights: {source} is an adapter (LoRA), not a model. Merge it into its model, and "
+            "name the folder `merged`:\n"
+            "from peft import PeftModel\n"
+            "model = ...  # as it was loaded for training\n"
             f"PeftModel.from_pretrained(model, '{folder}').merge_and_unload()"
             '.save_pretrained("merged")'
         )
+    name = "base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight"
+    bare = tmp_path / f"bare.{suffix}"
+    state = {name: torch.ones(2, 2)}
+    save_file(state, bare) if suffix == "safetensors" else torch.save(state, bare)
+    with pytest.raises(PlmEmbedError, match=r"is an adapter \(LoRA\), not a model"):
+        read(bare, TINY_ESM2)
     write_hugging_face(folder, TINY_ESM2, random_state(TINY_ESM2, 1))  # merged into the same folder
     assert read(folder, TINY_ESM2)

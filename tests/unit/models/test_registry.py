@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.encoder.description import Learned
-from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.family import Learned
 from plm_embed.models.registry import MODELS, find_model
 
 
@@ -58,7 +58,7 @@ def test_no_name_means_two_models() -> None:
 
 
 def test_licenses_say_what_is_not_for_everyone() -> None:
-    free = {"esm2", "esm1b", "esm1v", "prostt5", "prostt5_3di"}
+    free = {"esm2", "esm1b", "esm1v", "prostt5", "prostt5_3di", "amplify"}
     for model in MODELS.values():
         assert (model.license == "MIT") == (model.family.name in free)
         closed = model.family.name in {"ankh", "nt_v1", "nt_v2"} or model.name == "esmc_600m"
@@ -69,10 +69,10 @@ def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> Non
     for model in MODELS.values():
         learned = isinstance(model.family.encoder.positions, Learned)
         assert (model.max_residues is not None) == learned
-        if model.name != "esm2_t3_untrained":
-            assert model.hub or model.urls == (
-                f"https://dl.fbaipublicfiles.com/fair-esm/models/{model.name}.pt",
-            )
+        assert bool(model.address) == model.trained
+        assert not (model.url and model.hub)
+        assert {len(digest) for digest in model.sha256} <= {64}
+        assert bool(model.tokens_sha256) == bool(model.tokenizer_file)
         assert model.dim % model.heads == 0
 
 

@@ -4,7 +4,7 @@ from esm.data import Alphabet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.models.families.esm.tokens import CLS, EOS, MASK, PAD, VOCABULARY
+from plm_embed.models.families.esm import CLS, EOS, MASK, PAD, VOCABULARY
 from plm_embed.sequences.alphabet import PROTEIN
 
 

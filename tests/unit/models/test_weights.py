@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.self_test import self_test
+from plm_embed.inference.weights import prepare
 from plm_embed.kernels.devices import choose_device
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.inference.prepare_weights import prepare
-from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.families.esm.family import ESM2
-from plm_embed.models.model import Model
+from plm_embed.inference.weights import prepare
+from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.families.esm import ESM2
+from plm_embed.models.registry import Model
 from support import checkpoints
 
 MODEL = Model("esm2_t7_generated", ESM2, layers=7, dim=640, heads=20)

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
-from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS
 from plm_embed.planning.count import counted_input
 from plm_embed.planning.plan import Plan, plan

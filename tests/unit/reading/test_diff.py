@@ -81,7 +81,7 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     assert f"only in the first: {absent}\n" in in_words(compare(second.master, first.master, 1e-2))
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
-    with pytest.raises(PlmEmbedError, match="no master of embeddings"):
+    with pytest.raises(PlmEmbedError, match="not a whole master of embeddings"):
         compare(first.master, tmp_path / "x.h5", 0)
 
 

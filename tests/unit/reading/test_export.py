@@ -12,7 +12,8 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
-from plm_embed.reading.exports.export import Format, export
+from plm_embed.reading import exports
+from plm_embed.reading.exports import Format, dataset_name, export
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, gathered_campaign, vectors
 
 LONG = "L" * 400
@@ -160,7 +161,7 @@ def test_anndata_has_the_names_that_python_gives(
     campaign: Campaign, index: list[dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anndata = pytest.importorskip("anndata")
-    monkeypatch.setattr("plm_embed.reading.exports.records.RECORDS_AT_ONCE", 5)
+    monkeypatch.setattr("plm_embed.reading.exports.BATCH_ROWS", 5)
     output = tmp_path / "vectors.h5ad"
     export(campaign.master, "anndata", output)
     found = anndata.read_h5ad(output).obs_names.tolist()
@@ -184,55 +185,12 @@ def test_anndata_of_some_records_is_named_by_their_ids(campaign: Campaign, tmp_p
     assert names_of(output) == {("n\0ul", len(ODD_IDS)): "n%00ul"}
 
 
-def test_torch_loads_fair_esms_files(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    output = tmp_path / "pt"
-    export(campaign.master, "pt", output)
-    renamed = names_of(output)
-    assert len(list(output.iterdir())) == len(ODD_IDS) - 1
-    for row in index:
-        path = output / f"{renamed.get((row['id'], row['number']), row['id'])}.pt"
-        found = torch.load(path)
-        assert set(found) == {
-            "label",
-            "representations",
-            "mean_representations",
-            "max_representations",
-        }
-        assert found["label"] == row["id"] and set(found["representations"]) == {2, 3}
-        assert found["mean_representations"][3].dtype == torch.float32
-        for group, name in (
-            ("representations", "per_residue_l2"),
-            ("mean_representations", "mean_l2"),
-        ):
-            np.testing.assert_array_equal(
-                found[group][2].numpy(), vector(row, name).astype(np.float32)
-            )
-
-
-@pytest.mark.parametrize("name", ["mean_l2", "per_residue_l3"])
-def test_torch_loads_one_tensor_by_id(
-    campaign: Campaign, index: list[dict], tmp_path: Path, name: str
-) -> None:
-    torch = pytest.importorskip("torch")
-    output = tmp_path / "vectors"  # a name without an ending
-    export(campaign.master, "pt-dict", output, name)
-    found, renamed = torch.load(output, weights_only=True), names_of(output)
-    assert len(found) == len(ODD_IDS) - 1
-    for row in index:
-        tensor = found[renamed.get((row["id"], row["number"]), row["id"])]
-        assert tensor.dtype == torch.float32
-        np.testing.assert_array_equal(tensor.numpy(), vector(row, name).astype(np.float32))
-
-
 @pytest.mark.parametrize(
     ("to", "beside"),
     [
         ("uniprot-h5", "names"),
         ("npy", "ids"),
         ("anndata", "names"),
-        ("pt", "names"),
-        ("pt-dict", "names"),
     ],
 )
 def test_no_file_of_ones_own_is_touched(
@@ -267,16 +225,11 @@ def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_fair_esms_files_have_all_representations(campaign: Campaign, tmp_path: Path) -> None:
-    with pytest.raises(PlmEmbedError, match=r"max_l3: pt has all representations .*; leave it out"):
-        export(campaign.master, "pt", tmp_path / "pt", "max_l3")
-
-
-@pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata", "pt"])
+@pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata"])
 def test_a_failure_leaves_nothing(
     campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
-    take, calls = plm_embed.reading.master.Embeddings.rows, []
+    take, calls = plm_embed.reading.open.Embeddings.rows, []
 
     def fail(self, rows, name="emb"):
         calls.append(rows)
@@ -284,7 +237,7 @@ def test_a_failure_leaves_nothing(
             raise OSError(28, "No space left on device")
         return take(self, rows, name)
 
-    monkeypatch.setattr("plm_embed.reading.master.Embeddings.rows", fail)
+    monkeypatch.setattr("plm_embed.reading.open.Embeddings.rows", fail)
     with pytest.raises(OSError, match="No space"):
         export(campaign.master, to, tmp_path / "out")
     assert calls and not list(tmp_path.iterdir())
@@ -296,3 +249,17 @@ def test_an_empty_master(tmp_path: Path) -> None:
         export(empty.master, to, tmp_path / f"out.{to}")
     assert np.load(tmp_path / "out.npy").shape == (0, 0)
     assert pytest.importorskip("anndata").read_h5ad(tmp_path / "out.anndata").shape == (0, 0)
+
+
+def test_names_are_safe_short_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "LONGEST_NAME", 60)
+    names: dict[str, tuple[int, str]] = {}
+    given = ["a/b", "a%2Fb", "a\x00b", ".", "", "x" * 400, "x" * 399 + "y", "é" * 60]
+    found = [dataset_name(id, row, names) for row, id in enumerate(given)]
+    assert found[:4] == ["a%2Fb", "a%252Fb", "a%00b", "%."]
+    assert len(set(found)) == len(given) and all(name and "/" not in name for name in found)
+    assert all(len(name.encode()) <= 60 for name in found if name)
+    again = [dataset_name("p", row, names) for row in (1, 2, 1, 2, 3)]
+    assert again == ["p", "p.2", None, None, "p.3"]
+    again = [dataset_name("p.2", row, names) for row in (2, 9, 2)]
+    assert again == ["p.2.2", "p.2.3", None]

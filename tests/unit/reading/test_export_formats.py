@@ -4,12 +4,13 @@ it is meant for.
 
 import shutil
 import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anndata
 import duckdb
-import faiss
+import h5py
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -17,16 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from safetensors import safe_open
 
 import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.cli.reading import _ids
 from plm_embed.errors import PlmEmbedError, UnknownIdError
-from plm_embed.reading.exports.export import Format, export
-from support.campaigns import DIM, Campaign, gathered_campaign, with_column
+from plm_embed.reading.exports import Format, export
+from support.campaigns import DIM, MEAN, Campaign, gathered_campaign, with_column
 
-ALL: tuple[Format, ...] = ("parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss")
+ALL: tuple[Format, ...] = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,6 @@ def vectors(campaign: Campaign, index: pa.Table) -> np.ndarray:
 def exported(campaign: Campaign, folder: Path, to: Format, **part: object) -> Path:
     export(campaign.master, to, folder / f"out.{to}", **part)
     return folder / f"out.{to}"
-
-
-def zarr_group(path: Path) -> Any:
-    import zarr  # takes as long as a test of some size
-
-    return zarr.open_group(path, mode="r")
 
 
 def test_tables_with_a_column_of_vectors(
@@ -93,47 +87,6 @@ def test_tables_of_text(
         np.testing.assert_array_equal(numbers.astype(np.float16), vectors)
 
 
-def test_zarr_reads_arrays_of_one_height(
-    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
-) -> None:
-    group = zarr_group(exported(campaign, tmp_path, "zarr"))
-    assert group.metadata.zarr_format == 3
-    assert group.attrs["model_name"] == campaign.fingerprint.model
-    np.testing.assert_array_equal(group["emb"][:], vectors)
-    assert group["emb"].dtype == np.float16
-    assert group["emb"].metadata.dimension_names == ("record", "dimension")
-    for name in ("id", "cache_key"):
-        assert group[name][:].tolist() == index[name].to_pylist()
-
-
-def ids_beside(path: Path) -> list[str]:
-    return pl.read_csv(f"{path}.ids.tsv", separator="\t")["id"].to_list()
-
-
-def test_safetensors_maps_one_tensor(
-    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
-) -> None:
-    path = exported(campaign, tmp_path, "safetensors")
-    with safe_open(path, framework="np") as file:
-        assert file.metadata()["model_name"] == campaign.fingerprint.model
-        np.testing.assert_array_equal(file.get_tensor("emb"), vectors)
-    assert ids_beside(path) == index["id"].to_pylist()
-
-
-def test_faiss_finds_each_by_itself(
-    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
-) -> None:
-    path = exported(campaign, tmp_path, "faiss")
-    asked = vectors.astype(np.float32)
-    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    found = faiss.read_index(str(path))
-    cosines, places = found.search(asked, 1)
-    np.testing.assert_allclose(cosines, 1, rtol=1e-5)
-    rows = index["row"].to_numpy()
-    assert (rows[places[:, 0]] == rows).all()  # of records with one sequence the first
-    assert ids_beside(path) == index["id"].to_pylist()
-
-
 @pytest.mark.parametrize("to", ALL)
 def test_a_part_of_the_records(
     campaign: Campaign, index: pa.Table, tmp_path: Path, to: Format
@@ -145,12 +98,15 @@ def test_a_part_of_the_records(
     elif to in ("csv", "tsv"):
         found = pl.read_csv(path, separator="," if to == "csv" else "\t")
         assert found["id"].to_list() == wanted
-    elif to == "zarr":
-        assert zarr_group(path)["id"][:].tolist() == wanted
-    else:
-        assert ids_beside(path) == wanted
-    if to == "npy":
+    elif to == "npy":
+        assert pl.read_csv(f"{path}.ids.tsv", separator="\t")["id"].to_list() == wanted
         assert np.load(path).shape == (len(wanted), DIM)
+    elif to == "uniprot-h5":
+        with h5py.File(path) as file:
+            named = {dataset.attrs["original_id"] for dataset in file.values()}
+            assert named == set(wanted) and len(file) == len(wanted)
+    else:
+        assert anndata.read_h5ad(path).obs["id"].tolist() == wanted
 
 
 def test_a_part_by_values_of_columns(campaign: Campaign, index: pa.Table, tmp_path: Path) -> None:
@@ -245,12 +201,44 @@ def test_r_takes_every_id_for_text(tmp_path: Path) -> None:
         assert done.stdout.splitlines()[1].split() == wanted
 
 
-@pytest.mark.parametrize(("to", "package"), [("faiss", "faiss-cpu"), ("zarr", "zarr")])
-def test_a_format_whose_library_is_missing_says_what_to_install(
-    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, package: str
-) -> None:
-    monkeypatch.setitem(sys.modules, to, None)
-    words = rf"{package} is not installed: pip install 'plm-embed\[{to}\]'"
-    with pytest.raises(PlmEmbedError, match=words):
-        export(campaign.master, to, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+def test_a_column_is_not_replaced_by_vectors(campaign: Campaign, tmp_path: Path) -> None:
+    with (
+        plm_embed.open(with_column(campaign, tmp_path, "emb")) as embeddings,
+        pytest.raises(ValueError, match="emb"),
+    ):
+        embeddings.to_pandas(vectors=True)
+
+
+def test_no_dimension_of_a_text_is_called_like_a_column(campaign: Campaign, tmp_path: Path) -> None:
+    master = with_column(campaign, tmp_path, "e0")
+    with pytest.raises(PlmEmbedError, match="a column 'e0' of its own"):
+        export(master, "csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_matrices_alone_are_no_pooled_vectors(tmp_path: Path) -> None:
+    only = gathered_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
+    with plm_embed.open(only.master) as embeddings:
+        for read in (embeddings.to_numpy, embeddings.to_torch, embeddings.to_anndata):
+            with pytest.raises(PlmEmbedError, match="no pooled representation"):
+                read()
+        assert embeddings.to_numpy("per_residue_l3").shape[1] == DIM
+
+
+def test_annotated_data_are_written_and_read_again(campaign: Campaign, tmp_path: Path) -> None:
+    with plm_embed.open(campaign.master) as embeddings:
+        made, ids, frame = embeddings.to_anndata(), embeddings.ids, embeddings.to_pandas()
+    assert len({*ids}) < len(ids)
+    # the first of those that share an id keeps it
+    firsts = [ids.index(id) == place for place, id in enumerate(ids)]
+    assert [name == id for name, id in zip(made.obs_names, ids, strict=True)] == firsts
+    made[:9].write_h5ad(tmp_path / "some.h5ad")
+    made.write_h5ad(tmp_path / "x.h5ad")
+    made.write_zarr(tmp_path / "x.zarr")
+    for found in (anndata.read_h5ad(tmp_path / "x.h5ad"), anndata.read_zarr(tmp_path / "x.zarr")):
+        assert found.obs_names.tolist() == made.obs_names.tolist() and found.obs_names.is_unique
+        np.testing.assert_array_equal(found.X, made.X)
+        for column in frame.columns:
+            assert found.obs[column].astype(object).fillna("none").tolist() == (
+                frame[column].astype(object).fillna("none").tolist()
+            )

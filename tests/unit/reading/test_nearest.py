@@ -19,9 +19,8 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.keys import key
-from plm_embed.reading.search import nearest, scan
-from plm_embed.reading.search.nearest import SCORES, Neighbors, Search, table
-from plm_embed.reading.search.scan import Metric
+from plm_embed.reading import search
+from plm_embed.reading.search import SCORES, Metric, Neighbors, nearest_rows, neighbor_table
 from support.tiny_campaign import make_gathered
 from support.tiny_steps import MODEL
 
@@ -39,6 +38,12 @@ class InMemory:
 
     def rows(self, rows: Sequence[int], _: str) -> np.ndarray:
         return self.vectors[np.asarray(rows)]
+
+
+def look(
+    vectors: np.ndarray, queries: np.ndarray, k: int = 10, metric: Any = "cosine", threads: int = 1
+) -> Neighbors:
+    return nearest_rows(InMemory(vectors), queries, k, metric, "emb", threads)  # type: ignore[arg-type]
 
 
 def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric) -> Neighbors:
@@ -66,17 +71,17 @@ def test_the_neighbors_are_those_of_brute_force(
     shape: tuple[int, int, int], k: int, metric: Metric, at_once: tuple[int, int], dtype: str
 ) -> None:
     count, queries, seed = shape
-    block, pieces = at_once
+    block, threads = at_once
     draw = np.random.default_rng(seed)
     vectors = draw.standard_normal((count, 5)).astype(dtype)
     vectors[draw.random(count) < 0.1] = 0
     asked = draw.standard_normal((queries, 5)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nearest, "BLOCK_BYTES", block)
-        patch.setattr(scan, "PIECE_BYTES", block)
-        patch.setattr(scan, "PIECES", pieces)
-        patch.setattr(nearest, "QUERIES_AT_ONCE", 4)
-        found = Search(InMemory(vectors), k, metric).nearest(asked)  # type: ignore[arg-type]
+        patch.setattr(search, "SETTLED_BYTES", block)
+        patch.setattr(search, "PIECE_BYTES", block)
+        patch.setattr(search, "BLOCK_ROWS", 64 * threads)
+        patch.setattr(search, "QUERIES_AT_ONCE", 4)
+        found = look(vectors, asked, k, metric, threads)
     expected = brute_force(vectors, asked, k, metric)
     assert found.rows.shape == (queries, min(k, count))
     assert np.allclose(found.scores, expected.scores, rtol=1e-12, atol=1e-12)
@@ -91,6 +96,7 @@ def test_the_neighbors_are_those_of_brute_force(
         (np.full((1, 5), np.nan), {}, "numbers that are not finite"),
         (np.zeros((1, 5)), {"metric": "manhattan"}, "'manhattan': it is one of cosine, dot, euc"),
         (np.zeros((1, 5)), {"k": 0}, "k: 0 neighbors"),
+        (np.zeros((1, 5)), {"threads": 0}, "threads: 0 is not above 0"),
         (np.array([["a"] * 5]), {}, "no array of numbers"),
     ],
 )
@@ -98,19 +104,19 @@ def test_what_cannot_be_asked_is_refused(
     queries: np.ndarray, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(PlmEmbedError, match=said):
-        Search(InMemory(np.zeros((3, 5))), **options).nearest(queries)  # type: ignore[arg-type]
+        look(np.zeros((3, 5)), queries, **options)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_of_equal_scores_the_first_rows_come_first(
     metric: Metric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "PIECE_BYTES", 20)
+    monkeypatch.setattr(search, "PIECE_BYTES", 20)
     draw = np.random.default_rng(5)
     vectors = np.repeat(draw.standard_normal((7, 13)), 700, axis=0)[draw.permutation(4900)]
     vectors = vectors.astype(np.float32)
     asked = vectors[:3]
-    found = Search(InMemory(vectors), 40, metric).nearest(asked)  # type: ignore[arg-type]
+    found = look(vectors, asked, 40, metric)
     assert np.array_equal(found.rows, brute_force(vectors, asked, 40, metric).rows)
 
 
@@ -122,18 +128,18 @@ def test_numbers_that_are_not_finite_are_told(metric: Metric, dtype: str, number
     vectors.vectors[2000, 3] = number
     vectors.path = Path("master.h5")
     with pytest.raises(StoreError, match=r"master.h5: holds numbers that are not finite"):
-        Search(vectors, 2, metric).nearest(np.ones((1, 5)))  # type: ignore[arg-type]
+        nearest_rows(vectors, np.ones((1, 5)), 2, metric, "emb")  # type: ignore[arg-type]
 
 
 def test_large_numbers_are_none_of_those() -> None:
     vectors = np.full((3, 5), np.finfo(np.float16).max, np.float16)
-    found = Search(InMemory(vectors), 2, "euclidean").nearest(np.ones((1, 5)))  # type: ignore[arg-type]
+    found = look(vectors, np.ones((1, 5)), 2, "euclidean")
     assert found.rows.tolist() == [[0, 1]]
 
 
 def test_columns_of_the_index_keep_clear_of_those_of_the_search() -> None:
     lines = pa.table({"row": [0], "rank": ["species"], "query": ["x"]})
-    made = table(Neighbors(np.array([[0]]), np.array([[1.0]])), ["q"], "cosine", lines)
+    made = neighbor_table(Neighbors(np.array([[0]]), np.array([[1.0]])), ["q"], "cosine", lines)
     assert made.to_pylist() == [
         {
             "query": "q",
@@ -165,7 +171,7 @@ def test_another_masters_index_is_refused(finished: Path, tmp_path: Path) -> Non
 def test_records_that_share_a_row_share_a_rank() -> None:
     found = Neighbors(np.array([[4, 2], [2, 7]]), np.array([[0.9, 0.8], [0.7, 0.6]]))
     lines = pa.table({"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"]})
-    made = table(found, ["q", "r"], "cosine", lines)
+    made = neighbor_table(found, ["q", "r"], "cosine", lines)
     assert made.column_names == ["query", "rank", "similarity", "row", "id"]
     assert [tuple(line.values()) for line in made.to_pylist()] == [
         ("q", 1, 0.9, 4, "c"),
@@ -274,7 +280,7 @@ def test_the_command_prints_or_writes_the_table(
     assert lines[0][:3] == ["q1", "1", "1.000000"] and {line[0] for line in lines} == {"q1", "q2"}
     for suffix in (".tsv", ".csv", ".parquet"):
         output = tmp_path / f"found{suffix}"
-        options = ["--top", "2", "--metric", "euclidean", "--output", str(output)]
+        options = ["--top", "2", "--threads", "2", "--metric", "euclidean", "--output", str(output)]
         said = run.invoke(
             group, ["search", "results", "--id", lines[0][header.index("id")], *options]
         )

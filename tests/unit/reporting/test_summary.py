@@ -11,7 +11,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.master.validation_record import Check, Counts, Spot, Validation, write_validation
 from plm_embed.reporting.facts import collect
-from plm_embed.reporting.report import _of_input
+from plm_embed.reporting.report import _repeats
 from plm_embed.reporting.summary import summarize
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import MEAN, gathered_campaign, seal_sequences
@@ -35,7 +35,7 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
     assert "skipped     10 records (6 empty, 3 out_of_memory, 1 text_before_first_header)\n" in text
     assert "validation  not done\n" in text
     shared = re.search(r"shared ids  (\d+ ids stand for several different sequences: p.*)\n", text)
-    assert shared and shared[1] in _of_input(collect(campaign.results))["repeats"]
+    assert shared and shared[1] in _repeats(collect(campaign.results))
     assert f"per record  {campaign.master.with_name('records.parquet')}\n" in text
     assert f"{campaign.master}: esm2_t3_untrained, 56 x 16" in text
     found = run(text)
@@ -104,8 +104,7 @@ def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
 def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     assert "warning" not in summarize(campaign.results)
-    summary = campaign.sequences / "summary.json"
     seal_sequences(campaign.sequences, records=read_summary(campaign.sequences).records + 1)
-    warning = "of other sequences than the master was gathered from; run `snakemake` again"
-    assert f"warning     {summary}: {warning}" in summarize(campaign.results)
-    assert collect(campaign.results).outdated == f"{summary}: {warning}"
+    warning = f"The sequences in {campaign.sequences} have changed since the master was gathered"
+    assert f"warning     {warning}" in summarize(campaign.results)
+    assert collect(campaign.results).outdated.startswith(warning)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
-from plm_embed.reading.exports.export import export
+from plm_embed.reading.exports import export
 from plm_embed.store import checksums
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign
 from support.made_up_sequences import make_records

@@ -11,7 +11,7 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
-from plm_embed.store.float32 import as_float32
+from plm_embed.reading.float32 import as_float32
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import MEAN, Campaign, gathered_campaign
 

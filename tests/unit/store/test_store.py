@@ -14,7 +14,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.keys import key
-from plm_embed.reading.store_vectors import StoreVectors
+from plm_embed.reading.open import Embeddings
 from plm_embed.store.parts import read_part, write_part
 from plm_embed.store.store import PartList, Store, read_fingerprint
 from support.campaigns import DIM, MEAN, part_rows, publish
@@ -173,7 +173,7 @@ def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
     note = store.folder / "fingerprint.json"
     whole = note.read_bytes()
     note.write_bytes(damaged)
-    for read in (lambda: StoreVectors(tmp_path), lambda: read_fingerprint(store.folder)):
+    for read in (lambda: Embeddings(tmp_path), lambda: read_fingerprint(store.folder)):
         with pytest.raises(
             PlmEmbedError,
             match=r"fingerprint\.json: .*delete it and results/{model}/embedded and run",
@@ -181,7 +181,7 @@ def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
             read()
     assert not Store(tmp_path, MEAN).missing(KEYS).any()
     assert note.read_bytes() == whole
-    assert len(StoreVectors(tmp_path)) == len(SEQUENCES)
+    assert len(Embeddings(tmp_path)) == len(SEQUENCES)
 
 
 def test_a_part_whose_fingerprint_was_damaged_is_set_aside(store: Store) -> None:

@@ -111,14 +111,12 @@ NODE_FAULT = 75
 EXTRAS = {
     "anndata": ("anndata", "anndata"),
     "esm": ("fair-esm", "reference"),
-    "faiss": ("faiss-cpu", "faiss"),
+    "huggingface_hub": ("huggingface_hub", "embed"),
     "jinja2": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),
-    "requests": ("requests", "embed"),
     "safetensors": ("safetensors", "embed"),
     "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),
-    "zarr": ("zarr", "zarr"),
 }
 """Of a module that may be absent: the package that has it, and the extra of plm-embed that brings
 that.
@@ -214,6 +212,27 @@ def no_space(error: BaseException, written: str = "") -> str:
                 wrong, remedy = "no space left on the disk, or no quota", "make room"
             return f"{wrong}{where}\n{remedy} and run again: what is finished stays"
         seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+_NO_THREADS = ("can't start new thread", "Failed to launch worker thread", "EAGAIN")
+_NO_MEMORY = ("malloc of size", "failed to map segment")
+
+
+def limit_reached(error: BaseException) -> str:
+    """Return what to say when `error` is a limit that the system sets to this process, which no
+    file is to be blamed for; else empty.
+    """
+    if any(text in str(error) for text in _NO_THREADS) or isinstance(error, BlockingIOError):
+        return (
+            "the system allows no more threads: processes (ulimit -u) or memory (ulimit -v) are "
+            "limited\nraise the limit, or set OMP_NUM_THREADS=1, and run again"
+        )
+    if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+        return (
+            "not enough memory\nraise the limit (ulimit -v, or the memory of the job), and run "
+            "again"
+        )
     return ""
 
 

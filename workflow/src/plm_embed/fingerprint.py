@@ -5,11 +5,9 @@ mix.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-
-from plm_embed.setting import Setting
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
@@ -22,13 +20,6 @@ StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
 """Of DNA; canonical: of a sequence and its reverse complement the alphabetically first one."""
-StrandSetting = Annotated[
-    Strand,
-    Setting(
-        "Of DNA; canonical: a sequence and its reverse complement are one.", key="residues.strand"
-    ),
-]
-"""The same setting for the steps that read sequences and for those that compute."""
 AlphabetName = Literal["protein", "dna", "3di"]
 """Of the sequences that a model reads."""
 
@@ -65,30 +56,9 @@ class LongSequences:
     combined as `plm_embed.sequence_windows` says; crop: the first `max_residues`; skip: no vector.
     """
 
-    policy: Annotated[
-        LongPolicy,
-        Setting(
-            "What happens above --max-residues.",
-            key="embedding.long_sequences.policy",
-            option="long-sequences",
-        ),
-    ] = "whole"
-    max_residues: Annotated[
-        int,
-        Setting(
-            "Longest piece for the model; 0: no limit.",
-            key="embedding.long_sequences.max_residues",
-            least=0,
-        ),
-    ] = 0
-    overlap: Annotated[
-        int,
-        Setting(
-            "Residues that neighboring windows share.",
-            key="embedding.long_sequences.overlap",
-            least=0,
-        ),
-    ] = 0
+    policy: LongPolicy = "whole"
+    max_residues: int = 0
+    overlap: int = 0
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,13 @@ class Executor(RemoteExecutor):
         self.workflow.scheduler.executor_error_callback(error)
 
     def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:  # noqa: ARG002 (the interface's signature)
-        """Jobs start in the home folder; nothing of the submission's working directory is kept by
-        PBS.
-        """
+        """Return a change into the working folder: PBS starts jobs in the home folder."""
         if self.workflow.storage_settings.assume_common_workdir:
             return f"cd {shlex.quote(str(self.workflow.workdir_init))}"
         return ""
 
     def get_python_executable(self) -> str:
-        """Quoted: a clone may lie in a folder of any name."""
+        """Quote it: a clone may lie in a folder of any name."""
         return shlex.quote(super().get_python_executable())  # type: ignore[no-untyped-call]
 
     def run_job(self, job: JobExecutorInterface) -> None:
@@ -187,7 +185,7 @@ class Executor(RemoteExecutor):
     def print_job_error(
         self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any
     ) -> None:
-        """Not of what was refused: its reason is told, and there is neither a command nor a log."""
+        """Print nothing of a refused job: its reason is told, and there is no log."""
         if "refused" not in (job_info.aux or {}):
             super().print_job_error(job_info, msg, **more)
 
@@ -198,7 +196,7 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(  # type: ignore[override]  # the interface means an asynchronous generator
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
-        """One look at all jobs; those that still run are yielded."""
+        """Look once at all jobs; yield those that have not ended."""
         if not active_jobs or self._cancelling:
             return  # Snakemake asks no more about jobs that are being deleted
         verdicts = self._watch.look([info.aux["pbs"] for info in active_jobs if info.aux])
@@ -257,8 +255,8 @@ class Executor(RemoteExecutor):
             )
 
     def _delete_what_is_left(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Also, in silence, when Snakemake ends without a word to its executor: by Ctrl-C when its
-        output goes to a `tee`, which ends first.
+        """Delete all jobs; in silence where Snakemake ends without calling its executor: by Ctrl-C
+        when its output goes to a `tee`, which ends first.
         """
         self._cancelling = True
         with self._lock:
@@ -288,8 +286,9 @@ class Executor(RemoteExecutor):
 
 
 def _stop_reason(scheduler: Any) -> str:
-    """Why Snakemake takes no more jobs, "" while it does. It then waits for every job that it has
-    handed out, also for those that were never submitted."""
+    """Return why Snakemake takes no more jobs, "" while it does. It then waits for every job that
+    it has handed out, also for those that were never submitted.
+    """
     if getattr(scheduler, "_user_kill", None):
         return _STOPPED
     if getattr(scheduler, "_errors", False) and not getattr(scheduler, "keepgoing", True):

@@ -1,4 +1,4 @@
-"""Jobs that live already: those of an earlier start of Snakemake, and those whose qsub gave no
+"""Search for jobs that live already: of an earlier start of Snakemake, or of a qsub that gave no
 answer.
 """
 
@@ -31,9 +31,10 @@ class Living:
     _looks: dict[str, int] = field(default_factory=dict)
 
     def find(self, request: Request) -> Entry | None:
-        """The living job that does what the request does, if any. Raises AwayError; WaitError where
-        an older job has to go first, or has to be looked for once more; WorkflowError where the
-        first question shows that PBS will never answer.
+        """Return the living job that does the work of the request, if any.
+
+        Raises AwayError; WaitError where an older job has to go first, or has to be looked for once
+        more; WorkflowError where the first question shows that PBS will never answer.
         """
         if self._at_start is None:
             self._at_start = self._first_look()
@@ -80,7 +81,7 @@ class Living:
         return live
 
     def _forget(self, live: Mapping[str, str]) -> set[str]:
-        """Remove entries of jobs that do not live; the numbers that were in the ledger."""
+        """Remove entries of jobs that do not live; return the numbers that were in the ledger."""
         entries = self.ledger.entries()
         for entry in entries:
             lost = time.time() - entry.submitted > _FORGOTTEN
@@ -89,8 +90,8 @@ class Living:
         return {number(entry.id) for entry in entries if entry.id}
 
     def _unlike(self, request: Request, entry: Entry, job_id: str) -> str | None:
-        """Why a living job cannot stand for the request; None when it can. A job that runs already
-        is kept though it asked for another queue, time or account: what it has done so far is worth
+        """Return why a living job can't be taken over for the request; None when it can. A running
+        job is kept though it asked for another queue, time or account: its work so far is worth
         more."""
         if entry.work != request.work:
             return "still lives with other parameters or inputs"
@@ -112,7 +113,7 @@ class Living:
         return None
 
     def _by_name(self, request: Request, entry: Entry | None) -> Entry | None:
-        """The living job of this name; further ones would write the same files and are deleted. An
+        """Return the living job of this name; delete further ones, which write the same files. An
         `entry` without an id is a call of qsub that left no answer: a server that hung may have
         queued the job all the same."""
         if entry is None and not self._strangers:
@@ -141,7 +142,7 @@ class Living:
 
 
 def _values(words: tuple[str, ...], others: tuple[str, ...]) -> str:
-    """Those of qsub's words that the other call does not have, for a message."""
+    """Return, for a message, the words of one call of qsub that the other call lacks."""
     return (
         ", ".join(word for word in words if word not in others and not word.startswith("-"))
         or "less"

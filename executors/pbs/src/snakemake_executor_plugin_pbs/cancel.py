@@ -1,4 +1,4 @@
-"""Deleting every job of a run, with retries, and naming those that could not be deleted."""
+"""Deletion of every job of a run, with retries; those that could not be deleted are named."""
 
 import re
 import time

@@ -40,15 +40,13 @@ class Answer:
 
     @property
     def away(self) -> bool:
-        """True when no server stood behind the command, so that its output says nothing about
-        jobs.
-        """
+        """Return whether no server was behind the command: its output says nothing of jobs."""
         return self.code is None or self.code in _AWAY
 
     @property
     def words(self) -> str:
-        """The last line of stderr that says something (usage texts follow the message of exit code
-        2).
+        """Return the last line of stderr that says something (usage texts follow the message of
+        exit code 2).
         """
         lines = [
             line.strip() for line in self.err.split("\nusage:")[0].splitlines() if line.strip()
@@ -57,8 +55,8 @@ class Answer:
 
 
 def number(job_id: str) -> str:
-    """The part of an id that is the same everywhere: `12` of `12.pbs01`, `12.pbs` (cut by a table)
-    and `12`.
+    """Return the part of an id that is the same everywhere: `12` of `12.pbs01`, `12.pbs` (cut by a
+    table) and `12`.
     """
     match = _NUMBER.match(job_id)
     return match.group() if match else job_id
@@ -96,20 +94,20 @@ class Pbs:
         return Answer(code, out, f"{words[0]}: {err}" if code is None else err)
 
     def live(self) -> dict[str, str]:
-        """{number: id} of all jobs of the user that have not ended. Raises AwayError."""
+        """Return {number: id} of all jobs of the user that have not ended. Raises AwayError."""
         return self._select()
 
     def held(self) -> frozenset[str]:
-        """Numbers of the user's jobs that the system holds; none when the server cannot say."""
+        """Return the numbers of the user's jobs that the system holds; none when the server cannot
+        say.
+        """
         try:
             return frozenset(self._select("-h", "s"))
         except AwayError:
             return frozenset()
 
     def named(self, name: str) -> list[str]:
-        """Ids of the user's jobs of this name that have not ended, oldest first. Raises
-        AwayError.
-        """
+        """Return the ids of the user's living jobs of this name, oldest first. Raises AwayError."""
         ids = self._select("-N", name)
         return [ids[key] for key in sorted(ids, key=int)]
 

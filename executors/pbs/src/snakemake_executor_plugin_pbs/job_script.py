@@ -11,8 +11,8 @@ _TAKEN_ALONG = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:
-    """The job's script: `variables` and where programs are found, the site's lines, the command,
-    and around it the record of its begin and its end.
+    """Return the job's script: `variables` and where programs are found, the site's lines, the
+    command, and around it the record of its begin and its end.
 
     PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder,
     whatever qsub saw.

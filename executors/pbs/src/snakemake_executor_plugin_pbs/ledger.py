@@ -1,4 +1,4 @@
-"""What was submitted, on disk: so that a second start of Snakemake finds the jobs of the first.
+"""Submitted jobs on disk, so that a second start of Snakemake finds the jobs of the first.
 
 One small file a job, `NAME.json`, written before qsub is called and again when the id is known, and
 removed when the job has ended. Beside it the job's script leaves `NAME.end`, its own record of
@@ -41,8 +41,8 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str) -> Entry | None:
-        """The entry of a job name; None when there is none (a file cut short by a full disk is none
-        either).
+        """Return the entry of a job name; None when there is none (a file cut short by a full disk
+        is none either).
         """
         try:
             fields = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ class Ledger:
             return None
 
     def entries(self) -> list[Entry]:
-        """All entries."""
+        """Return all entries."""
         names = sorted(path.name.removesuffix(".json") for path in self.folder.glob("*.json"))
         return [entry for entry in map(self.read, names) if entry]
 
@@ -71,8 +71,8 @@ class Ledger:
         self.end(name).unlink(missing_ok=True)
 
     def end(self, name: str) -> Path:
-        """Where the job's script writes `JOBID` as its first act and `JOBID EXITCODE` as its last
-        one.
+        """Return where the job's script writes `JOBID` as its first act and `JOBID EXITCODE` as its
+        last one.
         """
         return self.folder / f"{name}.end"
 
@@ -81,15 +81,15 @@ class Ledger:
         return self._record(name, job_id) is not None
 
     def exit_code(self, name: str, job_id: str) -> int | None:
-        """The exit code that the job itself recorded; None when it has not, or when another job
-        did.
+        """Return the exit code that the job itself recorded; None when it has not, or when another
+        job did.
         """
         record = self._record(name, job_id)
         return int(record[0]) if record and record[0].isdecimal() else None
 
     def _record(self, name: str, job_id: str) -> list[str] | None:
-        """The words that the job wrote after its id; None when it wrote nothing, or when another
-        job did.
+        """Return the words that the job wrote after its id; None when it wrote nothing, or when
+        another job did.
         """
         try:
             number_written, *rest = self.end(name).read_text(encoding="utf-8").split()

@@ -1,4 +1,4 @@
-"""Where PBS puts what jobs print: one file a submission, in a folder whose name qsub takes."""
+"""Logs of jobs: one file a submission, in a folder whose name qsub takes."""
 
 import hashlib
 import re
@@ -13,9 +13,10 @@ _TAIL = 8192  # bytes at the end of a log that are looked into
 
 
 def log_folder(workdir: Path, chosen: Path | None) -> Path:
-    """The folder of all logs: `chosen`, else one in the working folder, or in the home folder where
-    the working folder's name has letters that qsub refuses after -o. Raises WorkflowError where
-    none of them will do."""
+    """Return the folder of all logs: `chosen`, else one in the working folder, or in the home
+    folder where the working folder's name has letters that qsub refuses after -o. Raises
+    WorkflowError where none of them will do.
+    """
     folder = workdir / (chosen or _DEFAULT)
     if _printable(folder):
         return folder
@@ -29,15 +30,15 @@ def log_folder(workdir: Path, chosen: Path | None) -> Path:
 
 
 def log_path(folder: Path, rule: str, name: str) -> Path:
-    """A new path for every submission, since PBS overwrites or appends. A rule's name may hold any
-    letters.
+    """Return a new path for every submission, since PBS overwrites or appends. A rule's name may
+    hold any letters.
     """
     part = rule if _printable(Path(rule)) else name
     return folder / part / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}.log"
 
 
 def node_that_ended_it(log: str) -> str | None:
-    """The number of the node for whose sake PBS killed the job, where the log's end tells of
+    """Return the number of the node for whose sake PBS killed the job, where the log's end tells of
     one.
     """
     try:

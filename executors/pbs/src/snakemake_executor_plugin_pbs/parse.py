@@ -58,7 +58,7 @@ def read_report(answer: Answer) -> Report:
 
 
 def read_jobs(text: str) -> Iterator[Record]:
-    """Jobs of a `qstat -f` text. Long values are folded by a newline and a tab."""
+    """Yield the jobs of a `qstat -f` text. Long values are folded by a newline and a tab."""
     for block in re.split(r"^Job Id: ", text.replace("\n\t", ""), flags=re.MULTILINE)[1:]:
         first, *lines = block.splitlines()
         shown: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Which site this is: by the name of the PBS server that the commands here speak to.
+"""Recognition of the site by the name of its PBS server.
 
-The names are data of the site files (`recognize:`). What no file names is `generic`; nothing is
-guessed.
+The names are data of the site files (`recognize:`). A server that no file names is `generic`;
+nothing is guessed.
 """
 
 import os
@@ -11,34 +11,35 @@ from typing import NamedTuple
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-from .site import read_site, shipped_sites
+from .site import load_site, shipped_sites
 
 
 class Recognized(NamedTuple):
-    """A site and what it was recognized by, in words."""
+    """A site, and in words how it was recognized."""
 
     site: str
     why: str
 
 
 def this_site() -> Recognized:
-    """The shipped site whose file names this PBS server, or `generic`."""
+    """Return the shipped site whose file names this PBS server, or `generic`."""
     server = server_name()
     for site in shipped_sites():
-        if any(fnmatchcase(server, pattern) for pattern in read_site(site).get("recognize", [])):
+        if any(fnmatchcase(server, pattern) for pattern in load_site(site).recognize):
             return Recognized(site, f"by the PBS server {server}")
     known = f"no site file names the PBS server {server}" if server else "no PBS server is named"
     return Recognized("generic", known)
 
 
 def chosen_site(named: str | None) -> Recognized:
-    """The site that was named, else this one. WorkflowError where a shipped site was named and the
-    commands here speak to the server of another.
+    """Return the site that was named, else the recognized one.
+
+    Raises WorkflowError where the named site is a shipped one, and the server that of another.
     """
     here, server = this_site(), server_name()
     if not named or named == here.site:
         return here
-    if server and named in shipped_sites() and read_site(named).get("recognize"):
+    if server and named in shipped_sites() and load_site(named).recognize:
         raise WorkflowError(
             f"--pbs-site or the profile says {named}, but the PBS server here is {server}. Use "
             "--pbs-site generic or a site file of your own, and set --pbs-queue and the resources "
@@ -48,7 +49,9 @@ def chosen_site(named: str | None) -> Recognized:
 
 
 def server_name() -> str:
-    """The name of the default PBS server, where PBS's own commands look it up; '' without one."""
+    """Return the name of the default PBS server, where PBS's own commands look it up; '' without
+    one.
+    """
     try:
         path = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf"))
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

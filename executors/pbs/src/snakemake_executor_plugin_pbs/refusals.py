@@ -1,6 +1,4 @@
-"""What qsub's refusals mean: which pass by themselves, which are for good, and what to do about
-those.
-"""
+"""Meaning of qsub's refusals: some pass by themselves, some are for good and need a change."""
 
 from .commands import Answer
 
@@ -52,7 +50,7 @@ def passes(answer: Answer) -> bool:
 
 
 def refusal(answer: Answer) -> RefusedError:
-    """The error for an answer that does not pass."""
+    """Return the error for an answer that does not pass."""
     hint = next((f" -> {hint}" for key, hint in _HINTS.items() if key in answer.err), "")
     words = f"PBS refused it (exit code {answer.code}): {answer.words}{hint}"
     return RefusedError(words, for_good=answer.code in _FOR_GOOD)

@@ -1,14 +1,12 @@
-"""From a job of Snakemake and a site's data to one qsub call, or to words why there can be none."""
+"""Translation of a job of Snakemake, by a site's data, into a call of qsub or a refusal."""
 
 import hashlib
 import json
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from .ledger import Entry
 from .refusals import RefusedError
 from .settings import ExecutorSettings
-from .site import Queue, Site, clock
+from .site import Node, Queue, Site, clock
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.+-]+")
 
@@ -36,13 +34,13 @@ class Request:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The words without the name and the log, which say nothing of what is asked for."""
+        """Return the words but the name and the log, which don't belong to the request."""
         return tuple(
             word for word in self.words if word not in {"-N", self.name, "-o", str(self.log)}
         )
 
     def entry(self, now: float) -> Entry:
-        """What the ledger has of it before qsub is called at the time `now`."""
+        """Return its entry in the ledger before qsub is called at the time `now`."""
         return Entry(
             self.name, self.work, self.queue, str(self.log), submitted=now, options=self.options
         )
@@ -67,8 +65,8 @@ class Needs:
 
 
 def job_name(job: JobExecutorInterface, workdir: str) -> str:
-    """A legal PBS name, readable in front and unique behind: the same for the same job in every
-    run.
+    """Return a legal PBS name, readable in front and unique behind: the same for the same job in
+    every run.
 
     Rule, wildcards and outputs decide; the attempt does not, since a second attempt must find the
     first one if that still lives.
@@ -83,15 +81,13 @@ def job_name(job: JobExecutorInterface, workdir: str) -> str:
 
 
 def job_work(job: JobExecutorInterface) -> str:
-    """A digest of what the job does beside its outputs: a living job of other parameters is not the
-    same job.
-    """
+    """Return a digest of parameters and inputs: a living job of others is not the same job."""
     properties: Mapping[str, Any] = json.loads(str(job.properties()))
     return _digest([properties.get("params"), sorted(map(str, job.input))])[:16]
 
 
 def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
-    """The resources of a job. Raises RefusedError for values that are no numbers."""
+    """Return the resources of a job. Raises RefusedError for values that are no numbers."""
 
     def count(key: str, default: int) -> int:
         value = job.resources.get(key, default)
@@ -122,15 +118,15 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
 
 
 def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, tuple[str, ...]]:
-    """(queue, arguments of qsub). Raises RefusedError with all that is wrong."""
-    account = needs.account or os.environ.get(site.account_variable)
+    """Return (queue, arguments of qsub). Raises RefusedError with all that is wrong."""
+    account = needs.account or os.environ.get("PBS_ACCOUNT")
     queue_name = needs.queue or site.default_queue or ""
     chosen = site.queues.get(queue_name)
     if needs.gpus == 0 and chosen and chosen.without_gpus and not needs.own_queue:
         queue_name = chosen.without_gpus
     queue = site.queues.get(queue_name, Queue(queue_name))
     problems = [
-        *_beyond_site(needs, site, queue),
+        *_beyond_site(account, site, queue),
         *_beyond_node(needs, site.node),
         *_beyond_queue(needs, queue),
     ]
@@ -152,41 +148,41 @@ def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, t
     ]
     words = ["-N", name]
     words += ["-q", queue_name] if queue_name else []
-    words += [site.account_flag, account] if account else []
+    words += ["-A", account] if account else []
     for limit in limits:
         words += ["-l", limit]
     words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n"]
     return queue, (*words, "-W", f"umask={_umask()}", *site.arguments, *needs.extra)
 
 
-def _beyond_site(needs: Needs, site: Site, queue: Queue) -> list[str]:
+def _beyond_site(account: str | None, site: Site, queue: Queue) -> list[str]:
     problems = []
     if site.queues and queue.name not in site.queues:
         names = ", ".join(site.queues)
         problems.append(f"queue {queue.name!r} is not one of {names} (resource pbs_queue)")
-    if site.account_required and not (needs.account or os.environ.get(site.account_variable)):
-        export = f", or export {site.account_variable}=NAME" if site.account_variable else ""
+    if site.account_required and not account:
         problems.append(
-            "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile" + export
+            "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile, or "
+            "export PBS_ACCOUNT=NAME"
         )
     return problems
 
 
-def _beyond_node(needs: Needs, node: Mapping[str, int]) -> list[str]:
+def _beyond_node(needs: Needs, node: Node) -> list[str]:
     problems = []
     if needs.nodes < 1:
         problems.append(f"nodes is {needs.nodes}; the least is 1")
-    for amount, key, words in (
-        (needs.gpus, "gpus", "GPUs (resource gpu, by node)"),
-        (needs.cores, "cores", "cores (threads)"),
-        (needs.mem_mb / 1000, "memory_gb", "GB of memory (resource mem_mb)"),
+    for amount, most, words in (
+        (needs.gpus, node.gpus, "GPUs (resource gpu, by node)"),
+        (needs.cores, node.cores, "cores (threads)"),
+        (needs.mem_mb / 1000, node.memory_gb, "GB of memory (resource mem_mb)"),
     ):
-        if key in node and amount > node[key]:
-            problems.append(f"a node has {node[key]} {words}, the job asks for {amount:g}")
-    if node.get("whole") and 0 < needs.gpus < node.get("gpus", 0):
+        if most is not None and amount > most:
+            problems.append(f"a node has {most} {words}, the job asks for {amount:g}")
+    if node.whole and node.gpus and 0 < needs.gpus < node.gpus:
         problems.append(
-            f"it hands out, and charges, whole nodes of {node['gpus']} GPUs, and the job would "
-            f"leave {node['gpus'] - needs.gpus} of them idle: ask for gpu={node['gpus']} "
+            f"it hands out, and charges, whole nodes of {node.gpus} GPUs, and the job would "
+            f"leave {node.gpus - needs.gpus} of them idle: ask for gpu={node.gpus} "
             "(set-resources in the profile)"
         )
     return problems
@@ -207,13 +203,13 @@ def _beyond_queue(needs: Needs, queue: Queue) -> list[str]:
     ]
 
 
-@cache
 def _umask() -> str:
-    """The mask of this process in octal digits. A shell tells it: os.umask would have to change it
-    for an instant, in which other threads may write files.
+    """Return the mask of this process, in octal digits, without changing it for an instant in which
+    other threads may write files.
     """
-    done = subprocess.run(["sh", "-c", "umask"], check=True, capture_output=True, text=True)
-    return f"{int(done.stdout, 8):03o}"
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    mask: list[str] = re.findall(r"^Umask:\s*0(\d+)$", status, re.MULTILINE)
+    return mask[0]
 
 
 def _digest(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the user may set: `--pbs-site polaris`, or `pbs-site: polaris` in a profile."""
+"""Options of the user: `--pbs-site polaris`, or `pbs-site: polaris` in a profile."""
 
 # ruff: noqa: RUF009, UP045 -- Snakemake reads the option types and understands Optional[str], not "str | None"
 
@@ -25,7 +25,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     account: Optional[str] = _option(
         None,
         "Account or project to charge; the resource pbs_account of a rule goes before it. "
-        "Default: the variable that the site's file names, PBS_ACCOUNT at the shipped ones.",
+        "Default: the environment variable PBS_ACCOUNT.",
     )
     queue: Optional[str] = _option(
         None,

@@ -34,7 +34,7 @@ class _Pending:
 
     @property
     def scopes(self) -> tuple[str, str, str]:
-        """Scopes of the pauses that hold it back: the server, its queue, itself."""
+        """Return the scopes of the pauses that hold it back: the server, its queue, itself."""
         return "", self.request.queue, self.request.name
 
 
@@ -45,7 +45,7 @@ class _Pause(NamedTuple):
 
 @dataclass
 class Submitter:
-    """Takes requests and calls back with ledger entries or refusals.
+    """Queue of requests that calls back with ledger entries or refusals.
 
     `submitted(request, entry, adopted)` and `refused(request, error)` are called from the
     submitting thread, `crashed(error)` when that thread can't go on; `in_queue(queue)` tells how
@@ -83,7 +83,7 @@ class Submitter:
             self._changed.notify()
 
     def poke(self, queue: str) -> None:
-        """A job of ours has left a queue: there may be room again."""
+        """Try a queue again at once, since a job of ours has left it."""
         with self._changed:
             self._pauses.pop(queue, None)
             self._changed.notify()
@@ -114,7 +114,7 @@ class Submitter:
             raise
 
     def _next(self) -> _Pending | None:
-        """The first request that nothing holds back; blocks until there is one, None after
+        """Return the first request that nothing holds back; block until there is one, None after
         `stop`.
         """
         with self._changed:
@@ -173,7 +173,9 @@ class Submitter:
             )
 
     def _attempt(self, pending: _Pending) -> tuple[Entry, bool]:
-        """(entry, whether the job was there already). Raises AwayError, WaitError, RefusedError."""
+        """Return (entry, whether the job was there already). Raises AwayError, WaitError,
+        RefusedError.
+        """
         request = pending.request
         if self._withdrawn and not pending.in_doubt:
             raise WithdrawnError(self._withdrawn)

@@ -1,6 +1,4 @@
-"""From what PBS shows of a job to what Snakemake has to know: running, success or failed, and why
-in words.
-"""
+"""Judgement of a job by its record in PBS: running, success or failed, and why in words."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -49,7 +47,7 @@ RUNNING = Verdict("running")
 
 
 def judge(record: Record) -> Verdict:
-    """The rule by state. Exit_status counts for finished jobs only: a requeued job shows that of
+    """Judge by state. Exit_status counts for finished jobs only: a requeued job shows that of
     its last run, and a job in E shows it while its output is still being copied."""
     if record.state in {"F", "X"}:
         return _judge_finished(record)

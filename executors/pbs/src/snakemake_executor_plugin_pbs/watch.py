@@ -1,4 +1,4 @@
-"""One look at all jobs per interval, in two PBS commands, three at most.
+"""Looks at all jobs, one per interval, in two PBS commands, three at most.
 
 `qselect -u USER` names the jobs that live, for all of them at once and cheaply for the server.
 `qstat -x -f ID...` is asked only for those that have left that list (once in a job's life). Beside
@@ -44,7 +44,7 @@ class Job:
 
 
 class Watch:
-    """Decides for jobs; remembers between looks whether PBS keeps a history and what was said."""
+    """Judge of jobs; remembers between looks whether PBS keeps a history and what was said."""
 
     def __init__(
         self, pbs: Pbs, ledger: Ledger, unknown_seconds: float, say: Callable[[str], None]
@@ -61,7 +61,7 @@ class Watch:
         self._comments_said = -INSPECT_EVERY
 
     def look(self, jobs: Iterable[Job]) -> dict[str, Verdict]:
-        """{id: verdict} for every job. While the server is away every job counts as running,
+        """Return {id: verdict} for every job. While the server is away every job counts as running,
         however long it takes.
         """
         jobs = list(jobs)
@@ -89,7 +89,7 @@ class Watch:
         return verdicts
 
     def _to_inspect(self, living: list[Job], now: float) -> list[Job]:
-        """Which of the living jobs are asked about now."""
+        """Return the living jobs whose turn it is to be looked into."""
         self._looks += 1
         if not living:
             return []

@@ -1,4 +1,4 @@
-"""What the stand-in knows: its queues, and its jobs as `qstat -f` shows them."""
+"""State of the stand-in: its queues, and its jobs as `qstat -f` shows them."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What a node does with a job: processes, signals, and where the output goes."""
+"""Jobs on a node: processes, signals, and where the output goes."""
 
 import contextlib
 import os

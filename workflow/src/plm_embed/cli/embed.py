@@ -3,14 +3,20 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
 from plm_embed.accuracy import check_dtype
-from plm_embed.cli.options import PATH, WEIGHTS, Step, Workers
-from plm_embed.cli.setting_options import settings_of
-from plm_embed.fingerprint import MATRICES, ComputeDtype
+from plm_embed.cli.options import PATH, STRAND, WEIGHTS, Step, Workers
+from plm_embed.fingerprint import (
+    MATRICES,
+    ComputeDtype,
+    LongPolicy,
+    LongSequences,
+    Pooling,
+    StorageDtype,
+)
 from plm_embed.inference.settings import Settings
 
 
@@ -72,8 +78,7 @@ def weights(
     Example:
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
-    from plm_embed.inference.prepare_weights import prepare
-    from plm_embed.inference.weights_cache import prepare_cached
+    from plm_embed.inference.weights import prepare, prepare_cached
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 
@@ -95,22 +100,6 @@ def weights(
             print(line)
 
 
-NODES = click.option(
-    "--nodes",
-    default=1,
-    type=click.IntRange(1),
-    help="Nodes of the PBS job; the workers are per node.",
-)
-WORKERS = click.option(
-    "--workers",
-    "--gpus",
-    default=1,
-    type=Workers(),
-    metavar="N|all",
-    help="Processes, one per GPU; all: of those visible.",
-)
-
-
 @click.command(cls=Step)
 @click.argument("bucket", type=PATH)
 @WEIGHTS(required=True)
@@ -118,7 +107,100 @@ WORKERS = click.option(
 @click.option(
     "--record", required=True, type=PATH, help="Completion record (JSON), written at the end."
 )
-@settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
+@click.option(
+    "--layers",
+    default=Settings.layers,
+    multiple=True,
+    type=int,
+    help="0 to the number of layers, -1: last (repeatable).",
+)
+@click.option(
+    "--pooling",
+    default=Settings.pooling,
+    multiple=True,
+    type=click.Choice(get_args(Pooling)),
+    help="What is stored (repeatable).",
+)
+@click.option(
+    "--compute-dtype",
+    default="auto",
+    type=click.Choice(["auto", *get_args(ComputeDtype)]),
+    help="auto: bfloat16 from compute capability 8.0 on, else float32.",
+)
+@click.option(
+    "--storage-dtype",
+    default=Settings.storage_dtype,
+    type=click.Choice(get_args(StorageDtype)),
+    help="Number format on disk.",
+)
+@click.option(
+    "--long-sequences",
+    default=LongSequences.policy,
+    type=click.Choice(get_args(LongPolicy)),
+    help="What happens above --max-residues.",
+)
+@click.option(
+    "--max-residues",
+    default=LongSequences.max_residues,
+    type=click.IntRange(0),
+    help="Longest piece for the model; 0: no limit.",
+)
+@click.option(
+    "--overlap",
+    default=LongSequences.overlap,
+    type=click.IntRange(0),
+    help="Residues that neighboring windows share.",
+)
+@STRAND
+@click.option(
+    "--device",
+    default="auto",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="What to compute on; auto: GPUs where there are any.",
+)
+@click.option(
+    "--nodes",
+    default=1,
+    type=click.IntRange(1),
+    help="Nodes of the PBS job; the workers are per node.",
+)
+@click.option(
+    "--workers",
+    "--gpus",
+    default=1,
+    type=Workers(),
+    metavar="N|all",
+    help="Processes, one per GPU; all: of those visible.",
+)
+@click.option(
+    "--threads",
+    default=Settings.threads,
+    type=click.IntRange(1),
+    help="CPU threads, shared by the workers.",
+)
+@click.option(
+    "--toks-per-batch",
+    default=Settings.toks_per_batch,
+    type=click.IntRange(0),
+    help="Tokens per batch; 0: the device's default.",
+)
+@click.option(
+    "--scratch",
+    default=Settings.scratch,
+    help="Node-local folder; auto: find one; '': write beside the store.",
+)
+@click.option(
+    "--flush-minutes",
+    default=Settings.flush_minutes,
+    type=click.FloatRange(0, min_open=True),
+    help="A kill loses at most this much work.",
+)
+@click.option(
+    "--per-residue-limit-gb",
+    default=Settings.per_residue_limit_gb,
+    type=click.FloatRange(0),
+    help="More per-residue output: stop.",
+)
 @click.option(
     "--gpu-required",
     is_flag=True,
@@ -139,13 +221,16 @@ def embed(
     weights_folder: Path,
     store: Path,
     record: Path,
-    settings: Settings,
+    long_sequences: LongPolicy,
+    max_residues: int,
+    overlap: int,
     nodes: int,
     workers: int,
     gpu_required: bool,
     minutes: float,
     share: Path | None,
     node: int | None,
+    **given: Any,
 ) -> None:
     """Embed what the store lacks of a bucket.
 
@@ -165,6 +250,8 @@ def embed(
     from plm_embed.sequences.summary import check_present
 
     check_present(bucket)
+    long = LongSequences(long_sequences, max_residues, overlap)
+    settings = Settings(long_sequences=long, **given)
     if MATRICES.intersection(settings.pooling):
         from plm_embed.planning.costs import check_per_residue
 

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from plm_embed import startup
+from plm_embed.fingerprint import Strand
 from plm_embed.io.terminal import printable
+from plm_embed.program import program
 
 
 def is_text(value: object) -> bool:
@@ -44,7 +46,7 @@ class _Weights(_Path):
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        from plm_embed.inference.weights_cache import prepared_folder
+        from plm_embed.inference.weights import prepared_folder
 
         return prepared_folder(super().convert(value, param, context))
 
@@ -59,6 +61,18 @@ WEIGHTS = partial(
     help="Campaign's record (weights.json), or folder, made by `plm-embed weights`.",
 )
 """An option of several commands, of some of them required."""
+ID_COLUMN = click.option(
+    "--id-column", default="id", help="Column with the record id (tables only)."
+)
+SEQUENCE_COLUMN = click.option(
+    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+)
+STRAND = click.option(
+    "--strand",
+    default="as_given",
+    type=click.Choice(get_args(Strand)),
+    help="Of DNA; canonical: a sequence and its reverse complement are one.",
+)
 
 
 class Columnar(click.Command):
@@ -76,7 +90,7 @@ class Step(click.Command):
 
     def invoke(self, context: click.Context) -> Any:
         if not sys.stderr.isatty():
-            print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
+            print("#", program(), printable(shlex.join(sys.argv[1:])), file=sys.stderr)
         return super().invoke(context)
 
 

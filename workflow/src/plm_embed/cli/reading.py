@@ -12,13 +12,12 @@ from plm_embed.cli.options import EXISTING, PATH
 from plm_embed.errors import UnknownIdError
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
-from plm_embed.wording import readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from plm_embed.reading.exports.export import Format
-    from plm_embed.reading.search.scan import Metric
+    from plm_embed.reading.exports import Format
+    from plm_embed.reading.search import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 
@@ -46,9 +45,10 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
     "--name", default="emb", help="Which representation; emb is the first that is pooled."
 )
 @click.option(
-    "--index",
-    is_flag=True,
-    help="Compare only with what the index proposes, which `plm-embed index` has made.",
+    "--threads",
+    default=1,
+    type=click.IntRange(1),
+    help="How many compare; more are faster where cores are idle.",
 )
 @click.option(
     "--weights",
@@ -70,7 +70,7 @@ def search(
     top: int,
     metric: "Metric",
     name: str,
-    index: bool,
+    threads: int,
     weights: Path | None,
     output: Path | None,
 ) -> None:
@@ -101,7 +101,7 @@ def search(
             name=name,
             weights=weights,
             on_error="skip",
-            index=index,
+            threads=threads,
         )
     if output is None:
         _print(found)
@@ -130,46 +130,7 @@ def _write(found: "pa.Table", path: Path, suffix: str) -> None:
         csv.write_csv(found, path, options)
 
 
-@click.command()
-@click.argument("results", type=EXISTING)
-@click.option(
-    "--metric",
-    default="cosine",
-    type=click.Choice(["cosine", "euclidean"]),
-    help="What near means.",
-)
-@click.option("--name", default="emb", help="Which representation; emb: the first pooled one.")
-@click.option(
-    "--recall",
-    default=0.95,
-    type=click.FloatRange(0, 1),
-    help="Share of the true neighbors to find: more take longer.",
-)
-def index(*, results: Path, metric: "Metric", name: str, recall: float) -> None:
-    """Make an index, for `search --index` among more than ten million vectors.
-
-    Until then, comparing every vector takes some seconds for each million, and misses nothing.
-    RESULTS is a results folder or a master; the index lies beside the master. What it finds of the
-    true neighbors is measured and printed.
-
-    \b
-    Example:
-      plm-embed index results
-    """
-    from plm_embed.reading.search.approximate import TRIAL, TRIED, build
-
-    note = build(results, metric, name, recall)
-    say(
-        f"{note.representation}, {note.metric}: {readable(note.bytes)}; probing {note.probed} of "
-        f"{note.cells} cells, recall {note.recall:.3f} (of the {TRIAL} nearest of {TRIED} rows, "
-        f"against all rows compared)\nnext: plm-embed search {results} QUERIES.fasta --index"
-    )
-
-
-FORMATS = (
-    "parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss", "uniprot-h5", "anndata", "pt",
-    "pt-dict",
-)  # fmt: skip
+FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 
 def _ids(given: str) -> list[str]:
@@ -234,20 +195,15 @@ def export(
     parquet      a table with a column of vectors: pandas, Polars, DuckDB, R
     csv, tsv     a table with a column for each dimension
     npy          one array, to be memory-mapped, and OUTPUT.ids.tsv
-    zarr         a group of Zarr v3: emb, id, cache_key
-    safetensors  one tensor, emb, and OUTPUT.ids.tsv
-    faiss        a flat index of unit vectors, and OUTPUT.ids.tsv
     uniprot-h5   one dataset per id, as UniProt's per-protein.h5 and per-residue.h5; for ProtSpace
-    anndata      .h5ad, an observation per record
-    pt           a folder with fair-esm's .pt file for each id
-    pt-dict      one .pt file, a tensor by id; needs memory for all
+    anndata      .h5ad, an observation per record; needs memory for all
 
     \b
     Examples:
       plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
       plm-embed export results some.parquet --to parquet --where function=hemagglutinin
     """
-    from plm_embed.reading.exports.export import export as run
+    from plm_embed.reading.exports import export as run
 
     chosen = None if ids is None else _ids(ids)
     try:
@@ -292,4 +248,4 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
         sys.exit(1)
 
 
-COMMANDS = (search, index, export, diff)
+COMMANDS = (search, export, diff)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from plm_embed.cli.options import (
     EXISTING,
@@ -14,12 +13,9 @@ from plm_embed.cli.options import (
     ColumnarStep,
     campaign_options,
 )
-from plm_embed.cli.setting_options import settings_of
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.settings import Proof
 from plm_embed.io.terminal import say
-from plm_embed.setting import from_config
 
 
 @click.command(cls=ColumnarStep)
@@ -52,14 +48,19 @@ def gather(
 @click.argument("results", required=False, type=EXISTING)
 @partial(campaign_options, required=False)
 @WEIGHTS()
-@settings_of("proof", Proof)
+@click.option(
+    "--spot-checks",
+    type=click.IntRange(0),
+    show_default="as the run's config.yaml has it, else 16",
+    help="Random rows to embed by the reference path, too.",
+)
 @click.option("--report", type=PATH, help="validation.json: every check and its result.")
 @click.option(
     "--checksums",
     type=PATH,
     help="SHA-256 list of the results, written only when all is well.",
 )
-def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> None:
+def validate(*, results: Path | None, spot_checks: int | None, **given: Path | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
     RESULTS is a results folder with one model, or the folder of a model in it. It stands for all
@@ -70,15 +71,15 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.inference.weights_cache import prepared_folder
+    from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
-    from plm_embed.reading.find import find_master
+    from plm_embed.reading.find import find_embeddings
     from plm_embed.reporting.repeat import kept_settings
 
     settings: dict[str, Any] = {}
     if results:
-        there = find_master(results).absolute()
+        there = find_embeddings(results).absolute()
         settings = kept_settings(there.parent)
         given = {**_places(there, settings), **{key: path for key, path in given.items() if path}}
     for name, path in given.items():
@@ -87,15 +88,14 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
             raise click.UsageError(f"give a results folder, or --{option}")
         if results and name not in ("report", "checksums") and not path.exists():
             raise click.UsageError(f"{path}: not found; name it with --{option}")
-    asked = click.get_current_context().get_parameter_source("spot_checks")
-    if asked is ParameterSource.DEFAULT:
-        proof = from_config(Proof, settings)
+    if spot_checks is None:
+        spot_checks = settings.get("validate", {}).get("spot_checks", 16)
     places = {name: path for name, path in given.items() if path}
     master, report = places["master"], places["report"]
     sequences, weights = places["sequences"], prepared_folder(places["weights_folder"])
 
     def expected(fingerprint: Fingerprint) -> dict[str, Vectors]:
-        return expect(sequences, weights, fingerprint, proof.spot_checks)
+        return expect(sequences, weights, fingerprint, spot_checks)
 
     validation = run(
         sequences=sequences,

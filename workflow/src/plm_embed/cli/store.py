@@ -5,8 +5,7 @@ from typing import Literal, get_args
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, WEIGHTS
-from plm_embed.cli.setting_options import settings_of
+from plm_embed.cli.options import EXISTING, ID_COLUMN, PATH, SEQUENCE_COLUMN, WEIGHTS
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
@@ -34,7 +33,8 @@ from plm_embed.sequences.settings import Table
     type=EXISTING,
     help="The sequence files (repeatable).",
 )
-@settings_of("table", Table, without=["keep"])
+@ID_COLUMN
+@SEQUENCE_COLUMN
 @WEIGHTS(required=True)
 @click.option("--store", required=True, type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
@@ -65,7 +65,8 @@ def import_(
     index: Path,
     index_id: str,
     sequences: tuple[Path, ...],
-    table: Table,
+    id_column: str,
+    sequence_column: str,
     weights_folder: Path,
     store: Path,
     layer: int,
@@ -92,10 +93,10 @@ def import_(
         --weights results/esm2_t33_650M_UR50D/weights.json \\
         --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
 """
-    from plm_embed.master.foreign.adopt import adopt
-    from plm_embed.master.foreign.files import Files
+    from plm_embed.master.adopt import adopt
+    from plm_embed.master.foreign import Files
 
-    files = Files(master, index, sequences, table, index_id)
+    files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
     settings = Settings(
         layers=(layer,), compute_dtype=compute_dtype, device=device, storage_dtype=storage_dtype
     )
@@ -106,8 +107,8 @@ def import_(
     )
     if not done.by_key:
         say(
-            "  told by the ids of their records: a sequence that has changed since under its id is "
-            "seen only in the rows that were checked (--sample)"
+            "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
+            "rows reveal it (--sample)."
         )
     for reason, count in done.left_out.items():
         say(f"  {count:,} left out: {reason}")

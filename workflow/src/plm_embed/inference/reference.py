@@ -1,6 +1,6 @@
 """What should be stored for a sequence, computed by the reference path of its family."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +11,9 @@ from torch import Tensor
 from plm_embed.fingerprint import SPANS, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
-from plm_embed.models.encoder.reference import all_states
 from plm_embed.models.family import Reference
-from plm_embed.models.manifest import Manifest
-from plm_embed.models.tokenizer_file import TokenizerFile
+from plm_embed.models.reference import all_states
+from plm_embed.models.tokens import TokenizerFile
 from plm_embed.sequence_windows import spans, stored_spans, whole
 
 
@@ -93,15 +92,3 @@ def rounding_distances(folder: Path, sequence: str, fingerprint: Fingerprint) ->
         name: float(np.linalg.norm(rounded[name] - exact[name]) / np.linalg.norm(exact[name]))
         for name in exact
     }
-
-
-def last_means(
-    manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str]
-) -> NDArray[np.float32]:
-    """Means over the residues after the last layer, (sequences, D)."""
-    family = manifest.family
-    states = [
-        found[manifest.layers]
-        for found in family.reference(manifest, tensors, sequences, [manifest.layers])
-    ]
-    return np.stack([pool("mean", state, family.residues(len(state))).numpy() for state in states])

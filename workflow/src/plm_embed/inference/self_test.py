@@ -1,6 +1,6 @@
 """Golden vectors of the very weights in use, and the check against them at the start of each job.
 
-The reference path writes them once when the weights are prepared, and measures how far the
+The published formulas in float64 give them once when the weights are prepared, and how far the
 rounding of each compute dtype alone moves them. Every job compares its own device, kernel and dtype
 with them before it computes anything that is kept.
 """
@@ -9,6 +9,7 @@ import hashlib
 import io
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,12 @@ from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.pooling import pool, pool_batch
-from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
-from plm_embed.models.encoder import reference
+from plm_embed.models import reference
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import SELF_TEST, Manifest
-from plm_embed.models.tokenizer_file import Ids
+from plm_embed.models.tokens import Ids
 from plm_embed.models.weights import remedy
 
 log = logging.getLogger(__name__)
@@ -59,29 +59,33 @@ their time.
 """
 
 
-def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32,
-    beside the weights.
+def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> Manifest:
+    """Embed the probes by the published formulas in float64; write their last-layer means,
+    (probes, D) fp32, beside the weights, and measure how far each compute dtype moves them.
 
-    Returns the SHA-256 of the file, which is left alone when it is right already.
+    Returns the manifest with both. The file is left alone when it is right already.
     """
+    exact = formulas(manifest, tensors)
     memory = io.BytesIO()
-    np.savez(memory, mean=last_means(manifest, tensors, _probes(manifest)))
+    np.savez(memory, mean=np.stack([mean.numpy() for _, mean in exact]))
     content, path = memory.getvalue(), folder / SELF_TEST
     if not path.is_file() or path.read_bytes() != content:
         with atomic_path(path) as temporary:
             temporary.write_bytes(content)
-    return hashlib.sha256(content).hexdigest()
+    return replace(
+        manifest,
+        self_test_sha256=hashlib.sha256(content).hexdigest(),
+        roundings=measure_roundings(manifest, tensors, exact),
+    )
 
 
 def measure_roundings(
-    manifest: Manifest, tensors: Mapping[str, torch.Tensor]
+    manifest: Manifest, tensors: Mapping[str, torch.Tensor], exact: "States"
 ) -> dict[str, Rounding]:
     """Measure on the probes how far the rounding of each compute dtype alone moves their vectors:
     the published formulas with rounded products beside the same formulas in float64.
     """
-    exact = _formulas(manifest, tensors)
-    measured = {dtype: _apart(_formulas(manifest, tensors, dtype), exact) for dtype in FLOOR}
+    measured = {dtype: _apart(formulas(manifest, tensors, dtype), exact) for dtype in FLOOR}
     useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
     roundings: dict[str, Rounding] = {
         dtype: rounding or useless for dtype, rounding in measured.items()
@@ -102,11 +106,12 @@ States = list[tuple[torch.Tensor, torch.Tensor]]
 """Of sequences: all tokens' representations (T, D), and the mean over the residues (D,)."""
 
 
-def _formulas(
+def formulas(
     manifest: Manifest,
     tensors: Mapping[str, torch.Tensor],
     rounding: ComputeDtype | None = None,
 ) -> States:
+    """Embed the probes by the published formulas, in float64 or rounded as a compute dtype does."""
     layer, residues = manifest.layers, manifest.family.residues
     states = [
         state[layer]

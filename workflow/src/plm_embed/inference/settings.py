@@ -4,7 +4,7 @@ workers stays light.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from plm_embed.errors import ConfigError, whole_number
 from plm_embed.fingerprint import (
@@ -14,9 +14,8 @@ from plm_embed.fingerprint import (
     LongSequences,
     Pooling,
     StorageDtype,
-    StrandSetting,
+    Strand,
 )
-from plm_embed.setting import Setting
 from plm_embed.wording import did_you_mean
 
 
@@ -24,53 +23,27 @@ from plm_embed.wording import did_you_mean
 class Settings:
     """What to compute (part of the fingerprint: the recipe) and how to get there (not part of it).
 
-    The command line has its options from here, and the rule hands them over; a test holds the
-    configuration's schema to them.
+    The configuration has them as `embedding.*` and `residues.strand`, `plm-embed embed` as options.
     """
 
-    layers: Annotated[
-        tuple[int, ...],
-        Setting("0 to the number of layers, -1: last (repeatable).", key="embedding.layers"),
-    ] = (-1,)
-    """0 is the input of the first layer."""
-    pooling: Annotated[
-        tuple[Pooling, ...], Setting("What is stored (repeatable).", key="embedding.pooling")
-    ] = ("mean",)
-    compute_dtype: Annotated[
-        Literal["auto"] | ComputeDtype,
-        Setting(
-            "auto: bfloat16 from compute capability 8.0 on, else float32.",
-            key="embedding.compute_dtype",
-        ),
-    ] = "auto"
-    storage_dtype: Annotated[
-        StorageDtype, Setting("Number format on disk.", key="embedding.storage_dtype")
-    ] = "float16"
+    layers: tuple[int, ...] = (-1,)
+    """0 is the input of the first layer, -1 the output of the last one."""
+    pooling: tuple[Pooling, ...] = ("mean",)
+    compute_dtype: Literal["auto"] | ComputeDtype = "auto"
+    storage_dtype: StorageDtype = "float16"
     long_sequences: LongSequences = field(default_factory=LongSequences)
-    strand: StrandSetting = "as_given"
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"],
-        Setting("What to compute on; auto: GPUs where there are any."),
-    ] = "auto"
-    threads: Annotated[
-        int,
-        Setting("CPU threads, shared by the workers.", least=1),
-    ] = 1
-    toks_per_batch: Annotated[
-        int,
-        Setting("Tokens per batch; 0: the device's default.", least=0),
-    ] = 0
-    scratch: Annotated[
-        str,
-        Setting("Node-local folder; auto: find one; '': write beside the store."),
-    ] = "auto"
-    """For unfinished parts."""
-    flush_minutes: Annotated[float, Setting("A kill loses at most this much work.", above=0)] = 5.0
-    """A part is written at least this often."""
-    per_residue_limit_gb: Annotated[
-        float,
-        Setting("More per-residue output: stop.", key="embedding.per_residue_limit_gb", least=0),
-    ] = 100.0
+    strand: Strand = "as_given"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 1
+    """Of CPUs, shared by the workers."""
+    toks_per_batch: int = 0
+    """0: the device's default."""
+    scratch: str = "auto"
+    """A node-local folder for unfinished parts; auto: find one; '': write beside the store."""
+    flush_minutes: float = 5.0
+    """A part is written at least this often: a kill loses at most this much work."""
+    per_residue_limit_gb: float = 100.0
+    """A bucket that would make more per-residue output is refused."""
     bar: bool = True
     """Whether progress may be drawn on a terminal: several workers would draw over each other."""
 
@@ -86,18 +59,6 @@ RECIPE = [one.name for one in fields(Fingerprint) if one.name in Settings.__data
 """Settings that are part of the fingerprint."""
 MEANING = [name for name in RECIPE if name not in ("compute_dtype", "storage_dtype")]
 """Those that say which vectors are meant, whatever the numbers are held in."""
-
-
-@dataclass(frozen=True)
-class Proof:
-    """How much of a result is computed again to prove it."""
-
-    spot_checks: Annotated[
-        int,
-        Setting(
-            "Random rows to embed by the reference path, too.", key="validate.spot_checks", least=0
-        ),
-    ] = 16
 
 
 def known(name: str, value: object, words: Sequence[str]) -> None:

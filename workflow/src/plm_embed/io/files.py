@@ -183,13 +183,6 @@ def size(path: Path) -> int:
     return total
 
 
-def touched(path: Path) -> int:
-    """When a file, or a link in its place, was changed, renamed or put there last, in nanoseconds.
-    A time of change can be set to anything, this one cannot.
-    """
-    return max(path.stat().st_ctime_ns, path.lstat().st_ctime_ns)
-
-
 def last_bytes(path: Path, count: int) -> bytes:
     """The end of a file, of at most so many bytes."""
     with path.open("rb") as handle:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, limit_reached
 from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
@@ -54,6 +54,7 @@ class RowGroupWriter:
 
     def __init__(self, file: _File, writer: pq.ParquetWriter) -> None:
         self.sha256 = ""
+        self.schema: pa.Schema = writer.schema
         self._file = file
         self._writer = writer
         self._pending: list[pa.RecordBatch] = []
@@ -135,8 +136,17 @@ def _reading(path: Path, remedy: str = "") -> Iterator[None]:
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except (OSError, pa.ArrowException, LookupError, ValueError) as error:
+        if limit := limit_reached(error):
+            raise PlmEmbedError(limit) from None
         what = f"not a whole Parquet file with the expected columns ({str(error).strip()})"
         raise StoreError(f"{path}: {what}", path=path, remedy=remedy) from None
+
+
+def _check_columns(file: pq.ParquetFile, columns: list[str] | None) -> None:
+    """Raise LookupError for a column that is not there, where Arrow would leave it out."""
+    for name in columns or ():
+        if name not in file.schema_arrow.names:
+            raise LookupError(f"no column {name!r}")
 
 
 def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
@@ -154,6 +164,7 @@ def record_batches(
     """
     with _reading(path, remedy):
         file = parquet_file(path, pre_buffer=False)  # else all of it would be in memory at once
+        _check_columns(file, columns)
     with file:
         batches = file.iter_batches(rows, columns=columns)
         while True:
@@ -190,6 +201,7 @@ def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     StoreError when the file is missing or damaged.
     """
     with _reading(path), parquet_file(path, pre_buffer=False) as file:
+        _check_columns(file, columns)
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns, use_threads=False)
 
@@ -197,6 +209,7 @@ def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
 def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
     """A whole Parquet file, or some of its columns. StoreError when it is missing or damaged."""
     with _reading(path, remedy), parquet_file(path) as file:  # pq.read_table would import pandas
+        _check_columns(file, columns)
         return file.read(columns)
 
 

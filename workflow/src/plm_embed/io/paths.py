@@ -26,24 +26,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "plm-embed"
 
 
-def unusable(path: str, *, in_rules: bool = True) -> str:
-    """Why a path cannot be used whatever lies there, in words; empty when it can. `in_rules`:
-    Snakemake expands it.
-    """
-    if in_rules and set("{}<>") & set(path):
+def unusable(path: str) -> str:
+    """Say why a path of the configuration cannot be used whatever lies there; '' when it can."""
+    if set("{}<>") & set(path):
         return "must not hold braces or < >, which Snakemake takes for wildcards"
     if re.match(r"\$\w+(/|$)", path):
         return "environment variables are not expanded; write ~ or the path"
     return ""
-
-
-def folder_problem(folder: str) -> str:
-    """Why files cannot be written to a folder, which need not exist, in words; else empty."""
-    path = Path(folder)
-    wrong = _trouble(path)
-    if wrong in ("", "not there"):
-        return "is a link to something that is not there" if wrong and path.is_symlink() else ""
-    return "is a file, not a folder" if wrong == "a file" else wrong
 
 
 def not_writable(path: Path) -> str:
@@ -79,22 +68,6 @@ def missing(path: Path) -> str:
     if wrong in ("", "a file"):
         return ""
     return _not_found(path) if wrong == "not there" else wrong
-
-
-def input_problems(inputs: Sequence[Path], *, awaited: bool = False) -> Iterator[str]:
-    """One line for each input that is no file, or named twice. awaited: an input that is not there
-    may be made yet.
-    """
-    for path, same in repeated(inputs):
-        yield f"inputs: {path}: is the same file as {same}; name it once"
-    for path in inputs:
-        if wrong := missing(path):
-            if not awaited or os.path.lexists(path):
-                yield f"inputs: {path}: {wrong}"
-        elif path.is_dir():
-            yield f"inputs: {path}: is a folder, not a file; name the files in it"
-        elif not path.is_file():
-            yield f"inputs: {path}: is a pipe or a device, not a file"
 
 
 def repeated(inputs: Sequence[Path]) -> Iterator[tuple[Path, Path]]:

@@ -11,9 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -158,61 +158,6 @@ class Behind:
         self._failed = self._failed or kind is not None
         self._pool.shutdown()
         if kind is None:
-            self.wait()
-
-
-P = ParamSpec("P")
-
-
-class OneAtATime:
-    """A thread that runs one function while the caller goes on; the next `run` waits for it. A
-    context manager.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1)
-        self._running: Future[None] | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(quick_turns())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-        self._stack.close()
-
-    def run(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Start a call when the one before has ended; raises what that one raised."""
-        self.wait()
-        self._running = self._pool.submit(function, *args, **kwargs)
-
-    def wait(self) -> None:
-        """Return when nothing runs; raises what the last call raised."""
-        if self._running is not None:
-            self._running.result()
-            self._running = None
-
-
-class Aside(OneAtATime):
-    """A thread for one long function, which ends early when the caller's block does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._over = threading.Event()
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        super().__exit__(*error)
-
-    def go_on(self) -> None:
-        """For the function, now and then: ends it when nobody needs its result any more."""
-        if self._over.is_set():
-            raise InterruptedError
-
-    def check(self) -> None:
-        """For the caller, now and then: raises what the function raised."""
-        if self._running is not None and self._running.done():
             self.wait()
 
 

@@ -11,7 +11,7 @@ from plm_embed.io.json_files import to_plain
 from plm_embed.master.campaign import Campaign
 from plm_embed.sequences.summary import Summary
 from plm_embed.store.hdf5 import open_hdf5
-from plm_embed.store.write_parts import SCHEMA_VERSION
+from plm_embed.store.parts import SCHEMA_VERSION
 
 
 def attributes(
@@ -20,7 +20,7 @@ def attributes(
     """All of them, by name."""
     counted = to_plain(summary)
     told = ("inputs", "records", "accepted", "skipped", "unique", "policy")
-    inputs = {name: counted[name] for name in told if name in counted}
+    inputs = {name: counted[name] for name in told if counted[name] is not None}
     found: dict[str, Any] = plain_attributes(campaign.fingerprint) | {
         "schema_version": SCHEMA_VERSION,
         "fingerprint": campaign.fingerprint.to_json(),

@@ -7,8 +7,10 @@ from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.sequence_windows import stored_residues
+from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
-from plm_embed.store.replaced import PartInfo
+from plm_embed.store.blocks import locate
+from plm_embed.store.parts import PartInfo, read_part
 from plm_embed.store.store import store_folder
 
 
@@ -17,15 +19,16 @@ class Campaign:
     """The buckets of a campaign whose completion records were added: n vectors in `vectors`, R rows
     per residue in `residues`, D by representation in `dims`.
 
-    sequences: folder of deduplicate; embedded: that of the completion records. names: of the
-    buckets, in key order; parts: by name; records: the completion records that name a part.
+    sequences: folder of deduplicate; embedded: that of the completion records. rows: the first row
+    of each bucket in the master, in key order; parts: by name; records: the completion records that
+    name a part.
     """
 
     sequences: Path
     embedded: Path
     store: Path
     fingerprint: Fingerprint = field(init=False)
-    names: list[str] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
     parts: dict[str, PartInfo] = field(default_factory=dict)
     records: dict[str, list[Path]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
@@ -42,12 +45,12 @@ class Campaign:
     def add(self, bucket: Bucket) -> None:
         """Count a bucket. StoreError where its completion record does not go with the others."""
         completion = bucket.completion
-        if not self.names:
+        if not self.rows:
             self.fingerprint = completion.fingerprint
         elif differences := completion.fingerprint.differences(self.fingerprint):
             raise StoreError(
-                f"{bucket.record}: made with other settings than that of bucket {self.names[0]} "
-                f"({'; '.join(differences)})",
+                f"{bucket.record}: made with other settings than that of bucket "
+                f"{next(iter(self.rows))} ({'; '.join(differences)})",
                 path=bucket.record,
                 remedy=delete(self.embedded),
             )
@@ -60,7 +63,7 @@ class Campaign:
                     remedy=delete(bucket.record, *self.records[part.name]),
                 )
             self.records.setdefault(part.name, []).append(bucket.record)
-        self.names.append(bucket.name)
+        self.rows[bucket.name] = self.vectors
         self.vectors += len(bucket.keys)
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
@@ -75,7 +78,7 @@ class Campaign:
         """The folder of the parts."""
         return store_folder(self.store, self.fingerprint) / "parts"
 
-    def check_sizes(self) -> None:
+    def check_parts(self) -> None:
         """Raise StoreError unless all parts are there, of their size."""
         wrong = {}
         for name, info in self.parts.items():
@@ -113,3 +116,18 @@ class Campaign:
         return columns * self.vectors + sum(
             width * rows * dim for rows, dim in self.shapes.values()
         )
+
+
+def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
+    """Read all completion records. StoreError unless they go together and their parts are there."""
+    campaign = Campaign(sequences, embedded, store)
+    for name in bucket_names(sequences):
+        campaign.add(campaign.bucket(name))
+    campaign.check_parts()
+    for path in (campaign.parts_folder / name for name in [*campaign.parts][:1]):
+        with read_part(path) as part:
+            campaign.dims = part.dims
+    if "per_token" in campaign.fingerprint.pooling:  # letters do not tell the rows
+        for bucket in map(campaign.bucket, campaign.rows):
+            campaign.residues += int(locate(bucket, store).residues.sum())
+    return campaign

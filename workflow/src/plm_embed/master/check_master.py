@@ -148,7 +148,7 @@ def check_rows(
         for name in fingerprint.representations
         if name != SPANS
     }
-    for bucket in map(campaign.bucket, campaign.names):
+    for bucket in map(campaign.bucket, campaign.rows):
         start = check_keys(findings, file, bucket, buckets)
         if start is None:
             continue

@@ -10,9 +10,8 @@ from plm_embed.master.campaign import Campaign
 from plm_embed.master.check import Problem, check
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.sequences.summary import bucket_names
-from plm_embed.store.part_name import part_names
 from plm_embed.store.parts import read_part
-from plm_embed.store.store import FINGERPRINT
+from plm_embed.store.store import FINGERPRINT, part_names
 
 
 @check(
@@ -32,7 +31,7 @@ def check_completion_records(
             skipped |= bucket.completion.reasons
         except PlmEmbedError as error:
             problem(error.message, error.remedy)
-    if not campaign.names:
+    if not campaign.rows:
         raise StoreError(f"{campaign.embedded}: no bucket has a sound completion record")
     return campaign
 

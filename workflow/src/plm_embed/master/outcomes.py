@@ -19,8 +19,6 @@ from plm_embed.sequences.summary import SUMMARY, read_again, read_summary, verif
 
 ROW = pa.field("row", pa.int64())
 """What records.parquet of a model has besides the columns of that of deduplicate."""
-BYTES = 8
-"""Disk space for a record, while its outcome is noted."""
 
 
 class RecordTable:
@@ -68,6 +66,9 @@ class RecordTable:
 
 class Outcomes:
     """The row of the master, or the reason for having none, of every accepted record."""
+
+    BYTES = 8
+    """Disk space for a record, until all are written."""
 
     def __init__(self, sequences: Path, folder: Path, policy: LongSequences) -> None:
         self._source = verified(sequences, "records.parquet")

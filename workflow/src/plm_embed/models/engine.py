@@ -11,6 +11,7 @@ of F.
 """
 
 import ctypes
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ from plm_embed.kernels import attention, elementwise
 from plm_embed.kernels.elementwise import Norm
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import Distances, Packed
-from plm_embed.models.encoder import distances
-from plm_embed.models.encoder.description import ALiBi, Encoder, Learned, Rotary, T5RelativeBias
+from plm_embed.models import distances
+from plm_embed.models.family import ALiBi, Encoder, Learned, Rotary, T5RelativeBias
 from plm_embed.models.manifest import Manifest
-from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
-from plm_embed.models.tokenizer_file import Ids
+from plm_embed.models.registry import Model
+from plm_embed.models.tokens import Ids
 
 ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-4"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
@@ -91,7 +92,7 @@ class Engine:
         device: torch.device,
         dtype: ComputeDtype,
     ) -> None:
-        """Move the tensors (see `models.encoder.tensors`) to `device` one by one, matrices in
+        """Move the tensors (see `checkpoints.tensor_shapes`) to `device` one by one, matrices in
         `dtype`.
         """
         self.manifest, self.device, self.precision = manifest, device, dtype
@@ -105,7 +106,7 @@ class Engine:
         self._fp32_attention = kernel(manifest, device, "float32")
         self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
 
-        load = _Loader(tensors, device, self.dtype, self._encoder)
+        load = _Loader(tensors, device, self.dtype, self._encoder, manifest.heads)
         factor = self._encoder.branch_factor(manifest.layers)
         self._embedding = load.vector("embed_tokens.weight")  # (rows, D)
         self._positions = load.optional("embed_positions.weight")  # (rows, D)
@@ -242,7 +243,7 @@ class Engine:
         """
         residues = [self._family.residues(len(piece)) for piece in pieces]
         pinned = self.device.type == "cuda"
-        return pack(pieces, residues, self.rows, self._family.fill, pinned=pinned)
+        return pack(pieces, residues, self.rows, pinned=pinned)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""
@@ -257,6 +258,7 @@ class _Loader:
     device: torch.device
     dtype: torch.dtype
     encoder: Encoder
+    heads: int
 
     def layer(self, name: str, factor: float, lacks: Tensor | None) -> Layer:
         """Load a layer. What its branches add to the residual stream is times `factor`; the stream
@@ -291,7 +293,7 @@ class _Loader:
 
     def vector(self, name: str) -> Tensor:
         """Load a tensor in fp32."""
-        return self.tensors[name].to(self.device, torch.float32)
+        return self._rows(name).to(self.device, torch.float32)
 
     def optional(self, name: str) -> Tensor | None:
         return self.vector(name) if name in self.tensors else None
@@ -324,8 +326,20 @@ class _Loader:
         return linear
 
     def matrix(self, name: str, dtype: torch.dtype, factor: float) -> Tensor:
-        tensor = self.tensors[name].to(self.device)  # the device converts faster
+        tensor = self._rows(name).to(self.device)  # the device converts faster
         return (tensor if factor == 1.0 else tensor.float() * factor).to(dtype)
+
+    def _rows(self, name: str) -> Tensor:
+        """Read a tensor. Where neighbors are rotated, the rows that make queries and keys are put
+        in the order in which the halves of each head are: scores are the same in any order.
+        """
+        tensor = self.tensors[name]
+        positions = self.encoder.positions
+        neighbors = isinstance(positions, Rotary) and positions.neighbors
+        if not neighbors or not re.search(r"\.[qk]_(proj|layer_norm)\.", name):
+            return tensor
+        pairs = tensor.view(self.heads, -1, 2, *tensor.shape[1:])  # (H, d / 2, 2, ...)
+        return pairs.transpose(1, 2).reshape(tensor.shape)
 
 
 def _sum(*vectors: Tensor | None) -> Tensor | None:

@@ -1,52 +1,255 @@
-"""What differs between families of models. Everything outside a family's own folder asks here."""
+"""What differs between families of models, as data. A family's module in `models/families` says it;
+nothing else knows a family by name.
 
+Every model is embedding -> N x (attention, feed-forward), each with a norm and a residual sum. What
+differs between families is a field below; what differs within one (layers, widths) is the model's.
+No torch here: planning and reports count tokens.
+"""
+
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import master_name
-from plm_embed.models.encoder.description import Encoder
-from plm_embed.models.tokenizer_file import Ids, Tokenize, TokenizerFile, Tokens
+from plm_embed.models.tokens import Ids, TokenizerFile, Tokens, Vocabulary
 from plm_embed.sequence_windows import stored_spans
-from plm_embed.sequences.alphabet import Alphabet
+from plm_embed.sequences.alphabet import PROTEIN, Alphabet
 
-if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
+if TYPE_CHECKING:
     import torch
 
     from plm_embed.models.manifest import Manifest
 
-Layout = Literal["fair-esm", "hugging-face", "tensors"]
-"""How a source holds weights: a .pt file of fair-esm, a folder with config.json and files of
-tensors, or tensors alone, as one file or in a folder.
-"""
-
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+"""gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
 Reference = Callable[
     ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
     list[dict[int, "torch.Tensor"]],
 ]
 """Manifest, tensors, sequences and layers to the states of each sequence by layer."""
 
-_ONE_EACH = np.ones(256, np.uint8)
-"""How many letters a token has where each letter is one; special tokens do not count."""
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary angles of base 10,000 on q and k: the halves of each head against each other, or
+    neighbors, numbers 2 i and 2 i + 1.
+    """
+
+    neighbors: bool = False
 
 
 @dataclass(frozen=True)
-class Description:
-    """What a source of weights says about its model; None for what it does not say."""
+class Learned:
+    """A table of `rows` learned positions, added to the embedding; the first token has row
+    `offset`.
+    """
 
-    architecture: str
-    layers: int | None = None
-    dim: int | None = None
-    heads: int | None = None
-    token_dropout: bool = False
+    rows: int
+    offset: int = 0
 
 
-def pooling_problems(pooling: Sequence[str], family: "Family", model: str) -> Iterator[str]:
-    """What a model cannot do of what is asked for, in words."""
+@dataclass(frozen=True)
+class T5RelativeBias:
+    """T5's relative positions: a learned bias per head and bucket of distance, shared by all
+    layers.
+
+    Half of the `count` buckets are for keys behind the query. In each half the first half are exact
+    distances, the others grow by a constant factor up to `farthest`, and the last holds the rest.
+    """
+
+    count: int
+    farthest: int = 128
+
+
+@dataclass(frozen=True)
+class ALiBi:
+    """ALiBi without direction: the bias is minus a fixed slope per head times the distance."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The arithmetic of a family."""
+
+    rows: int
+    """Of the embedding table."""
+    positions: Rotary | Learned | T5RelativeBias | ALiBi
+    token_types: bool = False
+    """Whether the embedding's sum has row 0 of a table of two token types."""
+    embedding_norm: Literal["never", "always", "optional"] = "never"
+    """Whether a norm follows the embedding; with `optional` the checkpoint decides."""
+    order: Literal["pre", "post"] = "pre"
+    """pre: x + f(norm(x)), and a norm after the last layer. post: norm(x + f(x)), and none."""
+    final_norm: bool = True
+    """Whether the order `pre` has a norm after the last layer."""
+    norm: Literal["layer", "rms"] = "layer"
+    norm_bias: bool = True
+    """Of the layers' norms; an RMS norm has none."""
+    final_norm_bias: bool = True
+    epsilon: float = 1e-5
+    attention_bias: bool = True
+    """Whether q, k, v and the output projection have biases."""
+    query_key_norm: bool = False
+    """Norms of the same kind, without bias, of q and of k over all heads together, before the
+    rotation.
+    """
+    scaled_scores: bool = True
+    """Whether scores are divided by the root of a head's width."""
+    activation: Activation = "gelu"
+    gated: bool = False
+    """Whether the activated half is multiplied by another projection."""
+    up_bias: bool = True
+    """Of the projections into the feed-forward."""
+    down_bias: bool = True
+    residual_layers: int | None = None
+    """Where it is a number, both branches are divided by sqrt(layers / residual_layers)."""
+    fp32_down_proj: bool = False
+    """Whether the feed-forward's last matrix stays in fp32 when the others are in float16, which
+    could not hold its products.
+    """
+
+    def branch_factor(self, layers: int) -> float:
+        """Return what the output of attention and of the feed-forward is multiplied by."""
+        return 1.0 if self.residual_layers is None else (self.residual_layers / layers) ** 0.5
+
+
+@dataclass(frozen=True)
+class Names:
+    """How published files call the tensors.
+
+    modules: a published name and the engine's, both without `.weight` or `.bias`, or with a kind of
+    its own. N stands for the number of a layer. Several names share out the rows of one tensor.
+    prefixes: what a name may begin with besides. unused: beginnings of names that are not read.
+    """
+
+    modules: Mapping[str, str | tuple[str, ...]]
+    prefixes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def engine_names(self, name: str) -> tuple[str, ...]:
+        """Return the engine's names of a tensor: none if it is not used, its own if unknown."""
+        if name.endswith(("inv_freq", "position_ids", "_extra_state")):
+            return ()
+        bare = name
+        for prefix in self.prefixes:
+            bare = bare.removeprefix(prefix)
+        if bare.startswith(self.unused):
+            return ()
+        layer = re.search(r"(?<=\.)\d+(?=\.)", bare)
+        if layer:
+            bare = f"{bare[: layer.start()]}N{bare[layer.end() :]}"
+        module, _, kind = bare.rpartition(".")
+        # norms of checkpoints from TensorFlow, and those that transformers 5 writes
+        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        engine = self.modules.get(bare) or self.modules.get(module)
+        if engine is None:
+            return (name,)
+        suffix = "" if bare in self.modules else f".{kind}"
+        return tuple(
+            f"{part}{suffix}".replace(".N.", f".{layer[0]}." if layer else ".N.")
+            for part in ((engine,) if isinstance(engine, str) else engine)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Models of one architecture and tokenizer.
+
+    Importing one imports no torch; calling `reference` does.
+    """
+
+    name: str
+    tokenizer: Vocabulary | TokenizerFile
+    encoder: Encoder
+    names: Names
+    config: Mapping[str, object] = field(default_factory=dict)
+    """What a checkpoint's configuration must not contradict."""
+    required: tuple[str, ...] = ()
+    """Keys that it must have, for tensors do not show what they say."""
+    architecture: str = ""
+    """What a checkpoint can tell; by default the name. Families of one architecture differ in
+    nothing but their names.
+    """
+    alphabet: Alphabet = PROTEIN
+    max_residues: int | None = None
+    """The longest sequence that the positions allow; None where there is no limit."""
+    cleared_rows: tuple[int, ...] = ()
+    """Rows of the embedding table that the authors' program sets to 0 when it has read them."""
+    bos: bool = True
+    """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
+    letters_per_token: int = 1
+    """How many letters a token has, as a rule, where a file decides the tokens."""
+    max_tokens: int | None = None
+    """The most tokens that the positions allow, where letters do not tell their number."""
+    public_reference: Reference | None = None
+    """Representations (tokens, D) of each sequence after some layers, fp32, by a public
+    implementation; without one the published formulas in float64 serve.
+    """
+    reference_name: str = "the published formulas in float64"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "architecture", self.architecture or self.name)
+
+    def reference(
+        self,
+        manifest: "Manifest",
+        tensors: Mapping[str, "torch.Tensor"],
+        sequences: Sequence[str],
+        layers: Sequence[int],
+    ) -> list[dict[int, "torch.Tensor"]]:
+        """Return representations by code that shares nothing with the engine."""
+        if self.public_reference:
+            return self.public_reference(manifest, tensors, sequences, layers)
+        from plm_embed.models.reference import all_states
+
+        return all_states(manifest, tensors, sequences, layers)
+
+    @property
+    def extra_tokens(self) -> int:
+        """Count the tokens of each piece that goes through the model besides its residues'."""
+        return self.tokenizer.leading + self.tokenizer.trailing
+
+    @property
+    def token_per_letter(self) -> bool:
+        """Whether each letter is a token, so that lengths tell the number of tokens."""
+        return isinstance(self.tokenizer, Vocabulary)
+
+    def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:
+        """Return the tokenizer of the weights that have these tensors."""
+        return self.tokenizer.within(tensors)
+
+    def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
+        """Return the letters of a sequence's own tokens, (T, 2) as
+        `sequence_windows.stored_spans`.
+
+        letters: how many each token has; ids: with special tokens.
+        """
+        stop = np.cumsum(letters[ids[slice(*self.residues(len(ids)))]], dtype=int)
+        return stored_spans(np.concatenate(([0], stop[:-1])), stop)
+
+    def tokens(self, residues: int, pieces: int = 1) -> int:
+        """Count the tokens of `pieces` that have so many residues together: an estimate where
+        letters do not tell their number.
+        """
+        return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
+
+    def residues(self, tokens: int) -> tuple[int, int]:
+        """Return which of a sequence's tokens are its letters': the first, and one past the
+        last.
+        """
+        return self.tokenizer.leading, tokens - self.tokenizer.trailing
+
+    @property
+    def master(self) -> str:
+        """The name of a master of this family and of its index, without .h5 or .parquet."""
+        return master_name(self.name)
+
+
+def pooling_problems(pooling: Sequence[str], family: Family, model: str) -> Iterator[str]:
+    """Say what a model cannot do of these poolings."""
     if "bos" in pooling and not family.bos:
         yield f"embedding.pooling: bos: {model} has no <cls> token; choose mean or max"
     if "per_residue" in pooling and not family.token_per_letter:
@@ -56,98 +259,3 @@ def pooling_problems(pooling: Sequence[str], family: "Family", model: str) -> It
         )
     if "per_token" in pooling and family.token_per_letter:
         yield f"embedding.pooling: per_token: a token of {model} is a residue; choose per_residue"
-
-
-@dataclass(frozen=True)
-class Family:
-    """Models of one tokenizer that were published together.
-
-    Importing one imports no torch; calling `reference` does.
-    """
-
-    name: str
-    architecture: str
-    """What a checkpoint can tell. Families of one architecture differ in nothing but their
-    names.
-    """
-    alphabet: Alphabet
-    leading: int
-    """Special tokens before those of the sequence."""
-    trailing: int
-    """Special tokens after them."""
-    max_residues: int | None
-    """The longest sequence that the positions allow; None where there is no limit."""
-    fill: int
-    """The id behind the last sequence of a batch; any id of the table."""
-    tokenizer: Tokenize | TokenizerFile
-    """A function that makes one token of each letter, or the file of a checkpoint that decides."""
-    encoder: Encoder
-    """What is computed."""
-    file: Layout
-    """What a single file is, as its authors publish it."""
-    describe: Callable[[Layout, Path, Mapping[str, Any]], Description]
-    """What a source says about its model: a .pt file by its content, a folder by its
-    config.json.
-    """
-    common_names: Callable[[Layout, str, str], tuple[str, ...]]
-    """The engine's names for a tensor of a layout and an architecture: none if it is not used,
-    several if its rows are shared out evenly among them.
-    """
-    mend: Callable[[dict[str, "torch.Tensor"]], dict[str, "torch.Tensor"]]
-    """The tensors of a checkpoint as the authors' own program leaves them when it has read it."""
-    reference: "Reference"
-    """Representations (tokens, D) of each sequence after some layers, fp32, by code that shares
-    nothing with the engine.
-    """
-    reference_name: str
-    """Whose modules or formulas these are."""
-    papers: tuple[str, ...]
-    """What to cite."""
-    license: str = "MIT"
-    """Of the weights, as their publisher says it; a model may have one of its own."""
-    bos: bool = True
-    """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
-    letters_per_token: int = 1
-    """How many letters a token has, as a rule, where a file decides the tokens."""
-    max_tokens: int | None = None
-    """The most tokens that the positions allow, where letters do not tell their number."""
-
-    @property
-    def extra_tokens(self) -> int:
-        """Tokens of each piece that goes through the model, besides those of its residues."""
-        return self.leading + self.trailing
-
-    @property
-    def token_per_letter(self) -> bool:
-        """Whether each letter is a token, so that lengths tell the number of tokens."""
-        return not isinstance(self.tokenizer, TokenizerFile)
-
-    def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:
-        """What makes tokens of letters, for the weights that have these tensors."""
-        found = self.tokenizer
-        return (
-            found.within(tensors) if isinstance(found, TokenizerFile) else Tokens(found, _ONE_EACH)
-        )
-
-    def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
-        """The letters of a sequence's own tokens, (T, 2) as `sequence_windows.stored_spans`.
-
-        letters: how many each token has; ids: with special tokens.
-        """
-        stop = np.cumsum(letters[ids[slice(*self.residues(len(ids)))]], dtype=int)
-        return stored_spans(np.concatenate(([0], stop[:-1])), stop)
-
-    def tokens(self, residues: int, pieces: int = 1) -> int:
-        """Tokens of `pieces` that have so many residues together: an estimate where letters do not
-        tell their number.
-        """
-        return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
-
-    def residues(self, tokens: int) -> tuple[int, int]:
-        """Which of a sequence's tokens are its letters': the first, and one past the last."""
-        return self.leading, tokens - self.trailing
-
-    @property
-    def master(self) -> str:
-        """The name of a master of this family and of its index, without .h5 or .parquet."""
-        return master_name(self.name)

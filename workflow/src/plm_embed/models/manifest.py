@@ -9,8 +9,9 @@ from typing import Literal
 from plm_embed.accuracy import Rounding
 from plm_embed.errors import WeightsError, delete
 from plm_embed.io.json_files import read_sealed, write_sealed
-from plm_embed.models.family import Family, Layout
-from plm_embed.models.registry import family_of
+from plm_embed.models.checkpoints import Layout
+from plm_embed.models.family import Family
+from plm_embed.models.registry import MODELS, family_of
 
 MANIFEST = "manifest.json"
 TENSORS = "model.safetensors"
@@ -21,6 +22,7 @@ RECORD = "weights.json"
 results go.
 """
 
+NOT_VERIFIED = "not verified as the published weights"
 Published = Literal["no", "sha256", "known answers"]
 """How weights are known to be the published ones: not, or by the SHA-256 of their file. Earlier
 versions took known answers for a proof, too.
@@ -31,8 +33,7 @@ versions took known answers for a proof, too.
 class Source:
     """Where weights came from: a `path` that was adopted or a `url` that was downloaded.
 
-    `sha256` is that of the .pt file; of a Hugging Face folder it is the SHA-256 of the `sha256sum`
-    lines of its files.
+    `sha256` is that of the one file; of several it is the SHA-256 of their `sha256sum` lines.
     """
 
     layout: Layout
@@ -82,13 +83,33 @@ class Manifest:
         return family_of(self.architecture)
 
 
+def caveat(name: str, manifest: Manifest | None) -> str:
+    """Say why a model's weights are not known to be the published ones; empty when they are."""
+    model = MODELS.get(name)
+    if model and not model.trained:
+        return "random numbers, not the published weights of any model: these vectors mean nothing"
+    if manifest is None:
+        return f"{NOT_VERIFIED}: nothing here says where they came from"
+    other = ""
+    if model and model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
+        other = f"its {model.tokenizer_file} makes other tokens than the published one"
+    if manifest.published == "sha256":
+        return other and f"{NOT_VERIFIED}: {other}"
+    if model and model.sha256:
+        why = "not a published file whose SHA-256 is known"
+    else:
+        origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
+        why = f"{origin}no SHA-256 of the published file is known"
+    return f"{NOT_VERIFIED}: {why}" + (f"; {other}" if other else "")
+
+
 def write_manifest(path: Path, manifest: Manifest) -> None:
     write_sealed(path, manifest)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a weights folder. WeightsError, with what to run, when there is none or it is
-    damaged.
+    """Return the manifest of a weights folder. WeightsError, with what to run, when there is none
+    or it is damaged.
     """
     return _read(folder / MANIFEST, weights_again(folder))
 

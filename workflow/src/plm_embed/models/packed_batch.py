@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.models.tokenizer_file import Ids
+from plm_embed.models.tokens import Ids
 
 ROWS = {"cpu": 256, "cuda": 16384}
 """Rows of one matrix product. Fixed, because a library may choose another summation order for
@@ -67,18 +67,18 @@ def pack(
     pieces: Sequence[Ids],
     residues: Sequence[tuple[int, int]],
     rows: int,
-    fill: int,
+    *,
     pinned: bool,
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
-    `fill` stands behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory
-    is copied to a device without waiting.
+    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory is
+    copied to a device without waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
     total = -(-int(ends[-1]) // rows) * rows
-    tokens = np.full(total, fill, dtype=np.int32)
+    tokens = np.zeros(total, dtype=np.int32)
     positions = np.zeros(total, dtype=np.int32)
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece

@@ -7,20 +7,21 @@ equal SHA-256, whichever layout they came in.
 """
 
 import hashlib
+import json
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 
 from plm_embed.errors import WeightsError
 from plm_embed.models.manifest import TENSORS, Manifest, read_manifest
+
+_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
+"""What the format calls them, in the order in which its own library writes them."""
 
 
 class Tensors(Mapping[str, torch.Tensor]):
@@ -33,24 +34,25 @@ class Tensors(Mapping[str, torch.Tensor]):
 
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
+        self._names = dict.fromkeys(self._file.keys())  # type: ignore[no-untyped-call]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._file.get_tensor(name)
         return tensor
 
     def __contains__(self, name: object) -> bool:
-        return name in set(self)
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._file.keys())
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._file.keys())
+        return len(self._names)
 
 
 def load(folder: Path) -> tuple[Manifest, Tensors]:
-    """The manifest and the tensors of a weights folder, in main memory one by one as they are asked
-    for.
+    """Load the manifest and the tensors of a weights folder, in main memory one by one as they are
+    asked for.
 
     Size and SHA-256 are checked, and the file that was checked stays open: what replaces it later
     is not read. Raises WeightsError, with what to run, when they differ from the manifest.
@@ -60,30 +62,23 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
     if not path.is_file():
         raise WeightsError(f"{path} is missing", remedy=remedy(manifest, folder), path=path)
     with path.open("rb") as file:
-        if wrong := _damage(file, manifest):
-            raise WeightsError(
-                f"{path} {wrong}: it is damaged or was replaced",
-                remedy=remedy(manifest, folder),
-                path=path,
-            )
-        return manifest, Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the file that was checked
-
-
-def _damage(file: BufferedReader, manifest: Manifest) -> str:
-    """How an open file of tensors differs from its manifest, in words; empty when it does not."""
-    size = os.fstat(file.fileno()).st_size
-    if size != manifest.bytes:
-        return f"has {size} bytes, its manifest says {manifest.bytes}"
-    found = hashlib.file_digest(file, "sha256").hexdigest()
-    return (
-        ""
-        if found == manifest.weights_sha256
-        else f"has SHA-256 {found}, its manifest says {manifest.weights_sha256}"
+        size = os.fstat(file.fileno()).st_size
+        if size != manifest.bytes:
+            wrong = f"has {size} bytes, its manifest says {manifest.bytes}"
+        else:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest == manifest.weights_sha256:
+                return manifest, Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked file
+            wrong = f"has SHA-256 {digest}, its manifest says {manifest.weights_sha256}"
+    raise WeightsError(
+        f"{path} {wrong}: it is damaged or was replaced",
+        remedy=remedy(manifest, folder),
+        path=path,
     )
 
 
 def remedy(manifest: Manifest, folder: Path) -> str:
-    """The command that makes a damaged weights folder whole."""
+    """Return the command that makes a damaged weights folder whole."""
     source = ["--source", manifest.source.path] if manifest.source.path else []
     command = shlex.join(
         ["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)]
@@ -91,16 +86,34 @@ def remedy(manifest: Manifest, folder: Path) -> str:
     return f"run `{command}`"
 
 
-def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file. Its bytes depend on nothing but the tensors. Raises OSError."""
-    path.touch()
-    mode = path.stat().st_mode  # by the umask; save_file's own lets nobody else read
-    path.unlink()
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-        path.chmod(mode)
-    except SafetensorError as error:  # a full disk is to be told from a bug
-        if system := re.search(r"\(os error (\d+)\)", str(error)):
-            code = int(system[1])
-            raise OSError(code, os.strerror(code), str(path)) from error
-        raise
+def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Write a safetensors file, tensor by tensor, and return its SHA-256. Its bytes depend on
+    nothing but the tensors, and are those that the format's own library writes.
+
+    Raises ValueError for numbers that are not finite.
+    """
+    ranks = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
+    order = sorted(tensors, key=lambda name: (ranks[tensors[name].dtype], name))
+    header, end = {}, 0
+    for name in order:
+        start, end = end, end + tensors[name].nbytes
+        header[name] = {
+            "dtype": _DTYPES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text):
+            digest.update(part)
+            file.write(part)
+        for name in order:
+            tensor = tensors[name].contiguous()
+            if not torch.isfinite(tensor).all():
+                raise ValueError(f"NaN or infinite numbers in {name}")
+            content = tensor.flatten().view(torch.uint8).numpy().data
+            digest.update(content)
+            file.write(content)
+    return digest.hexdigest()

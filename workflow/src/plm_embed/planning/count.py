@@ -17,13 +17,13 @@ from plm_embed.io.paths import missing
 from plm_embed.jobs.bucket import is_recorded
 from plm_embed.jobs.completion_record import completion_records
 from plm_embed.keys import Keys, bucket_names, key_array
-from plm_embed.models.model import Model
-from plm_embed.sequences.settings import Memory
+from plm_embed.models.registry import Model
+from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
 from plm_embed.store.parts import read_part
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
-from plm_embed.workflow.config import Config, input_paths, input_tables, reading_of
+from plm_embed.workflow.config import Config, input_paths, input_tables, residues_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def counted_input(config: Config, lengths: Path | None) -> Iterator[Input]:
     from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
 
     folder, paths = Path(config["results"], "sequences"), input_paths(config)
-    reading = reading_of(config)
+    residues = residues_of(config)
     for path in paths:
         if words := missing(Path(path)):
             raise InputError(f"inputs: {path}: {words}", path=path)
@@ -58,15 +58,17 @@ def counted_input(config: Config, lengths: Path | None) -> Iterator[Input]:
         summary = read_summary(folder)
         there = sorted((entry.path, entry.bytes) for entry in summary.inputs)
         same = there == sorted((path, Path(path).stat().st_size) for path in paths)
-        if same and summary.policy in (None, reading.policy):
+        if same and summary.policy in (None, residues):
             yield _counts(summary, f"as in {folder}", folder)
             return
     with tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as temporary:
         deduplicate(
             [Path(path) for path in paths],
             Path(temporary),
-            **vars(reading),
-            memory_mb=Memory.memory_mb,
+            buckets=config["buckets"],
+            table=Table(),
+            policy=residues,
+            memory_mb=MEMORY_MB,
             tables=input_tables(config),
         )
         here = Path(temporary)

@@ -18,19 +18,18 @@ from plm_embed.jobs.completion_record import completion_records
 from plm_embed.jobs.gpus import gpu_names, visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.models import published
-from plm_embed.models.manifest import read_record
-from plm_embed.models.model import Model
+from plm_embed.models.manifest import caveat, read_record
+from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.count import Input, counted_input, lengths_left
-from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean, readable
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.config import (
     Config,
     models_of,
     read_config,
+    settings_of,
     source_of,
 )
 from plm_embed.workflow.resources import local_resources
@@ -138,7 +137,7 @@ def plan(
 def _forecast(
     config: Config, model: Model, counted: Input, devices: Sequence[str], elsewhere: Sequence[Path]
 ) -> Forecast:
-    settings = from_config(Settings, config)
+    settings = settings_of(config)
     left = lengths_left(config, model, counted)
     todo = costs.work(model, left, settings.long_sequences)
     whole = costs.work(model, counted.lengths, settings.long_sequences)
@@ -183,24 +182,23 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     terms = f"; license: {model.license}" if model.license != "MIT" else ""
     record = read_record(Path(config["results"], model.name))
     if record or not model.trained:
-        doubt = published.caveat(model.name, record)
+        doubt = caveat(model.name, record)
         return (doubt or "the published ones, by their SHA-256") + terms, not doubt
     if source := source_of(config, model):
         return f"{source}, to be compared with the published ones{terms}", True
-    known = bool(published.known_files(model.name))
+    known = bool(model.sha256)
     check = "a SHA-256 is known" if known else "no published SHA-256 is known"
     about = readable(_download_bytes(model))
     return f"download of {about} from {model.address}, {check}{terms}", known
 
 
 def _download_bytes(model: Model) -> int:
-    file = published.pt_file(model.name)
-    return int(file["bytes"]) if file else 4 * model.parameters
+    return model.bytes or 4 * model.parameters
 
 
 def _bytes(config: Config, counted: Input) -> dict[str, int]:
     """Return the bytes that a campaign writes, by what they are."""
-    settings, models = from_config(Settings, config), list(models_of(config).values())
+    settings, models = settings_of(config), list(models_of(config).values())
     buckets = costs.BYTES_PER_SEQUENCE * counted.unique + costs.BYTES_PER_RESIDUE * counted.residues
     per_record = costs.BYTES_PER_RECORD * counted.records
     vectors = sum(costs.vector_bytes(settings, model, counted.lengths) for model in models)

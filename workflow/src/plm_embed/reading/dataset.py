@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import IterableDataset, get_worker_info
 
-from plm_embed.errors import ConfigError, PlmEmbedError, some_path, whole_number
+from plm_embed.errors import ConfigError, PlmEmbedError, extra, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
-from plm_embed.reading.exports.records import Part, Records
-from plm_embed.reading.master import Embeddings
-from plm_embed.wording import did_you_mean
+from plm_embed.reading.exports import Records, Selection
+from plm_embed.reading.open import Embeddings
+
+with extra():
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
 
 
 class Dataset(IterableDataset[dict[str, Any]]):
@@ -55,7 +56,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         if not isinstance(where, Mapping):
             raise ConfigError(f"where: {where!r} is no dictionary by column", key="where")
         chosen = None if ids is None else frozenset(_texts("ids", ids))
-        self._part = Part(chosen, {name: where[name] for name in _texts("where", where)})
+        self._selection = Selection(chosen, {name: where[name] for name in _texts("where", where)})
         self._columns = _texts("columns", columns)
         self._shuffle = shuffle
         self._block = whole_number("block", block, above_zero=True)
@@ -63,19 +64,16 @@ class Dataset(IterableDataset[dict[str, Any]]):
         with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
             self._name = embeddings.resolved(name)
-            known = Records(embeddings, self._name, self._part).schema.names
-            if absent := [column for column in self._columns if column not in known]:
-                raise PlmEmbedError(
-                    f"{embeddings.index}: no column {absent[0]!r}{did_you_mean(absent[0], known)}",
-                    path=embeddings.index,
-                )
+            records = Records(embeddings, self._name, self._selection)
+            for column in self._columns:
+                records.check_column(column)
             if "vector" in self._columns:
                 raise PlmEmbedError(
                     f"{embeddings.index}: the column 'vector' would stand in place of the vectors",
                     path=embeddings.index,
                     remedy="rename it in the input",
                 )
-            embeddings.check_index()
+            _ = records.count  # reads the index, and checks that it is this master's
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
@@ -93,7 +91,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
     ) -> Iterator[tuple[pa.Table, np.random.Generator]]:
         """A worker's share of the blocks: lines of the index, and what orders them."""
         worker, workers = share
-        names = list(dict.fromkeys(["id", "row", *self._columns, *self._part.where]))
+        names = list(dict.fromkeys(["id", "row", *self._columns, *self._selection.where]))
         random, number = np.random.default_rng(seed), 0
         with parquet_file(embeddings.index) as index:
             for group in self._order(index.num_row_groups, random):
@@ -115,7 +113,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         self, embeddings: Embeddings, lines: pa.Table, random: np.random.Generator
     ) -> Iterator[dict[str, Any]]:
         for batch in lines.to_batches():
-            chosen = batch.filter(self._part.mask(batch))
+            chosen = self._selection.of(batch)
             rows = chosen["row"].to_pylist()
             columns = {name: _filled(chosen[name]) for name in ("id", *self._columns)}
             vectors = None

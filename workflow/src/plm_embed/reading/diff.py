@@ -3,28 +3,22 @@ much.
 """
 
 import heapq
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import Fingerprint, has_matrix
-from plm_embed.io.parquet import read_batches
-from plm_embed.keys import Keys
-from plm_embed.reading.find import find_master, gather_again
-from plm_embed.store import checksums
-from plm_embed.store.hdf5 import Array, decode, flat_rows, open_hdf5, storage_dtype, take_bits
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import has_matrix
+from plm_embed.keys import Keys, find
+from plm_embed.reading.open import Embeddings, Rows
+from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
-Numbers = NDArray[np.int64]
 _KEYS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 64 << 20
 LISTED = 20
@@ -82,144 +76,82 @@ class Difference:
 
 
 def compare(first: Path, second: Path, tolerance: float) -> Difference:
-    """Compare two masters, or those of two folders with one, row by row, in bounded memory.
+    """Compare two masters (or stores), row by row; 64 bytes of memory for each key of both.
 
     tolerance: the largest difference of two numbers that counts as equal. NaN equals NaN.
     """
-    found = Difference()
-    first, second = find_master(first), find_master(second)
-    with _opened(first) as a, _opened(second) as b:
-        _compare_settings(found, (first, second), (a, b))
-        for keys, rows in _common(found, a["emb_keys"], b["emb_keys"]):
-            for name, compared in found.representations.items():
-                _compare_rows(compared, _Pair(a, b, name), keys, rows, tolerance)
-    _name_records(found, first.with_suffix(".parquet"), second.with_suffix(".parquet"))
+    with Embeddings(first) as a, Embeddings(second) as b:
+        places, both = find(b.keys, a.keys)
+        rows = np.flatnonzero(both), places[both]
+        only = np.delete(a.keys, rows[0]), np.delete(b.keys, rows[1])
+        examples = [keys[:LISTED].astype(str).tolist() for keys in only]
+        found = Difference(
+            keys_both=len(rows[0]),
+            only_first=len(only[0]),
+            only_second=len(only[1]),
+            examples_only_first=examples[0],
+            examples_only_second=examples[1],
+            fingerprint=a.fingerprint.differences(b.fingerprint),
+            representations_only_first=sorted(set(a.names) - set(b.names)),
+            representations_only_second=sorted(set(b.names) - set(a.names)),
+        )
+        for name in sorted(set(a.names) & set(b.names)):
+            if a.dim != b.dim and len(a) and len(b):
+                raise PlmEmbedError(f"{a.path} and {b.path}: the vectors have other dimensions")
+            found.representations[name] = _compare_vectors((a, b), name, rows, tolerance)
+        _name_records(found, a, b)
     return found
 
 
-def _opened(master: Path) -> AbstractContextManager[h5py.File]:
-    return open_hdf5(master, remedy=gather_again(master))
-
-
-def _compare_settings(
-    found: Difference, paths: tuple[Path, Path], files: tuple[h5py.File, h5py.File]
-) -> None:
-    for path, file in zip(paths, files, strict=True):
-        if not {"emb_keys", "representations"} <= set(file):
-            raise StoreError(
-                f"{path}: no master of embeddings (no emb_keys or representations)", path=path
+def _compare_vectors(
+    pair: tuple[Embeddings, Embeddings], name: str, rows: tuple[Rows, Rows], tolerance: float
+) -> Compared:
+    """Compare a representation of the keys that have these rows in both."""
+    compared = Compared()
+    for start in range(0, len(rows[0]), _KEYS_AT_ONCE):
+        some = [numbers[start : start + _KEYS_AT_ONCE] for numbers in rows]
+        keys = pair[0].keys[some[0]]
+        if has_matrix(name):
+            counts, others = (
+                each.residues_at(numbers) for each, numbers in zip(pair, some, strict=True)
             )
-    prints = [Fingerprint.from_json(file.attrs["fingerprint"]) for file in files]
-    found.fingerprint = prints[0].differences(prints[1])
-    first, second = (file["representations"] for file in files)
-    found.representations_only_first = sorted(set(first) - set(second))
-    found.representations_only_second = sorted(set(second) - set(first))
-    for name in sorted(set(first) & set(second)):
-        if first[name].shape[1] != second[name].shape[1] and first[name].size and second[name].size:
-            raise PlmEmbedError(
-                f"{paths[0]} and {paths[1]}: the vectors of {name} have other dimensions"
-            )
-        found.representations[name] = Compared()
-
-
-def _common(
-    found: Difference, first: h5py.Dataset, second: h5py.Dataset
-) -> Iterator[tuple[Keys, tuple[Numbers, Numbers]]]:
-    """Keys that both have, with their rows in either; the others are counted."""
-    i, j = 0, 0
-    while i < len(first) or j < len(second):
-        a: Keys = first[i : i + _KEYS_AT_ONCE]
-        b: Keys = second[j : j + _KEYS_AT_ONCE]
-        if len(a) and len(b):
-            last = min(a[-1], b[-1])
-            a, b = (keys[: np.searchsorted(keys, last, side="right")] for keys in (a, b))
-        both, at_a, at_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
-        found.keys_both += len(both)
-        found.only_first += len(a) - len(both)
-        found.only_second += len(b) - len(both)
-        for examples, keys in ((found.examples_only_first, a), (found.examples_only_second, b)):
-            alone = keys[~np.isin(keys, both)][: LISTED - len(examples)]
-            examples.extend(key.decode() for key in alone)
-        yield both, (i + at_a, j + at_b)
-        i, j = i + len(a), j + len(b)
-
-
-class _Pair:
-    """One representation in both files."""
-
-    def __init__(self, first: h5py.File, second: h5py.File, name: str) -> None:
-        self._files = first, second
-        self._name = name
-        self._datasets = [file["representations"][name] for file in self._files]
-        self._flat = has_matrix(name)
-
-    def counts(self, which: int, rows: Numbers) -> Numbers:
-        """Rows of the dataset that belong to each key."""
-        return (
-            np.diff(self._offset(which, rows))[rows - rows[0]] if self._flat else np.ones_like(rows)
-        )
-
-    def numbers(self, which: int, rows: Numbers) -> Array:
-        """All of them, one after the other, as float32."""
-        dataset, file = self._datasets[which], self._files[which]
-        if self._flat:
-            offset = self._offset(which, rows)
-            bits = take_bits(dataset, flat_rows(offset, rows - rows[0]))
-            found = checksums.of_sequences(bits, np.diff(offset)[rows - rows[0]])
         else:
-            bits = take_bits(dataset, rows)
-            found = checksums.of_rows(bits)
-        try:
-            checksums.check(self._name, rows, checksums.kept(file, self._name, rows), found)
-        except ValueError as error:
-            raise StoreError(
-                f"{file.filename}: damaged ({error})",
-                remedy=gather_again(Path(file.filename)),
-                path=file.filename,
-            ) from None
-        return decode(bits, storage_dtype(dataset)).astype(np.float32, copy=False)
-
-    def _offset(self, which: int, rows: Numbers) -> Numbers:
-        offset: Numbers = self._files[which]["offset"][int(rows[0]) : int(rows[-1]) + 2]
-        return offset
-
-    @property
-    def row_bytes(self) -> int:
-        return 4 * int(self._datasets[0].shape[1])
+            counts = others = np.ones(len(keys), np.int64)
+        for place in np.flatnonzero(counts != others).tolist():
+            compared.different += 1
+            _list(compared, keys[place], float("inf"), 0.0)
+        same = np.flatnonzero(counts == others)
+        sizes = np.cumsum(counts[same] * 4 * pair[0].dim) // _BYTES_AT_ONCE
+        for piece in np.split(same, np.flatnonzero(np.diff(sizes)) + 1):
+            if len(piece):
+                a, b = (
+                    each.flat(name, numbers[piece]).astype(np.float32, copy=False)
+                    for each, numbers in zip(pair, some, strict=True)
+                )
+                _compare_numbers(compared, keys[piece], a, b, counts[piece], tolerance)
+    return compared
 
 
-def _compare_rows(
-    compared: Compared, pair: _Pair, keys: Keys, rows: tuple[Numbers, Numbers], tolerance: float
+def _compare_numbers(  # noqa: PLR0917
+    compared: Compared, keys: Keys, a: Array, b: Array, counts: Rows, tolerance: float
 ) -> None:
-    if not len(keys):
-        return
-    counts = pair.counts(0, rows[0])
-    same = counts == pair.counts(1, rows[1])
-    for at in np.flatnonzero(~same).tolist():
-        compared.different += 1
-        _list(compared, keys[at], float("inf"), 0.0)
-    kept = np.flatnonzero(same)
-    pieces = np.cumsum(counts[kept] * pair.row_bytes) // _BYTES_AT_ONCE
-    for piece in np.split(kept, np.flatnonzero(np.diff(pieces)) + 1):
-        if not len(piece):
-            continue
-        a, b = (pair.numbers(which, rows[which][piece]) for which in (0, 1))
-        heads = np.cumsum(counts[piece]) - counts[piece]
-        with np.errstate(invalid="ignore"):
-            apart = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
-        largest = np.maximum.reduceat(np.where(np.isnan(apart), np.inf, apart), heads)
-        cosine = _cosines(a, b, heads)
-        compared.equal += int((largest == 0).sum())
-        compared.within += int(((largest > 0) & (largest <= tolerance)).sum())
-        compared.different += int((largest > tolerance).sum())
-        compared.max_abs = max(compared.max_abs, float(largest.max()))
-        compared.min_cosine = min(compared.min_cosine, float(cosine.min()))
-        worst = np.argsort(-largest, kind="stable")[:LISTED]
-        for at in worst[largest[worst] > tolerance].tolist():
-            _list(compared, keys[piece[at]], float(largest[at]), float(cosine[at]))
+    """Compare the numbers of some keys, which have `counts` rows each, one after the other."""
+    heads = np.cumsum(counts) - counts
+    with np.errstate(invalid="ignore"):
+        apart = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
+    largest = np.maximum.reduceat(np.where(np.isnan(apart), np.inf, apart), heads)
+    cosine = _cosines(a, b, heads)
+    compared.equal += int((largest == 0).sum())
+    compared.within += int(((largest > 0) & (largest <= tolerance)).sum())
+    compared.different += int((largest > tolerance).sum())
+    compared.max_abs = max(compared.max_abs, float(largest.max()))
+    compared.min_cosine = min(compared.min_cosine, float(cosine.min()))
+    worst = np.argsort(-largest, kind="stable")[:LISTED]
+    for place in worst[largest[worst] > tolerance].tolist():
+        _list(compared, keys[place], float(largest[place]), float(cosine[place]))
 
 
-def _cosines(a: Array, b: Array, heads: Numbers) -> NDArray[np.float64]:
+def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
     """Of each key's numbers, which begin at the rows `heads`; 1 where both are zero, 0 where NaN or
     one is zero.
     """
@@ -246,7 +178,7 @@ def _list(compared: Compared, key: bytes, max_abs: float, cosine: float) -> None
     )
 
 
-def _name_records(found: Difference, first: Path, second: Path) -> None:
+def _name_records(found: Difference, first: Embeddings, second: Embeddings) -> None:
     """Add to each listed key the ids of its records, where the index that knows them is there."""
     listed = [entry for compared in found.representations.values() for entry in compared.worst]
     ids = _ids([*(entry["key"] for entry in listed), *found.examples_only_first], first)
@@ -257,14 +189,13 @@ def _name_records(found: Difference, first: Path, second: Path) -> None:
     found.ids_of_examples = {key: ids[key] for key in examples}
 
 
-def _ids(keys: list[str], index: Path) -> dict[str, list[str]]:
+def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
     ids: dict[str, list[str]] = {key: [] for key in keys}
-    if not ids or not index.is_file():
-        return ids
-    wanted = pa.array(sorted(ids))
-    for table in read_batches(index, ["id", "cache_key"], gather_again(index)):
-        for row in table.filter(pc.is_in(table["cache_key"], wanted)).to_pylist():
-            ids[row["cache_key"]].append(row["id"])
+    if ids and embeddings.index and embeddings.index.is_file():
+        wanted = pa.array(sorted(ids))
+        for lines in embeddings.lines(["id", "cache_key"]):
+            for line in lines.filter(pc.is_in(lines["cache_key"], wanted)).to_pylist():
+                ids[line["cache_key"]].append(line["id"])
     return ids
 
 

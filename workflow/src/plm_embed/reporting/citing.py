@@ -105,7 +105,7 @@ def _weights(facts: Facts) -> str:
 
 def _papers(name: str) -> tuple[str, ...]:
     model = MODELS.get(name)
-    return model.family.papers if model else ()
+    return model.papers if model else ()
 
 
 def _short(paper: str) -> str:

@@ -1,59 +1,53 @@
-"""What the report tells: everything that its files say about one model of a campaign, finished
-or not.
-"""
+"""Everything that the files of one model's campaign say, for its report."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, has_matrix
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import size
 from plm_embed.jobs.completion_record import (
     Completion,
-    Savings,
     completion_records,
     of_last_settings,
     read_completion,
-    savings,
 )
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
-from plm_embed.models import published
-from plm_embed.models.manifest import Manifest, read_record
+from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reading.master import Embeddings
-from plm_embed.reporting.plots.sample import SAMPLE, Sample, records_of, take_sample
-from plm_embed.reporting.runs import Run, runs_of
+from plm_embed.reading.open import Embeddings
+from plm_embed.reporting.maps import Map, first_records, make_map
 from plm_embed.reporting.skipped import first_skipped
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 
 LISTED = 10
-"""Unusual vectors."""
+"""Vectors with unusual norms that are named."""
 
 
 @dataclass
 class Facts:
     """All about one model's campaign; parts that do not exist yet are None or empty.
 
-    results: the folder that the models of a campaign share; folder: that of the model.
+    results: the folder that the models of a campaign share; folder: that of the model; runs:
+    completion records; names: representations of the master; example: the id of a record with a
+    vector; unusual: ids of the rows with unusual norms; skipped: the first records without a
+    vector, see `skipped.COLUMNS`; sizes: bytes.
     """
 
     results: Path
     folder: Path
     model: str
     summary: Summary | None = None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Completion] = field(default_factory=list)
     attempts: list[Heartbeat] = field(default_factory=list)
-    spared: Savings | None = None
-    fingerprint: Fingerprint | None = None
     weights: Manifest | None = None
     master: Path | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -61,71 +55,60 @@ class Facts:
     rows: int = 0
     dim: int = 0
     names: tuple[str, ...] = ()
-    """Of the master's representations."""
     example: str = ""
-    """The id of a record with a vector."""
-    sample: Sample | None = None
-    odd: dict[int, str] = field(default_factory=dict)
-    """Ids of the rows that validate found unusual."""
+    map: Map | None = None
+    unusual: dict[int, str] = field(default_factory=dict)
     skipped: list[tuple[str, ...]] = field(default_factory=list)
-    """The first records without a vector, see `skipped.COLUMNS`."""
     sizes: dict[str, int] = field(default_factory=dict)
 
     @property
+    def fingerprint(self) -> Fingerprint | None:
+        """Return the fingerprint of the vectors."""
+        return self.runs[-1].fingerprint if self.runs else None
+
+    @property
     def outdated(self) -> str:
-        """What to say when the master was gathered from other sequences than lie here now; empty
-        otherwise.
-        """
+        """Return a warning when the master was gathered from other sequences; else ''."""
         return outdated(self.results / "sequences", self.summary, self.metadata)
 
     @property
     def norms(self) -> Norms | None:
-        """Of the first representation, as validate found them."""
+        """Return the norms of the first representation, as validate counted them."""
         return next(iter(self.validation.norms.values()), None) if self.validation else None
 
     @property
     def license(self) -> str:
-        """Of the model's published weights."""
+        """Return the license of the model's published weights."""
         return license_of(self.model)
 
     @property
     def reference(self) -> str:
-        """What vectors were compared with."""
+        """Return the name of the program that vectors were compared with."""
         model = MODELS.get(self.model)
         return model.family.reference_name if model else "the model's own modules"
 
     @property
     def caveat(self) -> str:
-        """In words, why the vectors are not known to be the published model's; empty when they
-        are.
-        """
-        return published.caveat(self.model, self.weights)
+        """Return why the weights are not known to be the published ones; '' when they are."""
+        return caveat(self.model, self.weights)
 
 
 def license_of(name: str) -> str:
-    """What the publisher of a model's weights allows; empty of weights that were never
-    published.
-    """
+    """Return the license of a model's published weights; '' of weights that nobody published."""
     model = MODELS.get(name)
     return model.license if model and model.trained else ""
 
 
 def model_folders(path: Path) -> list[Path]:
-    """The folders of the models in a results folder that something is known of, by name; of a
-    model's folder, itself.
-    """
-    if _is_of_a_model(path):
+    """Return the model folders of a results folder, by name; of a model's folder, itself."""
+    if (path / "embedded").is_dir() and not (path / "sequences").exists():
         return [path]
-    return sorted(filter(_is_of_a_model, path.glob("*/")))
-
-
-def _is_of_a_model(path: Path) -> bool:
-    return (path / "embedded").is_dir() and not (path / "sequences").exists()
+    return sorted(folder.parent for folder in path.glob("*/embedded/"))
 
 
 def collect(folder: Path) -> Facts:
-    """Read the folder of a model, or a results folder with one model or none yet. StoreError when
-    there is nothing of a campaign in it, or there are several models.
+    """Read the folder of a model, or a results folder with at most one. StoreError when there is
+    nothing of a campaign in it, or several models are.
     """
     models = model_folders(folder)
     if len(models) > 1:
@@ -134,39 +117,44 @@ def collect(folder: Path) -> Facts:
             path=folder,
             remedy=f"name the folder of one: {', '.join(map(str, models))}",
         )
+    results = Path(os.path.normpath(models[0] / "..")) if models else folder
+    summary = _summary(results, required=not models)
     if not models:
-        return Facts(folder, folder, "", _summary(folder))
+        return Facts(folder, folder, "", summary)
     (folder,) = models
-    results = Path(os.path.normpath(folder / ".."))
-    summary = _summary(results, required=not (folder / "embedded").exists())
     facts = Facts(results, folder, folder.resolve().name, summary)
-    records = _records(folder / "embedded", summary)
-    _add_runs(facts, records)
-    sha256 = facts.fingerprint.weights_sha256 if facts.fingerprint else None
-    facts.weights = weights_of(folder, sha256)
+    if summary:
+        paths = (folder / "embedded" / f"{name}.json" for name in bucket_names(summary.buckets))
+        # a damaged one must not look like one that is not there yet
+        facts.runs = of_last_settings(read_completion(path) for path in paths if path.is_file())
+    else:
+        facts.runs = list(completion_records(folder / "embedded"))
+    facts.weights = weights_of(
+        folder, facts.fingerprint.weights_sha256 if facts.fingerprint else None
+    )
     facts.attempts = heartbeats(folder)
-    facts.spared = savings(records)
     facts.validation = read_validation(folder / VALIDATION)
+    records = folder / "records.parquet"
     facts.master = master = _master(folder, facts.model)
     if master.is_file():
-        _add_master(facts, master)
+        _add_master(facts, master, records)
     facts.sizes = {
         "store": size(store_of(folder)),
         "master": size(master),
         "index": size(master.with_suffix(".parquet")),
         "sequences": size(results / "sequences"),
-        "records": size(folder / "records.parquet"),
+        "records": size(records),
     }
-    known = (folder / "records.parquet", results / "sequences" / "records.parquet")
+    known = (records, results / "sequences" / "records.parquet")
     facts.skipped = next((first_skipped(path) for path in known if path.is_file()), [])
     return facts
 
 
-def _summary(results: Path, required: bool = True) -> Summary | None:
+def _summary(results: Path, required: bool) -> Summary | None:
     sequences = results / "sequences"
     if required and not (sequences / SUMMARY).is_file():
         raise StoreError(
-            f"{results}: nothing of a campaign in it yet",
+            f"{results}: holds nothing of a campaign yet",
             path=results,
             remedy="run the workflow first",
         )
@@ -174,62 +162,43 @@ def _summary(results: Path, required: bool = True) -> Summary | None:
 
 
 def outdated(sequences: Path, summary: Summary | None, metadata: Mapping[str, Any]) -> str:
-    """What to say when a master with these attributes was gathered from other sequences than those
-    of the summary.
+    """Return a warning when a master with these attributes was gathered from other sequences than
+    those of the summary; else ''.
     """
     if summary is None or is_of(metadata.get("inputs") or {}, summary):
         return ""
     return (
-        f"{sequences / SUMMARY}: of other sequences than the master was "
-        "gathered from; run `snakemake` again"
+        f"The sequences in {sequences} have changed since the master was gathered: run the "
+        "campaign again"
     )
 
 
 def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
-    """What a model's folder says of the weights with this SHA-256, those that its vectors were
-    computed with.
-    """
+    """Return the record of the weights with this SHA-256 in a model's folder."""
     record = read_record(folder)
     return record if record and record.weights_sha256 == sha256 else None
 
 
-def _records(embedded: Path, summary: Summary | None) -> list[Completion]:
-    if not summary:
-        return list(completion_records(embedded))
-    paths = (embedded / f"{name}.json" for name in bucket_names(summary.buckets))
-    # one that is damaged must not look like one that is not there yet
-    return of_last_settings(read_completion(path) for path in paths if path.is_file())
-
-
-def _add_runs(facts: Facts, records: Sequence[Completion]) -> None:
-    facts.runs = runs_of(records)
-    for record in records:
-        facts.fingerprint = record.fingerprint
-
-
 def _master(folder: Path, name: str) -> Path:
-    """The master of a model's folder. Earlier versions gave it ESM-2's name, whatever the model
-    was.
+    """Return the master of a model's folder. Earlier versions gave it ESM-2's name, whatever the
+    model was.
     """
-    found = masters(folder)
+    existing = masters(folder)
     model = MODELS.get(name)
     own = folder / f"{model.family.master}.h5" if model else folder / MASTERS
-    return own if own in found or not found else found[0]
+    return own if own in existing or not existing else existing[0]
 
 
-def _add_master(facts: Facts, master: Path) -> None:
+def _add_master(facts: Facts, master: Path, records: Path) -> None:
+    index = master.with_suffix(".parquet")
     with Embeddings(master) as embeddings:
         facts.metadata = embeddings.metadata
         facts.rows, facts.dim = len(embeddings), embeddings.dim
         facts.names = tuple(embeddings.names)
-        rows = np.linspace(0, facts.rows - 1, min(SAMPLE, facts.rows)).astype(np.int64)
-        unusual = {one.row for one in norms.listed[:LISTED]} if (norms := facts.norms) else set()
-        index = master.with_suffix(".parquet")
-        records = records_of(index, unusual.union(rows.tolist()))
-        facts.example = next((id for id in records.ids.values() if id), "")
-        facts.odd = {row: records.ids.get(row, "") for row in unusual}
-        pooled = [name for name in embeddings.names if not has_matrix(name)]
-        if pooled and facts.rows >= 3:
-            vectors = embeddings.rows(rows.tolist(), pooled[0]).astype(np.float64)
-            lengths = embeddings.lengths_of(rows)
-            facts.sample = take_sample(records, rows.tolist(), vectors, lengths)
+        facts.map = make_map(embeddings, index, records)
+    rows = {0, *(outlier.row for outlier in facts.norms.listed[:LISTED])} if facts.norms else {0}
+    table = first_records(index, rows)
+    facts.unusual = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
+    # an id that different sequences share would not open one vector
+    shared = Counter(facts.map.data["ids"] if facts.map else facts.unusual.values())
+    facts.example = min(shared, key=lambda id: shared[id], default="")

@@ -2,8 +2,10 @@
 under way.
 """
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,23 +17,27 @@ from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
-from plm_embed.master.validation_record import Counts, Norms, Validation
+from plm_embed.jobs.completion_record import savings
+from plm_embed.jobs.heartbeat import Heartbeat
+from plm_embed.master.validation_record import Counts
+from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reading.ids import shared_ids
-from plm_embed.reporting import outcome, repeat
+from plm_embed.reporting import charts, repeat
 from plm_embed.reporting.citing import checksums, citation, methods, provenance
 from plm_embed.reporting.facts import LISTED, Facts
-from plm_embed.reporting.outcome import MEANINGS
-from plm_embed.reporting.outputs import CRATE, REPORT, outputs
-from plm_embed.reporting.plots import figures, sample_figures
-from plm_embed.reporting.plots.charts import Cell
+from plm_embed.reporting.failures import failures
+from plm_embed.reporting.outputs import CRATE, REPORT, outputs, reader
 from plm_embed.reporting.skipped import NAME as SKIPPED
-from plm_embed.reporting.usage import effort, failures
-from plm_embed.sequences.summary import Summary
-from plm_embed.wording import duration, readable
+from plm_embed.wording import duration, in_python, readable
 
+STANDINGS = {
+    "passed": "✓ complete and validated",
+    "failed": "✗ validation failed",
+    "pending": "not finished yet",
+}
 SECTIONS = (
     "Result",
-    "Embeddings",
+    "Map",
     "Input",
     "Computation",
     "Validation",
@@ -39,9 +45,8 @@ SECTIONS = (
     "Settings",
     "Provenance",
 )
-
-
-_OUTCOMES = {"embedded_with_events": "embedded, cleaned up"}
+EVENTS = {"windowed": "embedded in overlapping windows", "cropped": "only the beginning embedded"}
+"""Events of records whose letters did not change."""
 
 
 def write_report(facts: Facts, output: Path) -> None:
@@ -54,59 +59,59 @@ def write_report(facts: Facts, output: Path) -> None:
         # markup is of another type
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters["shown"] = _shown
+    style, script = (
+        Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+        for name in ("report.css", "report.js")
+    )
     page = environment.get_template("report.html.j2").render(
-        _content(facts),
-        style=_part("report.css"),
-        script=_part("report.js") + _part("save.js"),
+        _content(facts), style=style, script=script
     )
     with atomic_path(output) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
-def _shown(value: Cell) -> str:
-    """A cell of a chart's table, for people."""
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _part(name: str) -> Markup:
-    return Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
-
 def _content(facts: Facts) -> dict[str, Any]:
-    """Everything that the template names."""
-    status = outcome.standing(facts)
+    """Return everything that the template names."""
+    status, summary = standing(facts), facts.summary
+    counts = _outcomes(facts)
+    begun = bool(facts.runs or facts.attempts)
     return {
-        "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
-        "subtitle": outcome.subtitle(facts),
-        "caveat": facts.caveat if facts.runs else "",
-        "outdated": facts.outdated,
-        "status": status,
-        "status_words": outcome.STANDINGS[status],
-        "file_name": facts.model or "embeddings",
-        "sections": [(name.lower(), name) for name in SECTIONS],
-        "cards": list(outcome.cards(facts)),
-        "answers": list(outcome.answers(facts)),
-        "opening": outcome.opening(facts),
-        "commands": outcome.commands(facts),
+        "facts": facts,
         "readable": readable,
-        **_of_vectors(facts),
-        **_of_input(facts),
-        **_of_computation(facts),
-        "validation": facts.validation,
-        "validation_words": _validation_words(facts.validation, facts.reference)
-        if facts.validation
-        else "",
-        "meanings": MEANINGS,
-        "folder": str(facts.folder),
+        "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
+        "subtitle": _subtitle(facts),
+        "status": status,
+        "status_words": STANDINGS[status],
+        "caveat": facts.caveat if facts.runs else "",
+        "sections": [(name.lower(), name) for name in SECTIONS],
+        "cards": list(_cards(facts)),
+        "answers": list(answers(facts)),
+        "opening": opening(facts),
+        "commands": commands(facts),
+        "search": f"plm-embed search {shlex.quote(str(facts.folder))} --id ",
+        "no_map": "Too few pooled vectors for a map." if facts.metadata else "No master file yet.",
+        "norms": charts.norms(facts.map.norms) if facts.map else None,
+        "norm_words": _norm_words(facts),
+        "unusual": facts.norms.listed[:LISTED] if facts.norms else (),
+        "repeats": _repeats(facts),
+        "lengths": charts.lengths(summary.lengths) if summary and summary.lengths else None,
+        "outcomes": counts,
+        "most": max(counts.values(), default=0) or 1,
+        "skipped_words": _skipped_words(facts, counts),
+        "events": {
+            EVENTS.get(name, name.replace("_", " ")): count
+            for name, count in sorted(summary.events.items() if summary else ())
+        },
+        "devices": list(_devices(facts)),
+        "effort": list(_effort(facts)) if begun else [],
+        "failures": _failures(facts),
+        "timeline": charts.timeline(facts.runs, facts.attempts),
+        "validation_words": _validation_words(facts),
         "files": list(_files(facts)),
-        "store": readable(facts.sizes["store"]) if facts.sizes.get("store") else "",
         "settings": list(_settings(facts)),
         "config": repeat.kept_config(facts.folder),
         "command": repeat.command(
-            facts.folder, facts.attempts, any(run.on_gpu for run in facts.runs)
+            facts.folder, facts.attempts, any(run.worker.capability for run in facts.runs)
         ),
         "command_lacks": repeat.lacks(facts.attempts),
         "versions": repeat.versions(facts.metadata),
@@ -119,54 +124,292 @@ def _content(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _of_vectors(facts: Facts) -> dict[str, Any]:
-    """What the section about the vectors names."""
-    sample, norms = facts.sample, facts.norms
-    colorings = [asdict(one) for one in sample.colorings] if sample else []
-    few = "Too few pooled vectors for a map."
-    return {
-        "maps": list(sample_figures.maps(sample)) if sample else [],
-        "map_words": _map_words(facts),
-        "no_map": few if facts.metadata else "There is no master file yet.",
-        "colorings": colorings,
-        "norms": sample_figures.norms(sample) if sample else None,
-        "norm_words": _norm_words(norms),
-        "outliers": [(facts.odd.get(one.row, ""), one) for one in norms.listed[:LISTED]]
-        if norms
-        else (),
-    }
+def standing(facts: Facts) -> str:
+    """Return a key of STANDINGS."""
+    return facts.validation.status if facts.validation else "pending"
 
 
-def _of_input(facts: Facts) -> dict[str, Any]:
-    """What the section about the input names."""
+def _subtitle(facts: Facts) -> str:
+    if not facts.summary:
+        return f"{facts.results}"
+    sources = len(facts.summary.inputs)
+    files = "1 file" if sources == 1 else f"{sources} files"
+    return (
+        f"{facts.summary.records:,} records from {files}, "
+        f"{facts.summary.unique:,} distinct sequences"
+    )
+
+
+def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield numbers and what they count."""
+    if facts.summary:
+        yield f"{facts.summary.records:,}", "records"
+        yield f"{facts.summary.unique:,}", "distinct sequences"
+        yield f"{sum(facts.summary.skipped.values()):,}", "skipped when read"
+    if facts.rows:
+        yield f"{facts.rows:,}", f"vectors, {facts.dim:,} wide"
+    if facts.runs:
+        yield duration(sum(run.seconds * len(run.workers) for run in facts.runs)), "device time"
+        yield readable(sum(facts.sizes.values())), "on disk"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, its answer (after a path where it is one), and a link to the part of the page
+    that has more.
+    """
+
+    question: str
+    answer: str
+    section: str
+    more: str
+    path: str = ""
+
+
+def answers(facts: Facts) -> Iterator[Answer]:
+    """Yield the questions that people ask first."""
+    yield Answer("Is it complete?", *_complete(facts))
+    yield Answer("Is it right?", _right(facts), "validation", "All checks")
+    if facts.metadata and facts.master:
+        master_size = f"({readable(facts.sizes['master'])})"
+        yield Answer("Where is it?", master_size, "files", "All files", str(facts.master))
+    yield Answer("What now?", *_next(facts))
+
+
+def _complete(facts: Facts) -> tuple[str, str, str]:
+    if facts.outdated:
+        return "No: the input has changed since these vectors were gathered.", "input", "Input"
+    counts = facts.validation.counts if facts.validation else Counts()
+    if counts.statuses and counts.records is not None:
+        skipped = counts.statuses.get("skipped", 0)
+        start = "Yes: " if standing(facts) == "passed" else "According to the records, "
+        if not skipped:
+            return f"{start}all {counts.records:,} records have a vector.", "input", "Input"
+        embedded = f"{counts.records - skipped:,} of {counts.records:,} records have a vector"
+        verb = "1 was skipped" if skipped == 1 else f"{skipped:,} were skipped"
+        return f"{start}{embedded}, and {verb}.", "skipped", "Which, and why"
+    if not facts.summary:
+        return "Not yet: the sequences are being read.", "input", "Input"
+    done, total = len(facts.runs), facts.summary.buckets
+    text = "Every bucket is finished, but the vectors are not validated yet."
+    if done < total:
+        text = f"Not yet: {done:,} of {total:,} buckets are finished."
+    return text, "computation", "Computation"
+
+
+def _right(facts: Facts) -> str:
+    validation = facts.validation
+    if not validation:
+        return "Not known yet: validation comes last."
+    failed = [check.check for check in validation.checks if check.result == "failed"]
+    if failed:
+        return (
+            f"No: {len(failed)} of {len(validation.checks)} checks failed ({', '.join(failed)}). "
+            "Do not use these vectors."
+        )
+    spots = len(validation.spot_checks)
+    again = f", and {spots:,} vectors agree with {facts.reference}" if spots else ""
+    return f"Yes: all {len(validation.checks)} checks passed{again}."
+
+
+def _next(facts: Facts) -> tuple[str, str, str]:
+    if standing(facts) == "passed":
+        return "Open the vectors, search them, export them.", "methods", "Methods for a paper"
+    if standing(facts) == "failed":
+        text = "Fix what the checks name, then rerun the same command."
+        return text, "validation", "Failed checks"
+    if failed := failures(facts.results, [facts.model] if facts.model else []):
+        text = (
+            f"A step failed: {failed[-1].reason} ({failed[-1].log}). Fix the problem and rerun "
+            "the same command; finished work is kept."
+        )
+        return text, "computation", "Computation"
+    text = "Wait while the run is at work. If it ended, rerun the same command."
+    return text, "computation", "Computation"
+
+
+def opening(facts: Facts) -> str:
+    """Return lines of Python that read the vectors; '' while there are none, and for wrong ones."""
+    if not facts.metadata or standing(facts) == "failed":
+        return ""
+    example = repr(facts.example or "an id")
+    method = reader(facts.names)
+    argument = f"[{example}]" if method == "get" else example
+    opened = f"vectors = plm_embed.open({in_python(facts.folder)})"
+    return f"import plm_embed\n{opened}\nvectors.{method}({argument})"
+
+
+def commands(facts: Facts) -> str:
+    """Return lines for a shell: common uses of a result, or the way to one."""
+    folder = shlex.quote(str(facts.folder))
+    if standing(facts) == "pending":
+        return f"plm-embed watch {shlex.quote(str(facts.results))}"
+    if standing(facts) == "failed" or reader(facts.names) != "get":
+        return f"plm-embed summary {folder}"
+    lines = [f"plm-embed export {folder} vectors.parquet --to parquet"]
+    if facts.example:
+        lines.insert(0, f"plm-embed search {folder} --id {shlex.quote(facts.example)}")
+    return "\n".join(lines)
+
+
+def _norm_words(facts: Facts) -> str:
+    norms = facts.norms
+    if not norms:
+        return "Of the vectors on the map; validation looks at every vector."
+    if not norms.rows:
+        return "No vectors: every record was skipped."
+    return (
+        f"All {norms.rows:,} vectors: smallest norm {norms.min:.4g}, median {norms.median:.4g}, "
+        f"largest {norms.max:.4g}; {norms.outliers:,} unusual, {norms.zero:,} zero."
+    )
+
+
+def _repeats(facts: Facts) -> str:
     summary = facts.summary
-    counts = _outcomes(facts, summary) if summary else {}
-    total = sum(count for name, count in counts.items() if name.startswith("skipped"))
+    if not summary:
+        return ""
+    repeats = summary.accepted - summary.unique
+    share = f"{100 * repeats / summary.accepted:.1f} %" if summary.accepted else "none"
+    text = (
+        f"{summary.accepted:,} of {summary.records:,} records were accepted. {repeats:,} of them "
+        f"({share}) repeat a sequence that was there already: each distinct sequence was embedded "
+        "once."
+    )
+    shared = shared_ids(facts.folder)
+    return f"{text} {shared}." if shared else text
+
+
+def _outcomes(facts: Facts) -> dict[str, int]:
+    """Return the number of records by outcome: as validated, or as they were read."""
+    if not facts.summary:
+        return {}
+    counts = facts.validation.counts if facts.validation else Counts()
+    if not counts.statuses:
+        kept, skipped = {"accepted": facts.summary.accepted}, facts.summary.skipped
+    else:
+        names = {"embedded_with_events": "embedded, with a remark"}
+        kept = {
+            names.get(name, name.replace("_", " ")): count
+            for name, count in counts.statuses.items()
+            if name != "skipped"
+        }
+        skipped = counts.skipped or {}
+    return kept | {
+        f"skipped: {reason.replace('_', ' ')}": count for reason, count in skipped.items()
+    }
+
+
+def _skipped_words(facts: Facts, outcomes: dict[str, int]) -> str:
+    total = sum(count for name, count in outcomes.items() if name.startswith("skipped"))
     first = "" if total == len(facts.skipped) else f"The first {len(facts.skipped)} of {total:,}. "
-    table, shared = facts.folder / SKIPPED, shared_ids(facts.folder)
-    return {
-        "summary": summary,
-        "repeats": _repeats(summary) + (f" {shared}." if shared else "") if summary else "",
-        "lengths": figures.lengths(summary.lengths) if summary and summary.lengths else None,
-        "outcomes": figures.outcomes(counts),
-        "skipped": facts.skipped,
-        "skipped_words": first + (f"{SKIPPED} has them all." if table.is_file() else ""),
-        "events": sorted(summary.events.items()) if summary else [],
-    }
+    return first + (f"{SKIPPED} has them all." if (facts.folder / SKIPPED).is_file() else "")
 
 
-def _of_computation(facts: Facts) -> dict[str, Any]:
-    """What the section about the work names."""
-    timed = [run for run in facts.runs if run.token_seconds]
-    begun = bool(facts.runs or facts.attempts)
-    return {
-        "devices": list(_devices(facts)),
-        "progress": _progress(facts),
-        "effort": list(effort(facts)) if begun else [],
-        "failures": failures(facts),
-        "speed": figures.speed(timed) if timed else None,
-        "timeline": figures.timeline(facts.runs, facts.attempts) if begun else None,
-    }
+def _devices(facts: Facts) -> Iterator[dict[str, str]]:
+    """Yield a table row for each kind of device."""
+    for device in sorted({run.worker.device for run in facts.runs}):
+        runs = [run for run in facts.runs if run.worker.device == device]
+        speeds = sorted(run.tokens_per_second for run in runs if run.tokens_per_second)
+        seconds = sum(run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
+        busy = sum(run.busy_seconds for run in runs)
+        row = {
+            "device": device,
+            "buckets": f"{len(runs):,}",
+            "sequences": f"{sum(run.computed for run in runs):,}",
+            "tokens": f"{sum(run.tokens for run in runs):,}",
+            "device time": duration(sum(run.seconds * len(run.workers) for run in runs)),
+        }
+        if speeds:
+            row["tokens/s of a worker"] = f"{sum(run.tokens for run in runs) / seconds:,.0f}"
+            row["slowest to fastest bucket"] = f"{speeds[0]:,.0f} to {speeds[-1]:,.0f}"
+            row["busy"] = f"{100 * busy / seconds:.0f} %"
+        yield row
+
+
+def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield names and values of what the campaign took."""
+    runs, summary = facts.runs, facts.summary
+    total = summary.buckets if summary else len(runs)
+    yield "buckets", f"{len(runs):,} of {total:,} are finished"
+    jobs = [attempt for attempt in facts.attempts if attempt.node == 0]
+    outcomes = Counter(attempt.outcome for attempt in jobs)
+    if jobs:
+        text = _count(len({job.bucket for job in jobs}), "job")
+        text += f", {_count(len(jobs), 'start')}"
+        text += f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
+        yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
+    lost = sum(one.device_seconds for one in facts.attempts if one.outcome == "failed")
+    if lost:
+        yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
+    joules = [one.joules for one in facts.attempts if one.joules is not None]
+    if joules:
+        part = ""
+        if len(joules) < len(facts.attempts):
+            part = f" in {len(joules):,} of {len(facts.attempts):,} attempts"
+        yield "energy", f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs{part}"
+    if saved := savings(runs):
+        yield "not computed again", saved
+    skipped = sum(len(run.skipped) for run in runs)
+    if skipped:
+        yield "sequences without a vector", f"{skipped:,}"
+    repeats = summary.accepted - summary.unique if summary else 0
+    timed = [run for run in runs if run.tokens_per_second]
+    if repeats and summary:
+        text = f"{repeats:,} records"
+        if timed and summary.residues:
+            # an estimate by the mean length of the distinct sequences
+            tokens = repeats * tokens_of(facts.model, summary.residues, summary.unique)
+            rate = sum(run.tokens_per_second or 0 for run in timed) / len(timed)
+            text += f" (about {duration(tokens / summary.unique / rate)} of device time)"
+        yield "repeats, embedded once", text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _failures(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """Return the last attempts that did not complete: bucket, start, place and reason."""
+    finished = {run.bucket for run in facts.runs}
+
+    def reason(attempt: Heartbeat) -> str:
+        if attempt.outcome == "failed":
+            return attempt.reason
+        if attempt.bucket in finished:
+            return "killed (time limit, out of memory or canceled)"
+        return "no end: killed, or still at work"
+
+    return [
+        (
+            attempt.bucket,
+            attempt.started[:19].replace("T", " "),
+            f"{attempt.host}, job {attempt.job}" if attempt.job else attempt.host,
+            reason(attempt),
+        )
+        for attempt in facts.attempts
+        if attempt.outcome != "complete"
+    ][-LISTED:]
+
+
+def _validation_words(facts: Facts) -> str:
+    validation = facts.validation
+    if not validation:
+        return ""
+    spots = validation.spot_checks
+    text = (
+        f"{len(validation.checks)} checks, each over every row; "
+        f"{len(spots)} vectors computed again by {facts.reference}"
+    )
+    if spots:
+        text += f", all within cosine {min(spot.cosine for spot in spots):.8f}"
+    return f"{text}." + (f" Note: {validation.rounding}." if validation.rounding else "")
+
+
+def _files(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, size, content, and how to open it."""
+    for file in outputs(facts.folder, facts.master):
+        known = file.name not in (REPORT, CRATE)  # these are being written
+        yield file.name, readable(size(file.path)) if known else "", file.what, file.opening
 
 
 def _settings(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -194,93 +437,3 @@ def _settings(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.summary:
         yield "kept columns", ", ".join(facts.summary.keep) or "none"
         yield "buckets", f"{facts.summary.buckets:,}"
-
-
-def _repeats(summary: Summary) -> str:
-    accepted, unique = summary.accepted, summary.unique
-    repeats = accepted - unique
-    share = f"{100 * repeats / accepted:.1f} %" if accepted else "none"
-    return (
-        f"{accepted:,} of {summary.records:,} records were accepted. {repeats:,} of them "
-        f"({share}) repeat a "
-        "sequence that was there already: it was embedded once and answers for all of them."
-    )
-
-
-def _outcomes(facts: Facts, summary: Summary) -> dict[str, int]:
-    """Records by how they ended: as validated, or so far as they were read."""
-    counts = facts.validation.counts if facts.validation else Counts()
-    if counts.statuses:
-        found = {
-            _OUTCOMES.get(name, name.replace("_", " ")): count
-            for name, count in counts.statuses.items()
-            if name != "skipped"
-        }
-        skipped = (counts.skipped or {}).items()
-        return found | {f"skipped: {reason}": count for reason, count in skipped}
-    return {"accepted": summary.accepted} | {
-        f"skipped: {why}": count for why, count in summary.skipped.items()
-    }
-
-
-def _devices(facts: Facts) -> Iterator[dict[str, str]]:
-    for device in sorted({run.device for run in facts.runs}):
-        runs = [run for run in facts.runs if run.device == device]
-        tokens, seconds = sum(run.tokens for run in runs), sum(run.token_seconds for run in runs)
-        busy = sum(run.busy * run.token_seconds for run in runs)
-        yield {
-            "device": device,
-            "workers": f"{len({run.worker for run in runs}):,}",
-            "buckets": f"{len(runs):,}",
-            "sequences": f"{sum(run.computed for run in runs):,}",
-            "tokens": f"{tokens:,}",
-            "tokens/s each": f"{tokens / seconds:,.0f}" if seconds else "",
-            "busy": f"{100 * busy / seconds:.0f} %" if seconds else "",
-            "device time": duration(sum(run.seconds for run in runs)),
-        }
-
-
-def _progress(facts: Facts) -> str:
-    found, skipped = sum(run.found for run in facts.runs), sum(run.skipped for run in facts.runs)
-    total = facts.summary.buckets if facts.summary else len(facts.runs)
-    text = f"{len(facts.runs):,} of {total:,} buckets are finished. "
-    text += f"{found:,} vectors were there already and were not computed again"
-    return text + (f"; {skipped:,} sequences were skipped." if skipped else ".")
-
-
-def _map_words(facts: Facts) -> str:
-    shown = len(facts.sample.ids) if facts.sample else 0
-    which = f"All {shown:,}" if shown == facts.rows else f"{shown:,} of the {facts.rows:,}"
-    return (
-        f"{which} vectors, one per distinct sequence. Equal color and shape: equal value of the "
-        "chosen column. Point at a vector for its id; the other map shows the same one."
-    )
-
-
-def _files(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
-    """Name, size, content, and how to open it."""
-    for one in outputs(facts.folder, facts.master):
-        known = one.name not in (REPORT, CRATE)  # these are being written
-        yield one.name, readable(size(one.path)) if known else "", one.what, one.opening
-
-
-def _norm_words(norms: Norms | None) -> str:
-    if not norms:
-        return "A sample; validation looks at every vector."
-    if not norms.rows:
-        return "No vectors: every record was skipped."
-    return (
-        f"Of all {norms.rows:,} vectors: smallest norm {norms.min:.4g}, median {norms.median:.4g}, "
-        f"largest {norms.max:.4g}; {norms.outliers:,} unusual, {norms.zero:,} zero."
-    )
-
-
-def _validation_words(validation: Validation, reference: str) -> str:
-    spots = validation.spot_checks
-    text = (
-        f"{len(validation.checks)} checks, each over every row; "
-        f"{len(spots)} vectors computed again by {reference}"
-    )
-    if spots:
-        text += f", all within cosine {min(spot.cosine for spot in spots):.8f}"
-    return f"{text}." + (f" Note: {validation.rounding}." if validation.rounding else "")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
+from plm_embed.errors import delete
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import read_batches
 from plm_embed.io.terminal import printable
-from plm_embed.reading.find import gather_again
 
 NAME = "skipped.tsv"
 """In the folder of the model."""
@@ -23,7 +23,7 @@ def skipped_rows(records: Path) -> Iterator[tuple[str, ...]]:
     """The values of COLUMNS for each skipped record of a records.parquet, in the order of the
     input.
     """
-    for table in read_batches(records, ["status", *COLUMNS], gather_again(records)):
+    for table in read_batches(records, ["status", *COLUMNS], delete(records)):
         found = table.filter(pc.equal(table["status"], "skipped")).select(COLUMNS)
         for row in found.to_pylist():
             yield tuple("" if value is None else str(value) for value in row.values())

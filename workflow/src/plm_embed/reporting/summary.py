@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import StoreError, delete
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation_record import VALIDATION, read_validation
-from plm_embed.models import published
-from plm_embed.reading.find import MASTERS, gather_again, masters
+from plm_embed.models import manifest
+from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reading.ids import shared_ids
-from plm_embed.reading.master import Embeddings
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
 from plm_embed.reporting.outputs import REPORT, reader
 from plm_embed.reporting.skipped import NAME
@@ -56,7 +56,7 @@ def _of_model(folder: Path) -> str:
         ("report", _if_there(folder / REPORT)),
         ("why skipped", _if_there(folder / NAME) if statuses["skipped"] else ""),
     ]
-    if saved := str(savings(campaign_records(folder / "embedded", counts.buckets))):
+    if saved := savings(campaign_records(folder / "embedded", counts.buckets)):
         lines.insert(3, ("spared", saved))
     for path in masters(folder):
         with Embeddings(path) as embeddings:
@@ -82,7 +82,7 @@ def _records(count: int) -> str:
 def _outcomes(path: Path) -> tuple[Counter[str], Counter[str]]:
     """Records by status, and skipped records by reason."""
     statuses, reasons = Counter[str](), Counter[str]()
-    for table in read_batches(path, remedy=gather_again(path)):
+    for table in read_batches(path, ["status", "reason"], delete(path)):
         for column, counter in (("status", statuses), ("reason", reasons)):
             for entry in pc.value_counts(table[column].drop_null()).to_pylist():
                 counter[entry["values"]] += entry["counts"]
@@ -104,7 +104,7 @@ def _validation(folder: Path) -> str:
 def _opening(path: Path) -> str:
     with Embeddings(path) as embeddings:
         model, rows, dim = embeddings.metadata["model_name"], len(embeddings), embeddings.dim
-        caveat = published.caveat(
+        caveat = manifest.caveat(
             model, weights_of(path.parent, embeddings.metadata["weights_sha256"])
         )
         method, first = reader(embeddings.names), embeddings.resolved("emb")
@@ -125,7 +125,7 @@ def _opening(path: Path) -> str:
 
 def _example(index: Path) -> str:
     """An id, if possible one that different sequences do not share."""
-    for table in read_batches(index, remedy=gather_again(index)):
+    for table in read_batches(index, ["id"], delete(index)):
         seen: Counter[str] = Counter(table["id"].to_pylist())
         return min(seen, key=lambda id: seen[id] > 1)
     return "an id"

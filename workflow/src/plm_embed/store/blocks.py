@@ -137,11 +137,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
     return Located(paths, which, row, windows, residues, dims, width, sums)
 
 
-class Memory:
-    """Goes with the callers that name it."""
-
-
-def blocks(located: Located, _: Memory | None = None) -> Iterator[Block]:
+def blocks(located: Located) -> Iterator[Block]:
     """Read the vectors of a bucket in key order, block by block, without a look at checksums."""
     per_key = sum(
         located.width * dim * (located.residues if has_matrix(name) else 1)

@@ -232,6 +232,8 @@ def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
     out = room(dataset, len(rows))
     if not out.size:
         return out
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return read_bits(dataset, int(rows[0]), int(rows[-1]) + 1, out)
     width = out.nbytes // len(out)
     spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
     apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)

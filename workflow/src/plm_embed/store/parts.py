@@ -259,8 +259,7 @@ class Part:
         with self._reading():
             values = take_bits(self._file[name], rows)
             if name in checksums.COLUMNS:
-                kept = checksums.kept(self._file, name, rows)
-                checksums.check(name, rows, kept, checksums.of_rows(values))
+                checksums.check(name, rows, self._kept(name, rows), checksums.of_rows(values))
         return values
 
     def residues_at(self, rows: Numbers) -> Numbers:
@@ -287,7 +286,15 @@ class Part:
         when it keeps none.
         """
         with self._reading():
-            return checksums.kept(self._file, name, rows)
+            return self._kept(name, rows)
+
+    @cached_property
+    def _sums(self) -> dict[str, h5py.Dataset]:
+        """The datasets of checksums; opening one takes longer than reading a row of it."""
+        return dict(self._file.get(checksums.GROUP, {}))
+
+    def _kept(self, name: str, rows: Numbers) -> checksums.Sums | None:
+        return take_bits(self._sums[name], rows) if self._sums else None
 
     def vectors(self, name: str) -> h5py.Dataset:
         """Return the dataset of a representation: (n, D), or flat (R, D) when per residue."""
@@ -307,7 +314,7 @@ class Part:
                 bits = take_bits(self._vectors[name], rows)
                 sums = checksums.of_rows(bits)
         with self._reading():
-            checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
+            checksums.check(name, rows, self._kept(name, rows), sums)
         return bits
 
     def rows(self, name: str, rows: Numbers) -> Array | list[Array]:

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.settings import Settings, within_limit
+from plm_embed.inference.settings import within_limit
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import read_record
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.settings import taken
 from plm_embed.sequences.summary import known_summary
-from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
     Config,
@@ -25,8 +23,9 @@ from plm_embed.workflow.config import (
     input_tables,
     listed,
     models_of,
-    reading_of,
+    residues_of,
     schema,
+    settings_of,
     source_of,
     with_defaults,
 )
@@ -67,10 +66,9 @@ def notices(config: Config) -> Iterator[str]:
     """
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
-        reading = reading_of(config)
         there = [os.path.realpath(entry.path) for entry in summary.inputs], summary.buckets
         asked = [os.path.realpath(path) for path in input_paths(config)], config["buckets"]
-        if (there, summary.policy) != (asked, reading.policy):
+        if (there, summary.policy) != (asked, residues_of(config)):
             yield (
                 f"{results / 'sequences'} is of other inputs or settings; if no job is planned, "
                 "add --forcerun deduplicate"
@@ -95,7 +93,7 @@ def notices(config: Config) -> Iterator[str]:
 
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return what of the fingerprint is known before anything is computed."""
-    asked = from_config(Settings, config)
+    asked = settings_of(config)
     long = within_limit(asked.long_sequences, model.name, model.max_residues)
     layers = [layer % (model.layers + 1) for layer in asked.layers]
     plain: dict[str, Any] = to_plain(asked.recipe | {"long_sequences": long, "layers": layers})
@@ -168,7 +166,7 @@ def _mistakes(config: Config) -> Iterator[str]:
     for model in models.values():
         yield from _model_mistakes(config, model)
     try:
-        reading_of(config)
+        residues_of(config)
     except PlmEmbedError as error:
         yield str(error)
 
@@ -210,7 +208,7 @@ def _model_mistakes(config: Config, model: Model) -> Iterator[str]:
         yield f"weights: {path}: {words}"
     if not (path or model.address or model.shipped):
         yield f"weights: {model.name} cannot be downloaded: name its file"
-    asked = from_config(Settings, config)
+    asked = settings_of(config)
     most = model.layers
     outside = [layer for layer in asked.layers if not -most - 1 <= layer <= most]
     if outside:

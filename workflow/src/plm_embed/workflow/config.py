@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from plm_embed.errors import ConfigError
-from plm_embed.inference.settings import RECIPE, Settings
+from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.models.model import Model
-from plm_embed.models.registry import find_model
-from plm_embed.sequences.settings import Reading, Table
-from plm_embed.setting import as_options, from_config
+from plm_embed.models.registry import Model, find_model
+from plm_embed.sequences.settings import ResiduePolicy, Table
 
 Config = dict[str, Any]
 SCHEMA = Path(__file__).with_name("config.schema.yaml")
@@ -121,21 +120,45 @@ def input_tables(config: Config) -> list[Table]:
     ]
 
 
-def reading_of(config: Config) -> Reading:
-    """Return how a campaign reads its inputs; the alphabet is that of its models."""
+def residues_of(config: Config) -> ResiduePolicy:
+    """Return what a campaign does with residues; the alphabet is that of its models."""
     alphabet = next(iter(models_of(config).values())).family.alphabet.name
-    return from_config(Reading, config, alphabet=alphabet)
+    return ResiduePolicy(alphabet=alphabet, **config["residues"])
 
 
 def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
-    tables = [vars(table) for table in input_tables(config)]
-    return [*as_options(reading_of(config)), f"--tables={json.dumps(tables)}"]
+    residues, tables = residues_of(config), [vars(table) for table in input_tables(config)]
+    return [
+        f"--buckets={config['buckets']}",
+        f"--alphabet={residues.alphabet}",
+        f"--unknown-residues={residues.unknown}",
+        f"--gaps={residues.gaps}",
+        f"--strand={residues.strand}",
+        f"--tables={json.dumps(tables)}",
+    ]
 
 
 def recipe_options(config: Config) -> list[str]:
     """Return the options of `plm-embed embed` that are part of the fingerprint."""
-    return as_options(from_config(Settings, config), RECIPE)
+    settings = settings_of(config)
+    long = settings.long_sequences
+    return [
+        *(f"--layers={layer}" for layer in settings.layers),
+        *(f"--pooling={pooling}" for pooling in settings.pooling),
+        f"--compute-dtype={settings.compute_dtype}",
+        f"--storage-dtype={settings.storage_dtype}",
+        f"--long-sequences={long.policy}",
+        f"--max-residues={long.max_residues}",
+        f"--overlap={long.overlap}",
+        f"--strand={settings.strand}",
+    ]
+
+
+def settings_of(config: Config) -> Settings:
+    """Return what a campaign computes."""
+    given = {**config["embedding"], "strand": config["residues"]["strand"]}
+    return msgspec.convert(given, Settings, strict=False)
 
 
 def weights_options(config: Config, model: Model) -> list[str]:

@@ -1,6 +1,6 @@
 """What jobs may need, where a profile does not say it."""
 
-from plm_embed.models.model import Model
+from plm_embed.models.registry import Model
 
 WORKER_MB = 6000
 """Main memory of a worker's libraries, batches and tables."""

@@ -4,41 +4,78 @@ Source: bert_layers.py and tokenizer.json of MAGICS-LAB/DNABERT_2 and DNABERT_S,
 differ in nothing but their weights. N, U and the other letters of IUPAC are [UNK], one each.
 """
 
-from plm_embed.models.encoder.bpe import bpe
-from plm_embed.models.encoder.description import ALiBi, Encoder
-from plm_embed.models.encoder.layouts import Names, Published
-from plm_embed.models.families.build_family import dna_family
+import json
+import os
+from typing import TYPE_CHECKING
 
-_QKV = ",".join(f"layers.N.self_attn.{part}_proj.KIND" for part in "qkv")
-_BERT = r"(?:bert\.)?"
-_LAYER = rf"{_BERT}encoder\.layer.N."
-_NAMES = Names(
-    rf"cls\.|{_BERT}(?:pooler\.|embeddings\.position_ids$)",
-    (
-        (rf"{_BERT}embeddings\.word_embeddings\.weight", "embed_tokens.weight"),
-        (rf"{_BERT}embeddings\.token_type_embeddings\.weight", "embed_types.weight"),
-        # the activated half first
-        (rf"{_LAYER}mlp\.gated_layers\.weight", "layers.N.fc_gate.weight,layers.N.fc1.weight"),
-        *(
-            (rf"{theirs}\.{kind}", ours.replace("KIND", kind))
-            for theirs, ours in (
-                (rf"{_BERT}embeddings\.LayerNorm", "emb_layer_norm_before.KIND"),
-                (rf"{_LAYER}attention\.self\.Wqkv", _QKV),
-                (rf"{_LAYER}attention\.output\.dense", "layers.N.self_attn.out_proj.KIND"),
-                (rf"{_LAYER}attention\.output\.LayerNorm", "layers.N.self_attn_layer_norm.KIND"),
-                (rf"{_LAYER}mlp\.wo", "layers.N.fc2.KIND"),
-                (rf"{_LAYER}mlp\.layernorm", "layers.N.final_layer_norm.KIND"),
-            )
-            for kind in ("weight", "bias")
-        ),
-    ),
-)
+import numpy as np
+from numpy.typing import NDArray
 
-DNABERT = dna_family(
-    "dnabert",
-    bpe("[CLS]", "[SEP]", "[UNK]"),
-    4,  # of random DNA 4.5 (70 % GC) to 5.0 (30 % GC)
-    Encoder(
+from plm_embed.models.family import ALiBi, Encoder, Family, Names
+from plm_embed.models.tokens import TokenizerFile, Tokens, digest
+from plm_embed.sequences.alphabet import DNA
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LONGEST = 255
+"""Letters of a token; the published ones have up to 32."""
+
+
+def _read(content: bytes) -> Tokens:
+    try:
+        tokenizer = _tokenizer(content)
+        file = json.loads(content)
+        model = file["model"]
+    except Exception as error:  # the library raises plain Exceptions
+        raise ValueError(f"it is damaged ({error})") from None
+    if model.get("type") != "BPE" or model.get("dropout") or model.get("fuse_unk"):
+        raise ValueError("it is no byte-pair encoding that gives a text one set of tokens")
+    # threads of ours share out the sequences; the library's own would outnumber the job's
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if (tokens := tokenizer.encode("N").tokens) != ["[CLS]", "[UNK]", "[SEP]"]:
+        raise ValueError(f"it makes {tokens} of N, not [CLS], [UNK] and [SEP]")
+
+    def tokenize(sequence: str) -> NDArray[np.uint16]:
+        # of the library's functions those for many texts let other threads work meanwhile
+        (encoding,) = tokenizer.encode_batch_fast([sequence])
+        return np.array(encoding.ids, dtype=np.uint16)
+
+    words = tokenizer.get_vocab()
+    if (longest := max(map(len, words))) > LONGEST:
+        raise ValueError(f"it has a token of {longest} letters")
+    letters = np.ones(max(words.values()) + 1, dtype=np.uint8)  # [UNK] is one letter
+    for word, number in words.items():
+        if not word.startswith("["):
+            letters[number] = len(word)
+    # the library has written a pair as one text and, later, as two
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    before = file.get("normalizer"), file.get("pre_tokenizer")
+    return Tokens(tokenize, letters, digest(words, pairs, *before))
+
+
+def _spans(content: bytes, sequence: str) -> list[tuple[int, int]]:
+    """Return the offsets that the library reports."""
+    offsets: list[tuple[int, int]] = (
+        _tokenizer(content).encode(sequence, add_special_tokens=False).offsets
+    )
+    return offsets
+
+
+def _tokenizer(content: bytes) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(content.decode("utf-8"))
+    # files in circulation cut sequences off, at 2,000 tokens or other lengths
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+DNABERT = Family(
+    name="dnabert",
+    tokenizer=TokenizerFile("tokenizer.json", _read, _spans, leading=1, trailing=1),
+    encoder=Encoder(
         rows=4096,
         positions=ALiBi(),
         token_types=True,
@@ -48,15 +85,27 @@ DNABERT = dna_family(
         gated=True,
         up_bias=False,
     ),
-    Published(
-        "dnabert", _NAMES, {"model_type": "bert", "layer_norm_eps": 1e-12, "hidden_act": "gelu"}
+    names=Names(
+        modules={
+            "embeddings.word_embeddings": "embed_tokens",
+            "embeddings.token_type_embeddings": "embed_types",
+            "embeddings.LayerNorm": "emb_layer_norm_before",
+            "encoder.layer.N.attention.self.Wqkv": (
+                "layers.N.self_attn.q_proj",
+                "layers.N.self_attn.k_proj",
+                "layers.N.self_attn.v_proj",
+            ),
+            "encoder.layer.N.attention.output.dense": "layers.N.self_attn.out_proj",
+            "encoder.layer.N.attention.output.LayerNorm": "layers.N.self_attn_layer_norm",
+            # the activated half first
+            "encoder.layer.N.mlp.gated_layers": ("layers.N.fc_gate", "layers.N.fc1"),
+            "encoder.layer.N.mlp.wo": "layers.N.fc2",
+            "encoder.layer.N.mlp.layernorm": "layers.N.final_layer_norm",
+        },
+        prefixes=("bert.",),
+        unused=("cls.", "pooler."),
     ),
-    trailing=1,
-    papers=(
-        "Zhou Z. et al. DNABERT-2: Efficient foundation model and benchmark for multi-species "
-        "genomes. ICLR (2024). arXiv:2306.15006",
-        "Zhou Z. et al. DNABERT-S: Pioneering species differentiation with species-aware DNA "
-        "embeddings. Bioinformatics 41, i255-i264 (2025). arXiv:2402.08777",
-    ),
-    license="Apache-2.0",
+    config={"model_type": "bert", "layer_norm_eps": 1e-12, "hidden_act": "gelu"},
+    alphabet=DNA,
+    letters_per_token=4,  # of random DNA 4.5 (70 % GC) to 5.0 (30 % GC)
 )

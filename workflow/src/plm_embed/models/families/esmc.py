@@ -4,66 +4,55 @@ Sources: esm/models/esmc.py, esm/layers/blocks.py, esm/layers/attention.py and
 esm/layers/transformer_stack.py of evolutionaryscale/esm and Biohub/esm.
 """
 
-from plm_embed.models.encoder.description import Encoder, Rotary
-from plm_embed.models.encoder.layouts import Names, Published
-from plm_embed.models.encoder.vocabulary import Vocabulary
-from plm_embed.models.families.build_family import protein_family
+from plm_embed.models.family import Encoder, Family, Names, Rotary
+from plm_embed.models.tokens import Vocabulary
 
-_QKV = ",".join(f"layers.N.self_attn.{part}_proj.weight" for part in "qkv")
-_GATE_UP = "layers.N.fc_gate.weight,layers.N.fc1.weight"
-_BLOCK = r"(?:esmc\.)?transformer\.blocks.N."
-_NATIVE = r"(?:esmc\.)?layers.N."
-_RENAMES = (
-    (r"(?:esmc\.)?embed(?:_tokens)?\.weight", "embed_tokens.weight"),
-    (r"(?:esmc\.)?(?:transformer\.)?norm\.weight", "emb_layer_norm_after.weight"),
-    # the .pth of the package `esm`, and the first safetensors of the hub, whose norms are fused
-    *(
-        (_BLOCK + theirs, ours)
-        for kind in ("weight", "bias")
-        for theirs, ours in (
-            (
-                rf"attn\.layernorm_qkv\.(?:0\.|layer_norm_){kind}",
-                f"layers.N.self_attn_layer_norm.{kind}",
-            ),
-            (rf"ffn\.(?:0\.|layer_norm_){kind}", f"layers.N.final_layer_norm.{kind}"),
+_QKV = ("layers.N.self_attn.q_proj", "layers.N.self_attn.k_proj", "layers.N.self_attn.v_proj")
+_GATE_UP = ("layers.N.fc_gate", "layers.N.fc1")
+_MODULES: dict[str, str | tuple[str, ...]] = {
+    "embed": "embed_tokens",
+    "embed_tokens": "embed_tokens",
+    "norm": "emb_layer_norm_after",
+    # the .pth of the package `esm`
+    "blocks.N.attn.layernorm_qkv.0": "layers.N.self_attn_layer_norm",
+    "blocks.N.attn.layernorm_qkv.1": _QKV,
+    "blocks.N.attn.q_ln": "layers.N.self_attn.q_layer_norm",
+    "blocks.N.attn.k_ln": "layers.N.self_attn.k_layer_norm",
+    "blocks.N.attn.out_proj": "layers.N.self_attn.out_proj",
+    "blocks.N.ffn.0": "layers.N.final_layer_norm",
+    "blocks.N.ffn.1": _GATE_UP,
+    "blocks.N.ffn.3": "layers.N.fc2",
+    # the first safetensors of the hub, whose norms are fused
+    **{
+        f"blocks.N.{module}.layer_norm_{kind}": f"layers.N.{norm}.{kind}"
+        for module, norm in (
+            ("attn.layernorm_qkv", "self_attn_layer_norm"),
+            ("ffn", "final_layer_norm"),
         )
-    ),
-    (_BLOCK + r"attn\.layernorm_qkv\.(?:1\.)?weight", _QKV),
-    (_BLOCK + r"attn\.q_ln\.weight", "layers.N.self_attn.q_layer_norm.weight"),
-    (_BLOCK + r"attn\.k_ln\.weight", "layers.N.self_attn.k_layer_norm.weight"),
-    (_BLOCK + r"attn\.out_proj\.weight", "layers.N.self_attn.out_proj.weight"),
-    (_BLOCK + r"ffn\.(?:1\.|fc1_)weight", _GATE_UP),
-    (_BLOCK + r"ffn\.(?:3\.|fc2_)weight", "layers.N.fc2.weight"),
+        for kind in ("weight", "bias")
+    },
+    "blocks.N.attn.layernorm_qkv": _QKV,
+    "blocks.N.ffn.fc1_weight": tuple(f"{name}.weight" for name in _GATE_UP),
+    "blocks.N.ffn.fc2_weight": "layers.N.fc2.weight",
     # transformers' own
-    *(
-        (rf"{_NATIVE}{theirs}\.{kind}", f"layers.N.{ours}.{kind}")
-        for kind in ("weight", "bias")
-        for theirs, ours in (
-            ("input_layernorm", "self_attn_layer_norm"),
-            ("post_attention_layernorm", "final_layer_norm"),
-        )
-    ),
-    *(
-        (rf"{_NATIVE}{theirs}\.weight", f"layers.N.{ours}.weight")
-        for theirs, ours in (
-            (r"self_attn\.q_proj", "self_attn.q_proj"),
-            (r"self_attn\.k_proj", "self_attn.k_proj"),
-            (r"self_attn\.v_proj", "self_attn.v_proj"),
-            (r"self_attn\.q_norm", "self_attn.q_layer_norm"),
-            (r"self_attn\.k_norm", "self_attn.k_layer_norm"),
-            (r"self_attn\.o_proj", "self_attn.out_proj"),
-            (r"mlp\.gate_proj", "fc_gate"),
-            (r"mlp\.up_proj", "fc1"),
-            (r"mlp\.down_proj", "fc2"),
-        )
-    ),
-)
+    "layers.N.input_layernorm": "layers.N.self_attn_layer_norm",
+    "layers.N.self_attn.q_proj": "layers.N.self_attn.q_proj",
+    "layers.N.self_attn.k_proj": "layers.N.self_attn.k_proj",
+    "layers.N.self_attn.v_proj": "layers.N.self_attn.v_proj",
+    "layers.N.self_attn.q_norm": "layers.N.self_attn.q_layer_norm",
+    "layers.N.self_attn.k_norm": "layers.N.self_attn.k_layer_norm",
+    "layers.N.self_attn.o_proj": "layers.N.self_attn.out_proj",
+    "layers.N.post_attention_layernorm": "layers.N.final_layer_norm",
+    "layers.N.mlp.gate_proj": "layers.N.fc_gate",
+    "layers.N.mlp.up_proj": "layers.N.fc1",
+    "layers.N.mlp.down_proj": "layers.N.fc2",
+}
 
-ESMC = protein_family(
-    "esmc",
+ESMC = Family(
+    name="esmc",
     # ESM-2's ids; the table has 64 rows of which 33 are used
-    Vocabulary("LAGVSERTIDPKQNFYMHWCXBUZO", first=4, prefix=(0,), suffix=(2,)),
-    Encoder(
+    tokenizer=Vocabulary("LAGVSERTIDPKQNFYMHWCXBUZO", first=4, prefix=(0,), suffix=(2,)),
+    encoder=Encoder(
         rows=64,
         positions=Rotary(),
         final_norm_bias=False,
@@ -75,10 +64,7 @@ ESMC = protein_family(
         down_bias=False,
         residual_layers=36,
     ),
-    Published("esmc", Names(r"(?:lm_head|sequence_head)\.|.*(?:_extra_state|inv_freq)$", _RENAMES)),
-    papers=(
-        "ESM Team. ESM Cambrian: Revealing the mysteries of proteins with unsupervised learning. "
-        "EvolutionaryScale (2024). https://evolutionaryscale.ai/blog/esm-cambrian",
+    names=Names(
+        _MODULES, prefixes=("esmc.", "transformer."), unused=("lm_head.", "sequence_head.")
     ),
-    license="see the publisher: MIT (Biohub, since 2026-05)",
 )

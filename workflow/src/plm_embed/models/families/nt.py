@@ -2,94 +2,128 @@
 
 Sources: nucleotide_transformer/ of instadeepai/nucleotide-transformer (tokenizers.py, layers.py,
 model.py); config.json and modeling_esm.py of the published models.
+
+Tokens are those of `StandardTokenizer`: from the left six bases are one token; where an N, an
+unknown letter or the end comes before the sixth, each letter is a token of its own. An unknown
+letter is one <unk>: transformers' class joins a row of them to one, and the authors' class for
+k-mers refuses them.
 """
 
+import re
 from dataclasses import replace
+from itertools import product
 
-from plm_embed.models.encoder.description import Encoder, Learned, Rotary
-from plm_embed.models.encoder.kmers import SIX_MERS, K
-from plm_embed.models.encoder.layouts import Names, Published
-from plm_embed.models.families.build_family import dna_family
+import numpy as np
+from numpy.typing import NDArray
 
+from plm_embed.models.family import Encoder, Family, Learned, Names, Rotary
+from plm_embed.models.tokens import TokenizerFile, Tokens, digest
+from plm_embed.sequences.alphabet import DNA
+
+K = 6
+BASES = "ATCG"
+SINGLE = "ATCGN"
 MAX_TOKENS = 1000  # of version 1; positions begin at 2, after the one of padding
-_ESM = r"(?:esm\.)?"
-_LAYER = rf"{_ESM}encoder\.layer.N."
-_UNUSED = (
-    rf"lm_head\.|{_ESM}(?:contact_head|pooler)\.|{_ESM}embeddings\.position_ids$"
-    rf"|{_ESM}(?:encoder\.layer\.(?:\d+|\*)\.attention\.self\.)?rotary_embeddings\.inv_freq$"
-)
-_UP = "layers.N.fc1.weight"
-_RENAMES = (
-    (rf"{_ESM}embeddings\.word_embeddings\.weight", "embed_tokens.weight"),
-    (rf"{_ESM}embeddings\.position_embeddings\.weight", "embed_positions.weight"),
-    *(
-        (rf"{theirs}\.{names}", f"{ours}.{kind}")
-        for theirs, ours in (
-            (rf"{_ESM}encoder\.emb_layer_norm_after", "emb_layer_norm_after"),
-            (rf"{_LAYER}attention\.LayerNorm", "layers.N.self_attn_layer_norm"),
-            (rf"{_LAYER}attention\.self\.query", "layers.N.self_attn.q_proj"),
-            (rf"{_LAYER}attention\.self\.key", "layers.N.self_attn.k_proj"),
-            (rf"{_LAYER}attention\.self\.value", "layers.N.self_attn.v_proj"),
-            (rf"{_LAYER}attention\.output\.dense", "layers.N.self_attn.out_proj"),
-            (rf"{_LAYER}LayerNorm", "layers.N.final_layer_norm"),
-            (rf"{_LAYER}intermediate\.dense", "layers.N.fc1"),
-            (rf"{_LAYER}output\.dense", "layers.N.fc2"),
-        )
-        # transformers 5 writes the names of TensorFlow's norms
-        for kind, names in (("weight", "(?:weight|gamma)"), ("bias", "(?:bias|beta)"))
-    ),
-)
+_DIGITS = np.full(256, len(BASES), dtype=np.uint8)  # of a number to the base 4; 4: none
+_DIGITS[np.frombuffer(BASES.encode(), np.uint8)] = np.arange(len(BASES))
+
+
+def _read(content: bytes) -> Tokens:
+    words = content.decode("utf-8", "replace").split()
+    numbers = {word: number for number, word in enumerate(words)}
+    kmers = ["".join(bases) for bases in product(BASES, repeat=K)]
+    needed = ["<unk>", "<pad>", "<mask>", "<cls>", *kmers, *SINGLE]
+    if len(numbers) < len(words) or not numbers.keys() >= set(needed):
+        raise ValueError("it is not a list of the 6-mers of A, T, C and G and of single letters")
+    of_kmer = np.array([numbers[kmer] for kmer in kmers], dtype=np.uint16)
+    of_letter = np.full(256, numbers["<unk>"], dtype=np.uint16)
+    of_letter[np.frombuffer(SINGLE.encode(), np.uint8)] = [numbers[letter] for letter in SINGLE]
+    start = np.array([numbers["<cls>"]], dtype=np.uint16)
+
+    def tokenize(sequence: str) -> NDArray[np.uint16]:
+        letters = np.frombuffer(sequence.encode("ascii"), np.uint8)
+        ids = [start]
+        at = 0
+        for stop in [*np.flatnonzero(_DIGITS[letters] == len(BASES)).tolist(), len(letters)]:
+            kmers_end = stop - (stop - at) % K
+            digits = _DIGITS[letters[at:kmers_end]].reshape(-1, K)
+            ids += [
+                of_kmer[digits @ (len(BASES) ** np.arange(K)[::-1])],
+                of_letter[letters[kmers_end : stop + 1]],
+            ]
+            at = stop + 1
+        return np.concatenate(ids)
+
+    bases = np.ones(len(words), dtype=np.uint8)
+    bases[of_kmer] = K
+    return Tokens(tokenize, bases, digest(words))
+
+
+def _spans(_content: bytes, sequence: str) -> list[tuple[int, int]]:
+    """Return spans by the authors' expression."""
+    return [match.span() for match in re.finditer(rf"[{BASES}]{{{K}}}|.", sequence)]
+
+
+_MODULES = {
+    "embeddings.word_embeddings": "embed_tokens",
+    "encoder.emb_layer_norm_after": "emb_layer_norm_after",
+    "encoder.layer.N.attention.LayerNorm": "layers.N.self_attn_layer_norm",
+    "encoder.layer.N.attention.self.query": "layers.N.self_attn.q_proj",
+    "encoder.layer.N.attention.self.key": "layers.N.self_attn.k_proj",
+    "encoder.layer.N.attention.self.value": "layers.N.self_attn.v_proj",
+    "encoder.layer.N.attention.output.dense": "layers.N.self_attn.out_proj",
+    "encoder.layer.N.LayerNorm": "layers.N.final_layer_norm",
+    "encoder.layer.N.output.dense": "layers.N.fc2",
+}
+_UNUSED = ("lm_head.", "contact_head.", "pooler.")
 _CONFIG = {
     "model_type": "esm",
     "layer_norm_eps": 1e-12,
     "emb_layer_norm_before": False,
     "token_dropout": False,
 }
-_V1 = Encoder(rows=4105, positions=Learned(MAX_TOKENS + 2, offset=2), epsilon=1e-12)
-_PAPERS = (
-    "Dalla-Torre H. et al. Nucleotide Transformer: building and evaluating robust foundation "
-    "models for human genomics. Nat. Methods 22, 287-297 (2025). doi:10.1038/s41592-024-02523-z",
-)
-_LICENSE = "CC-BY-NC-SA-4.0: for non-commercial use only"
 
-NT_V1 = dna_family(
-    "nt_v1",
-    SIX_MERS,
-    K,
-    _V1,
-    Published("nt_v1", Names(_UNUSED, _RENAMES), _CONFIG | {"position_embedding_type": "absolute"}),
-    trailing=0,
-    papers=_PAPERS,
-    license=_LICENSE,
+NT_V1 = Family(
+    name="nt_v1",
+    tokenizer=TokenizerFile("vocab.txt", _read, _spans, leading=1, trailing=0),
+    encoder=Encoder(rows=4105, positions=Learned(MAX_TOKENS + 2, offset=2), epsilon=1e-12),
+    names=Names(
+        modules=_MODULES
+        | {
+            "embeddings.position_embeddings": "embed_positions",
+            "encoder.layer.N.intermediate.dense": "layers.N.fc1",
+        },
+        prefixes=("esm.",),
+        unused=_UNUSED,
+    ),
+    config=_CONFIG | {"position_embedding_type": "absolute"},
+    alphabet=DNA,
+    max_residues=(MAX_TOKENS - 1) * K,
+    letters_per_token=K,
     max_tokens=MAX_TOKENS,
 )
-NT_V2 = dna_family(
-    "nt_v2",
-    SIX_MERS,
-    K,
-    replace(
-        _V1,
+NT_V2 = replace(
+    NT_V1,
+    name="nt_v2",
+    architecture="nt_v2",
+    encoder=Encoder(
         rows=4107,
         positions=Rotary(),
+        epsilon=1e-12,
         activation="silu",
         gated=True,
         up_bias=False,
         down_bias=False,
     ),
-    Published(
-        "nt_v2",
-        Names(
-            # converters wrote untrained positions into the files of rotary models too
-            rf"{_UNUSED}|{_ESM}embeddings\.position_embeddings\.",
-            # the activated half first
-            (
-                (rf"{_LAYER}intermediate\.dense\.weight", f"layers.N.fc_gate.weight,{_UP}"),
-                *_RENAMES,
-            ),
-        ),
-        _CONFIG | {"position_embedding_type": "rotary"},
+    names=Names(
+        # the activated half first
+        modules=_MODULES
+        | {"encoder.layer.N.intermediate.dense": ("layers.N.fc_gate", "layers.N.fc1")},
+        prefixes=("esm.",),
+        # converters wrote untrained positions into the files of rotary models too
+        unused=(*_UNUSED, "embeddings.position_embeddings."),
     ),
-    trailing=0,
-    papers=_PAPERS,
-    license=_LICENSE,
+    config=_CONFIG | {"position_embedding_type": "rotary"},
+    max_residues=None,
+    max_tokens=None,
 )

@@ -1,0 +1,50 @@
+"""The program that makes golden sets: its formulas give what the shipped sets hold."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from support.families import TINY, golden, relative, source
+from support.golden import FORMULAS, SETS, read_fasta, write_set
+
+
+def published(name: str) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+    """The tensors by their published names, in float64, and the configuration."""
+    place = source(name)
+    if place.is_file():  # ESM C's has no config.json
+        model = TINY[name]
+        config: dict[str, object] = {"n_layers": model.layers, "n_heads": model.heads}
+        state = torch.load(place, weights_only=True)
+    else:
+        config = json.loads((place / "config.json").read_text())
+        file = place / "model.safetensors"
+        pickled = place / "pytorch_model.bin"
+        state = load_file(file) if file.exists() else torch.load(pickled, weights_only=True)
+    return {key: tensor.double() for key, tensor in state.items()}, config
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_formulas_give_what_the_sets_hold(name: str) -> None:
+    known = golden(name)
+    weights, config = published(name)
+    for i in known.tokens:
+        ids = torch.from_numpy(known.ids[i].astype(np.int64))
+        states = torch.stack(FORMULAS[name](weights, config, ids)).numpy()
+        assert relative(states, known.tokens[i]) < 1e-7
+        first, stop = known.model.family.residues(len(ids))
+        assert relative(states[:, first:stop].mean(1), known.means[i]) < 1e-13
+
+
+def test_the_set_of_amplify_is_what_the_program_writes(tmp_path: Path) -> None:
+    write_set("amplify", tmp_path, read_fasta(SETS / "protbert" / "sequences.fasta"))
+    for path in (SETS / "amplify").iterdir():
+        if path.suffix == ".npz":
+            with np.load(path) as shipped, np.load(tmp_path / path.name) as made:
+                assert shipped.files == made.files
+                assert all(np.allclose(shipped[n], made[n], 1e-12, 1e-12) for n in shipped.files)
+        else:
+            assert (tmp_path / path.name).read_bytes() == path.read_bytes()

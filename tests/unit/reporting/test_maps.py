@@ -1,0 +1,146 @@
+"""The map of the report: true places, colors for every value, and every record to be found."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.reading.open import Embeddings
+from plm_embed.reporting import maps
+from plm_embed.reporting.facts import collect
+from plm_embed.reporting.maps import Map, make_map, principal_components
+from support.finished import MODEL
+
+
+def drawn(results: Path) -> Map:
+    folder = results / MODEL
+    master = folder / "master_esm2_embeddings.h5"
+    with Embeddings(master) as embeddings:
+        made = make_map(embeddings, master.with_suffix(".parquet"), folder / "records.parquet")
+    assert made
+    return made
+
+
+def numbers(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+def test_principal_components_are_those_of_a_singular_value_decomposition() -> None:
+    vectors = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32) * range(1, 9)
+    center, axes, shares = principal_components(vectors.astype(np.float32))
+    _, values, directions = np.linalg.svd(vectors - vectors.mean(axis=0))
+    assert shares == pytest.approx((values**2 / (values**2).sum())[:2], rel=1e-4)
+    assert np.abs(np.diag(directions[:2] @ axes)) == pytest.approx([1, 1], abs=1e-4)
+    assert center == pytest.approx(vectors.mean(axis=0), abs=1e-5)
+
+
+def test_places_ids_and_lengths_are_those_of_the_rows(results: Path) -> None:
+    made = drawn(results)
+    master = results / MODEL / "master_esm2_embeddings.h5"
+    index = pq.read_table(master.with_suffix(".parquet"))
+    layout = next(one for one in made.data["layouts"] if one["name"] == "principal components")
+    with Embeddings(master) as embeddings:
+        vectors = embeddings.rows(list(range(len(embeddings))), "emb").astype(np.float32)
+    center, axes, _ = principal_components(vectors)
+    cells = np.stack([numbers(layout[axis], "<u2") for axis in "xy"], axis=1)
+    places = np.array(layout["low"]) + cells / 65535 * np.array(layout["span"])
+    assert places == pytest.approx((vectors - center) @ axes, abs=1e-3)
+    first = dict(zip(index["row"].to_pylist()[::-1], index["id"].to_pylist()[::-1], strict=True))
+    assert made.data["ids"] == [first[row] for row in range(len(vectors))]
+    lengths = dict(zip(index["row"].to_pylist(), index["length"].to_pylist(), strict=True))
+    assert made.data["lengths"] == [lengths[row] for row in range(len(vectors))]
+    assert made.norms == pytest.approx(np.linalg.norm(vectors, axis=1), rel=1e-6)
+
+
+def test_every_record_can_be_found(results: Path) -> None:
+    data = drawn(results).data
+    records = pq.read_table(results / MODEL / "records.parquet").to_pylist()
+    known = sorted([*data["ids"], *(id for id, _ in data["others"])])
+    assert known == sorted(record["id"] or "" for record in records) and data["complete"]
+    skipped = {id: where for id, where in data["others"] if isinstance(where, str)}
+    assert skipped == {r["id"]: "unknown residues" for r in records if r["status"] == "skipped"}
+    index = pq.read_table(results / MODEL / "master_esm2_embeddings.parquet").to_pylist()
+    rows = {(record["id"], record["row"]) for record in index}
+    assert all((id, at) in rows for id, at in data["others"] if not isinstance(at, str))
+
+
+def test_a_page_that_cannot_hold_all_ids_says_so(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "LETTERS", 100)
+    data = drawn(results).data
+    assert not data["complete"] and 0 < len(data["others"]) < 10
+
+
+def test_of_many_vectors_some_are_drawn_over_the_density_of_all(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "POINTS", 50)
+    monkeypatch.setattr(maps, "FITTED", 40)
+    made = drawn(results)
+    assert made.words.startswith("50 of 129 vectors, drawn at random")
+    layout = made.data["layouts"][-1]
+    density = numbers(layout["density"], "u1").reshape(maps.GRID, maps.GRID)
+    assert density.max() == 255
+    for x, y in zip(numbers(layout["x"], "<u2"), numbers(layout["y"], "<u2"), strict=True):
+        column, row = (min(int(place) * maps.GRID // 65535, maps.GRID - 1) for place in (x, y))
+        around = density[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
+        assert around.max() > 0, "a point lies where vectors were counted"
+    assert -1 in [where for _, where in made.data["others"]], "has a vector that is not drawn"
+
+
+def test_columns_are_numbers_or_values_with_as_many_codes_as_they_need() -> None:
+    count = 300
+    table = pa.table({
+        "id": [f"p{at}" for at in range(count)],
+        "row": range(count),
+        "year": [str(1900 + at % 100) if at % 7 else "" for at in range(count)],
+        "host": [f"host {at % 40}" for at in range(count)],
+        "same": ["x"] * count,
+    })  # fmt: skip
+    year, host = sorted(maps._columns(table), key=lambda column: column["name"] == "host")
+    assert (
+        year["numbers"][:2] == [None, 1901.0]
+        and year["known"] == sum(map(bool, range(7))) * 300 // 7
+    )
+    values, codes = host["values"], numbers(host["codes"], "<u2")
+    assert [values[code] for code in codes] == table["host"].to_pylist()
+
+
+def test_two_vectors_make_no_map(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "POINTS", 2)
+    facts = collect(results)
+    assert facts.map is None and facts.example
+
+
+UMAP = """
+import json, sys
+from pathlib import Path
+from plm_embed.reporting import maps
+from plm_embed.reporting.facts import collect
+maps.POINTS, maps.WORTH_UMAP = 30, 20
+print(json.dumps(collect(Path(sys.argv[1])).map.data["layouts"]))
+"""
+
+
+@pytest.mark.workflow
+def test_umap_is_a_layout_of_its_own(results: Path) -> None:
+    # its functions take longer to compile than to run
+    done = subprocess.run(
+        [sys.executable, "-c", UMAP, str(results)],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    layouts = json.loads(done.stdout)
+    assert [layout["name"] for layout in layouts] == ["UMAP", "principal components"]
+    places = np.stack([numbers(layouts[0][axis], "<u2") for axis in "xy"], axis=1)
+    assert len(places) == 30 and places.min() == 0 and places.max() == 65535

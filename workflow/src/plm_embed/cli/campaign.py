@@ -1,0 +1,175 @@
+"""Commands that show a campaign: before it is paid for, while it runs, and when it is done."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from plm_embed.cli.options import EXISTING, PATH, Columnar, ColumnarStep
+from plm_embed.io.terminal import say
+
+
+@click.command()
+@click.argument("results", type=PATH, default=Path("results"))
+@click.option(
+    "--once", is_flag=True, help="Print one look at the campaign as plain text, for logs and cron."
+)
+def watch(results: Path, once: bool) -> None:
+    """Follow a campaign to its validated end: steps, time left, workers, failures and their logs.
+
+    It reads only small files of the results folder, so it runs anywhere that sees the folder, and
+    the folder need not be there yet. Ctrl-C ends it, and nothing else. It ends by itself when the
+    campaign does. Exit code: 0 validated, 1 failed, 3 unfinished.
+
+    \b
+    Example:
+      plm-embed watch results
+    """
+    from plm_embed.reporting.watch_view import watch as run
+
+    sys.exit(run(results, once=once))
+
+
+@click.command(cls=Columnar)
+@click.argument("more", nargs=-1, metavar="")
+@click.option(
+    "--configfile",
+    type=EXISTING,
+    help="Configuration of the campaign, as for snakemake; without it, config/config.yaml.",
+)
+@click.option(
+    "--config",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE ...",
+    help="Other values for keys of the configuration, as for snakemake.",
+)
+@click.option(
+    "--profile",
+    default="",
+    help="Where jobs will run: slurm, pbs ..., or a folder. Without it, on this machine.",
+)
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    help="Device to plan for, such as A100; more of them are compared. Without it, the profile's "
+    "gpu_model (else an A100), or what is here.",
+)
+@click.option(
+    "--lengths",
+    type=EXISTING,
+    help="Plan by a table of lengths (lines of `length number`, or another "
+    "campaign's summary.json), not by the input.",
+)
+@click.option(
+    "--elsewhere",
+    multiple=True,
+    type=EXISTING,
+    help="Folder of completion records (results/MODEL/embedded) of another campaign with this "
+    "model, for the speed (repeatable).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan(
+    *,
+    more: tuple[str, ...],
+    configfile: Path | None,
+    settings: tuple[str, ...],
+    profile: str,
+    devices: tuple[str, ...],
+    lengths: Path | None,
+    elsewhere: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Estimate what a campaign will cost before it runs.
+
+    It tells what is in the input and what is left to compute, the time, the number of buckets that
+    makes jobs of good length, the bytes, and the command.
+
+    \b
+    Example:
+      plm-embed plan --configfile my_config.yaml --profile slurm --device H100
+    """
+    from plm_embed.io.console import Terminal
+    from plm_embed.planning.plan import plan as run
+    from plm_embed.planning.show import show
+
+    if more and not settings:
+        raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
+    made = run(
+        configfile,
+        (*settings, *more),
+        profile=profile,
+        devices=devices,
+        lengths=lengths,
+        elsewhere=elsewhere,
+    )
+    if as_json:
+        say(json.dumps(asdict(made), indent=2, default=str))
+    else:
+        show(made, Terminal(highlight=False))
+
+
+@click.command(cls=ColumnarStep)
+@click.argument("results", type=EXISTING, default=Path("results"))
+@click.option(
+    "--output",
+    type=PATH,
+    help="Write this HTML file alone; without it, report.html in the folder of the model.",
+)
+@click.option(
+    "--settings",
+    default="",
+    help="Configuration of the run that ends with this report, as JSON, kept beside it as "
+    "config.yaml.",
+)
+def report(results: Path, output: Path | None, settings: str) -> None:
+    """Write the report of a campaign, finished or not.
+
+    It is one HTML file for each model, which needs neither network nor server. RESULTS is the
+    folder of one model, or a results folder: then each of its models gets one. For machines, the
+    same goes into ro-crate-metadata.json in the folder of the model, and for spreadsheets the
+    records without a vector into skipped.tsv.
+
+    \b
+    Example:
+      plm-embed report results --output so_far.html
+    """
+    from plm_embed.reporting.facts import collect, model_folders
+    from plm_embed.reporting.outputs import REPORT
+    from plm_embed.reporting.repeat import keep_config
+    from plm_embed.reporting.report import write_report
+    from plm_embed.reporting.ro_crate import write_crate
+    from plm_embed.reporting.skipped import NAME, write_skipped
+
+    for folder in [results] if output else model_folders(results) or [results]:
+        facts = collect(folder)
+        records = facts.folder / "records.parquet"
+        if records.is_file() and not output:
+            write_skipped(records, facts.folder / NAME)
+        if settings:
+            keep_config(json.loads(settings), facts.folder)
+        page = output or facts.folder / REPORT
+        write_report(facts, page)
+        if not output:
+            write_crate(facts)
+        say(f"{page}: open it in a browser")
+
+
+@click.command(cls=Columnar)
+@click.argument("results", type=EXISTING, default=Path("results"))
+def summary(results: Path) -> None:
+    """Say what a campaign has produced and how to open it.
+
+    \b
+    Example:
+      plm-embed summary results
+    """
+    from plm_embed.reporting.summary import summarize
+
+    say(summarize(results))
+
+
+COMMANDS = (plan, watch, report, summary)

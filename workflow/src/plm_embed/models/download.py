@@ -1,0 +1,79 @@
+"""Downloads of published weights, by the libraries of those who publish them."""
+
+import shlex
+import shutil
+import textwrap
+from pathlib import Path
+
+from plm_embed.errors import WeightsError
+from plm_embed.models import registry
+from plm_embed.models.checkpoints import INDEX, TENSOR_FILES, shard_names
+from plm_embed.models.registry import Model
+
+
+def download(model: Model, folder: Path) -> Path:
+    """Download the model's file, or its files, into `folder`; return the source to read.
+
+    Raises WeightsError with what to copy where.
+    """
+    if not model.address:
+        raise WeightsError(
+            f"weights: {model.name} cannot be downloaded; name its file or folder as `weights`"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return _file(model, folder) if model.url else _hub_files(model, folder)
+    except (OSError, RuntimeError, ValueError) as error:  # both libraries raise these
+        staged = shlex.quote(str(folder.parent.with_name(f"{model.name}-published").absolute()))
+        command = (
+            f"curl -L --create-dirs -O --output-dir {staged} {model.url}"
+            if model.url
+            else f"hf download {model.hub} --revision {model.revision} --local-dir {staged}"
+        )
+        reason = textwrap.shorten(str(error) or type(error).__name__, 200)
+        place = f"{staged}/{model.url.rpartition('/')[2]}" if model.url else staged
+        raise WeightsError(
+            f"weights: {model.address} cannot be downloaded: {reason}\n"
+            f"Run again; or run `{command}` where there is a network, and name {place} as `weights`"
+        ) from None
+
+
+def discard(folder: Path) -> None:
+    """Delete a download."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _file(model: Model, folder: Path) -> Path:
+    from torch import hub
+
+    path = folder / model.url.rpartition("/")[2]
+    hub.download_url_to_file(model.url, str(path), model.sha256[0] if model.sha256 else None)
+    return path
+
+
+def _hub_files(model: Model, folder: Path) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    def fetch(name: str) -> Path:
+        return Path(
+            hf_hub_download(
+                model.hub,
+                name,
+                revision=model.revision,
+                local_dir=folder,
+                endpoint=registry.HUB,
+            )
+        )
+
+    for name in model.files:
+        fetch(name)
+    if model.sharded:
+        first, second = (f"{name}{INDEX}" for name in TENSOR_FILES)
+        try:
+            index = fetch(first)
+        except EntryNotFoundError:  # the other kind is older, and there more often
+            index = fetch(second)
+        for shard in shard_names(index):
+            fetch(shard)
+    return folder

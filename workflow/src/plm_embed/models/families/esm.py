@@ -1,0 +1,143 @@
+"""ESM-2, ESM-1b and ESM-1v: one alphabet of tokens, two architectures, three names.
+
+The arithmetic is fair-esm 2.0.0's (`esm/model/esm2.py`, `esm/model/esm1.py`, `esm/modules.py`), the
+tokens are those of `Alphabet.from_architecture("ESM-1b")` in its `esm/data.py`. '.' and '-' follow
+the letters there; they are gaps, and never embedded.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from plm_embed.models.family import Encoder, Family, Learned, Names, Rotary
+from plm_embed.models.tokens import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from plm_embed.models.manifest import Manifest
+
+CLS, PAD, EOS, MASK = 0, 1, 2, 32
+ROWS = 33
+"""Of the embedding table."""
+VOCABULARY = Vocabulary("LAGVSERTIDPKQNFYMHWCXBUZO", first=4, prefix=(CLS,), suffix=(EOS,))
+
+
+def fair_esm_states(
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
+) -> list[dict[int, "torch.Tensor"]]:
+    """Return representations (L + 2, D) of each sequence after each of `layers`, fp32, by
+    fair-esm's own modules, one sequence at a time.
+
+    The layers are loaded one after another, so that the memory needed is that of one layer, and
+    even the 15B model can be checked on an ordinary machine. What is computed is `esm.ESM2.forward`
+    / `esm.ProteinBertModel.forward`; a test compares with those on whole models.
+    """
+    import torch
+    from esm.modules import ESM1bLayerNorm, LearnedPositionalEmbedding, TransformerLayer
+
+    def part(prefix: str) -> dict[str, torch.Tensor]:
+        return {
+            name.removeprefix(prefix): tensors[name].float()
+            for name in tensors
+            if name.startswith(prefix)
+        }
+
+    def embed(tokens: torch.Tensor) -> torch.Tensor:
+        table = tensors["embed_tokens.weight"].float()
+        x = torch.nn.functional.embedding(tokens, table, padding_idx=PAD)
+        if manifest.token_dropout:
+            x = x * (1 - 0.15 * 0.8)
+        if "embed_positions.weight" in tensors:
+            table = tensors["embed_positions.weight"].float()
+            positions = LearnedPositionalEmbedding(len(table) - PAD - 1, manifest.dim, PAD)
+            positions.load_state_dict({"weight": table})
+            x = x + positions(tokens)
+        if "emb_layer_norm_before.weight" in tensors:
+            before = ESM1bLayerNorm(manifest.dim)
+            before.load_state_dict(part("emb_layer_norm_before."))
+            x = before(x)
+        return x
+
+    with torch.inference_mode():
+        ids = [VOCABULARY.tokenize(sequence).astype(np.int64) for sequence in sequences]
+        states = [embed(torch.from_numpy(row)[None]) for row in ids]  # each (1, T, D)
+        kept = [{0: state[0]} if 0 in layers else {} for state in states]
+        block = TransformerLayer(
+            manifest.dim,
+            4 * manifest.dim,
+            manifest.heads,
+            add_bias_kv=False,
+            use_esm1b_layer_norm=True,
+            use_rotary_embeddings="embed_positions.weight" not in tensors,
+        ).eval()
+        after = ESM1bLayerNorm(manifest.dim)
+        after.load_state_dict(part("emb_layer_norm_after."))
+        for number in range(1, max(layers) + 1):
+            # strict=False: the inverse frequencies of the rotary embedding are a constant buffer,
+            # not a weight
+            block.load_state_dict(part(f"layers.{number - 1}."), strict=False)
+            states = [block(state.transpose(0, 1))[0].transpose(0, 1) for state in states]
+            if number in layers:
+                for by_layer, state in zip(kept, states, strict=True):
+                    last = number == manifest.layers
+                    by_layer[number] = (after(state) if last else state)[0].clone()
+    return kept
+
+
+_HUGGING_FACE = {
+    "embeddings.word_embeddings": "embed_tokens",
+    "embeddings.layer_norm": "emb_layer_norm_before",
+    "emb_layer_norm_after": "emb_layer_norm_after",
+    "layer.N.attention.LayerNorm": "layers.N.self_attn_layer_norm",
+    "layer.N.attention.self.query": "layers.N.self_attn.q_proj",
+    "layer.N.attention.self.key": "layers.N.self_attn.k_proj",
+    "layer.N.attention.self.value": "layers.N.self_attn.v_proj",
+    "layer.N.attention.output.dense": "layers.N.self_attn.out_proj",
+    "layer.N.LayerNorm": "layers.N.final_layer_norm",
+    "layer.N.intermediate.dense": "layers.N.fc1",
+    "layer.N.output.dense": "layers.N.fc2",
+}
+_FAIR_ESM = {name: name for name in (*_HUGGING_FACE.values(), "embed_positions")}
+_NAMES = Names(
+    modules=_FAIR_ESM | _HUGGING_FACE,
+    prefixes=("esm.", "encoder.", "sentence_encoder."),
+    # converters wrote untrained positions into the files of rotary models too
+    unused=("lm_head.", "contact_head.", "pooler.", "embeddings.position_embeddings."),
+)
+
+ESM2 = Family(
+    name="esm2",
+    tokenizer=VOCABULARY,
+    encoder=Encoder(ROWS, Rotary()),
+    names=_NAMES,
+    config={"arch": "esm2", "model_type": "esm", "position_embedding_type": "rotary"},
+    required=("token_dropout", "position_embedding_type"),
+    public_reference=fair_esm_states,
+    reference_name="fair-esm",
+)
+ESM1B = replace(
+    ESM2,
+    name="esm1b",
+    architecture="esm1b",
+    encoder=Encoder(
+        ROWS,
+        Learned(1026, offset=PAD + 1),  # 1,024 tokens after the padding index
+        embedding_norm="optional",  # of ESM-1b and ESM-1v only some checkpoints have it
+    ),
+    names=replace(
+        _NAMES,
+        modules={**_NAMES.modules, "embeddings.position_embeddings": "embed_positions"},
+        unused=_NAMES.unused[:-1],
+    ),
+    config={"arch": "roberta_large", "model_type": "esm", "position_embedding_type": "absolute"},
+    required=("token_dropout",),
+    max_residues=1022,
+    cleared_rows=(MASK,),  # never seen in training, where token dropout blanks it
+)
+ESM1V = replace(ESM1B, name="esm1v")

@@ -1,0 +1,119 @@
+"""Letters to token ids: a table of letters, or a file of the checkpoint that decides."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # families import no torch
+    from torch import Tensor
+
+Ids = NDArray[np.uint8] | NDArray[np.uint16]
+Tokenize = Callable[[str], Ids]
+"""Token ids of a normalized sequence, special tokens included: (leading + n + trailing,)."""
+
+TENSOR = "tokenizer"
+"""The name of a tokenizer file's bytes among the tensors of a weights folder."""
+
+
+class Tokens(NamedTuple):
+    """The tokenizer of some weights, and how many letters each token stands for, by its id; for
+    special tokens the number means nothing.
+    """
+
+    tokenize: Tokenize
+    letters: NDArray[np.uint8]
+    sha256: str = ""
+    """Of what decides the tokens in a file, by `digest`: copies in circulation differ in what does
+    not, such as the length at which they cut sequences off.
+    """
+
+
+def digest(*parts: object) -> str:
+    """Return the SHA-256 of lists, objects and words, as JSON."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """One token per letter. `letters` have the ids from `first` on; `prefix` and `suffix` are ids
+    of special tokens.
+
+    `unknown` is the id of the letters in `unknown_letters`; `read_as` has the letters that the
+    authors have the model read as another one.
+    """
+
+    letters: str
+    first: int
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    read_as: Mapping[str, str] = field(default_factory=dict)
+    unknown_letters: str = ""
+    unknown: int = 0
+
+    @property
+    def leading(self) -> int:
+        """Count the special tokens before those of the sequence."""
+        return len(self.prefix)
+
+    @property
+    def trailing(self) -> int:
+        """Count the special tokens after them."""
+        return len(self.suffix)
+
+    @cached_property
+    def _ids(self) -> NDArray[np.uint8]:
+        """The id of each byte; 255 where there is none."""
+        ids = np.full(256, 255, dtype=np.uint8)
+        for letter in self.letters:
+            ids[ord(letter)] = self.first + self.letters.index(self.read_as.get(letter, letter))
+        ids[list(self.unknown_letters.encode())] = self.unknown
+        return ids
+
+    def tokenize(self, sequence: str) -> NDArray[np.uint8]:
+        """Return the ids of a normalized sequence, special tokens included: (prefix + L + suffix,).
+
+        A letter without an id is a bug of the caller.
+        """
+        ids = self._ids[np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)]
+        if (ids == 255).any():
+            raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
+        return np.concatenate((_bytes(self.prefix), ids, _bytes(self.suffix)))
+
+    def within(self, _: Mapping[str, "Tensor"]) -> Tokens:
+        """Return the tokenizer, which no file decides."""
+        return Tokens(self.tokenize, np.ones(256, np.uint8))
+
+
+def _bytes(ids: tuple[int, ...]) -> NDArray[np.uint8]:
+    return np.array(ids, dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A file that lies beside the published weights. It is kept among the tensors, as bytes: so it
+    goes wherever the weights go, and is part of their SHA-256.
+    """
+
+    name: str
+    read: Callable[[bytes], Tokens]
+    """The tokenizer that the content describes. ValueError, with what is wrong, if it is none."""
+    spans: Callable[[bytes, str], list[tuple[int, int]]]
+    """The first letter of each of a sequence's tokens and one past its last, by other means than
+    those of `read`, so that one can prove the other.
+    """
+    leading: int
+    trailing: int
+
+    def spans_within(self, tensors: Mapping[str, "Tensor"], sequence: str) -> list[tuple[int, int]]:
+        """Return `spans` by the file among the tensors of a weights folder."""
+        return self.spans(tensors[TENSOR].numpy().tobytes(), sequence)
+
+    def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
+        """Return the tokenizer of the file among the tensors of a weights folder."""
+        return self.read(tensors[TENSOR].numpy().tobytes())

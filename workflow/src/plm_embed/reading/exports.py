@@ -1,0 +1,394 @@
+"""A master in the shapes that other tools load: streamed, in the order of the index, and whole or
+absent.
+"""
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
+from plm_embed.fingerprint import has_matrix
+from plm_embed.io.files import atomic_path
+from plm_embed.io.progress import Meter, progress
+from plm_embed.reading.open import Embeddings
+from plm_embed.store.hdf5 import Array, connect
+from plm_embed.wording import did_you_mean, some
+
+if TYPE_CHECKING:
+    import anndata
+    import pandas as pd
+
+Format = Literal["parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata"]
+BATCH_ROWS = 4096
+LONGEST_NAME = 1000
+"""Bytes of the name of a dataset."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Records of these ids (None: all) whose columns have these values, as text."""
+
+    ids: frozenset[str] | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, lines: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the lines of selected records."""
+        if self.ids is not None:
+            lines = lines.filter(pc.is_in(lines["id"], pa.array(self.ids, pa.string())))
+        for name, value in self.where.items():
+            lines = lines.filter(pc.equal(lines[name].cast(pa.string()), str(value)))
+        return lines
+
+
+@dataclass(frozen=True)
+class Records:
+    """Selected records of a master, and a representation of them.
+
+    PlmEmbedError for a column that the index lacks, for ids that are not there, and when no record
+    is selected.
+    """
+
+    embeddings: Embeddings
+    name: str
+    selection: Selection = Selection()
+    meter: Meter | None = None
+
+    def __post_init__(self) -> None:
+        for column, value in self.selection.where.items():
+            self.check_column(column)
+            if not isinstance(value, str | int | float):
+                raise PlmEmbedError(f"where: {column}: {value!r} is not one value, as text")
+        if self.selection != Selection() and not self.count:
+            index = self.embeddings.index
+            raise PlmEmbedError(f"{index}: no record is chosen", path=index)
+
+    def check_column(self, column: str) -> None:
+        """PlmEmbedError for a column that is not there."""
+        names = self.embeddings.schema.names
+        if column not in names:
+            raise PlmEmbedError(
+                f"{self.embeddings.index}: no column {column!r}{did_you_mean(column, names)}; the "
+                f"columns are {', '.join(names)}",
+                path=self.embeddings.index,
+            )
+
+    @cached_property
+    def count(self) -> int:
+        """The number of selected records; the whole index is read, and checked."""
+        count, absent = 0, set(self.selection.ids or ())
+        for lines in self.embeddings.lines(list({"id", *self.selection.where})):
+            count += self.selection.of(lines).num_rows
+            absent.difference_update(lines["id"].to_pylist() if absent else ())
+        if absent:
+            raise UnknownIdError(
+                f"{self.embeddings.path}: no vector for {some(sorted(absent))}; records.parquet "
+                "says what became of a record",
+                path=self.embeddings.path,
+            )
+        return count
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the lines of selected records."""
+        for lines in self.embeddings.lines(rows=BATCH_ROWS):
+            selected = self.selection.of(lines)
+            if selected.num_rows:
+                yield selected
+            if self.meter:
+                self.meter.advance(selected.num_rows)
+
+    def vectors(self, lines: pa.RecordBatch | pa.Table) -> Array:
+        """Return the vectors of some lines (k, D)."""
+        return self.embeddings.rows(lines["row"].to_numpy(), self.name)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What the vectors are, for formats that have room for it."""
+        return {
+            "model_name": str(self.embeddings.metadata["model_name"]),
+            "fingerprint": self.embeddings.fingerprint.to_json(),
+            "representation": self.name,
+        }
+
+    def schema(self, more: Mapping[str, pa.DataType]) -> pa.Schema:
+        """Return the columns of the index, and more. PlmEmbedError where one has the name of one of
+        the others.
+        """
+        names = self.embeddings.schema.names
+        if taken := [name for name in more if name in names]:
+            raise PlmEmbedError(
+                f"{self.embeddings.index}: has a column {taken[0]!r} of its own, and this file "
+                "calls its vectors so",
+                path=self.embeddings.index,
+                remedy="rename it in the input, or export to npy",
+            )
+        return pa.schema([*self.embeddings.schema, *more.items()])
+
+
+def export(
+    master: Path,
+    to: Format,
+    output: Path,
+    representation: str = "emb",
+    *,
+    ids: Iterable[str] | None = None,
+    where: Mapping[str, str] | None = None,
+) -> tuple[int, list[Path]]:
+    """Write the records of a master to `output`; return how many, and the files.
+
+    ids, where: only these records, and only those whose columns of the index have these values.
+
+    Beside an array OUTPUT.ids.tsv has the id and the cache_key of each row. Where an id cannot be a
+    name, or records share it, OUTPUT.names.tsv tells which name stands for which id. PlmEmbedError
+    when one of these files exists, when no record is chosen, or when the representation is not
+    there or not of the kind that is needed; UnknownIdError for ids that are not there.
+    """
+    files = [output, *(_beside(output, kind) for kind in _BESIDE.get(to, ()))]
+    for path in files:
+        if path.exists() or path.is_symlink():
+            raise PlmEmbedError(
+                f"{path}: exists", path=path, remedy="remove it, or choose another name"
+            )
+    with Embeddings(master) as embeddings:
+        name = embeddings.resolved(representation)
+        if has_matrix(name) and to != "uniprot-h5":
+            raise PlmEmbedError(
+                f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5"
+            )
+        selection = Selection(None if ids is None else frozenset(ids), dict(where or {}))
+        count = Records(embeddings, name, selection).count
+        try:
+            with progress("export", count, "records") as meter:
+                _EXPORTERS[to](Records(embeddings, name, selection, meter), output)
+        except BaseException as error:
+            if isinstance(error, OSError):  # a write that fails does not always say where
+                error.filename = error.filename or str(output)
+            for path in files:  # one alone may be whole, and in the way of the next call
+                path.unlink(missing_ok=True)
+            raise
+    return count, files
+
+
+def _parquet(records: Records, output: Path) -> None:
+    """Write the index with a column `embedding`, a list of D float32."""
+    kind = pa.list_(pa.float32(), records.embeddings.dim)
+    schema = records.schema({"embedding": kind}).with_metadata(records.attributes)
+    texts = schema.names[:-1]  # of the vectors no dictionary: hardly a number comes twice
+    with (
+        atomic_path(output) as temporary,
+        pq.ParquetWriter(temporary, schema, use_dictionary=texts) as writer,
+    ):
+        for lines in records.batches():
+            flat = pa.array(records.vectors(lines).astype(np.float32).ravel())
+            column = pa.FixedSizeListArray.from_arrays(flat, type=kind)
+            writer.write_batch(pa.record_batch([*lines.columns, column], schema=schema))
+
+
+def _csv(records: Records, output: Path, separator: str = ",") -> None:
+    """Write a line of text per record: the columns of the index, and e0 to e{D-1}."""
+    more = {f"e{number}": pa.float32() for number in range(records.embeddings.dim)}
+    schema, options = records.schema(more), pa.csv.WriteOptions(delimiter=separator)
+    with (
+        atomic_path(output) as temporary,
+        pa.csv.CSVWriter(temporary, schema, write_options=options) as writer,
+    ):
+        for lines in records.batches():
+            numbers = np.ascontiguousarray(records.vectors(lines).astype(np.float32).T)
+            columns = [*lines.columns, *map(pa.array, numbers)]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def _tsv(records: Records, output: Path) -> None:
+    """Write the same with tabs."""
+    _csv(records, output, "\t")
+
+
+def _npy(records: Records, output: Path) -> None:
+    """Write an array (records, D), to be memory-mapped."""
+    descr = np.lib.format.dtype_to_descr(records.embeddings.rows([], records.name).dtype)
+    shape = (records.count, records.embeddings.dim)
+    with (
+        _table(_beside(output, "ids"), "id", "cache_key") as ids,
+        atomic_path(output) as temporary,
+        temporary.open("wb") as file,
+    ):
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for lines in records.batches():
+            file.write(records.vectors(lines).tobytes())
+            ids.writerows(zip(lines["id"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
+
+
+def _uniprot(records: Records, output: Path) -> None:
+    """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
+    names: dict[str, tuple[int, str]] = {}
+    with (
+        _table(_beside(output, "names"), *_NAMES) as table,
+        new_hdf5(output) as (file, check),
+    ):
+        file.attrs.update(records.attributes)
+        for lines in records.batches():
+            vectors = None if has_matrix(records.name) else records.vectors(lines)
+            for place, line in enumerate(lines.to_pylist()):
+                id, row = line["id"], line["row"]
+                name = dataset_name(id, row, names)
+                if name is None:
+                    continue
+                if name != id:
+                    table.writerow([name, id, line["source"], line["number"]])
+                matrix = records.embeddings.matrix
+                values = matrix(row, records.name) if vectors is None else vectors[place]
+                dataset = file.create_dataset(name, data=values, track_times=False)
+                dataset.attrs["original_id"] = _without_nul(id)
+                check()
+
+
+def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | None:
+    """Return a name for an id with the vector in `row`, and add it to the names by now: the id
+    itself where it can be; None if that pair has one already.
+
+    Slashes, backslashes, control characters and '%' become %2F and the like; what is too long keeps
+    its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
+    """
+    safe = re.sub(r"[/\\%\x00-\x1f\x7f]", lambda letter: f"%{ord(letter[0]):02X}", id)
+    if safe in ("", ".", ".."):
+        safe = f"%{safe}"
+    longest = LONGEST_NAME - 8  # with a count
+    if len(safe.encode()) > longest:
+        digest = hashlib.sha256(id.encode()).hexdigest()[:16]
+        safe = f"{safe.encode()[: longest - 17].decode(errors='ignore')}-{digest}"
+    name, count = safe, 1
+    while name in names:
+        if names[name] == (row, id):
+            return None
+        count += 1
+        name = f"{safe}.{count}"
+    names[name] = row, id
+    return name
+
+
+def _anndata(records: Records, output: Path) -> None:
+    """Write an .h5ad with an observation per record, all in memory before; a column without a value
+    is empty text there.
+    """
+    lines = pa.Table.from_batches(records.batches(), records.embeddings.schema)
+    with extra():
+        from anndata.io import write_elem
+    frame = lines.to_pandas()
+    for column in lines.schema:
+        if pa.types.is_string(column.type):
+            texts = frame[column.name].fillna("").map(_without_nul)
+            frame[column.name] = texts.astype(object)
+    made = make_anndata(records.vectors(lines), frame.set_index("id"))
+    with new_hdf5(output) as (file, _), _table(_beside(output, "names"), *_NAMES) as table:
+        write_elem(file, "/", made)
+        columns = (lines[name].to_pylist() for name in ("id", "source", "number"))
+        for name, *record in zip(made.obs_names, *columns, strict=True):
+            if name != record[0]:
+                table.writerow([name, *record])
+
+
+def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnData":
+    """Return an AnnData of vectors (n, D) and a data frame of n lines, which h5ad and zarr can
+    hold. Where names of lines repeat they become x, x-1, x-2, and a column has what they were.
+    """
+    with extra():
+        import anndata
+        import pandas as pd
+    observations, names = observations.copy(), observations.index
+    if not names.is_unique:
+        # AnnData would only warn, and what its own remedy makes it cannot write with pandas 3
+        observations[names.name] = names.to_numpy()
+        observations.index = anndata.utils.make_index_unique(names).rename(None)
+    for column in observations.columns[observations.dtypes == "str"]:
+        # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer; categories
+        # where a value is repeated or missing, as AnnData would make them itself
+        observations[column] = observations[column].astype(object)
+        codes, values = pd.factorize(observations[column])
+        if len(values) < len(codes):
+            kinds = pd.Index(values, dtype=object)
+            observations[column] = pd.Categorical.from_codes(codes, categories=kinds)
+    made = anndata.AnnData(X=vectors, obs=observations)
+    made.obs_names = made.obs_names.astype(object)
+    made.var_names = made.var_names.astype(object)
+    return made
+
+
+@contextmanager
+def new_hdf5(final: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """Open a new HDF5 file, which appears whole when the block succeeds, and a function to call now
+    and then: it raises the OSError of the first write that failed.
+
+    HDF5 goes on after a write that failed, prints what its objects meet when they are closed, and
+    in the end crashes. So the error is kept from it.
+    """
+    with atomic_path(final) as temporary, _File(temporary) as written:
+        with connect(written, "w") as file:
+            yield file, written.check
+        written.check()
+
+
+class _File(io.FileIO):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w+b")
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        try:
+            while left and not self._error:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self._error = error
+        return memoryview(data).nbytes
+
+    def check(self) -> None:
+        if self._error:
+            raise self._error
+
+
+_NAMES = ("name", "id", "source", "number")
+_BESIDE: dict[str, tuple[str, ...]] = {
+    "npy": ("ids",),
+    "uniprot-h5": ("names",),
+    "anndata": ("names",),
+}
+_EXPORTERS: dict[Format, Callable[[Records, Path], None]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "tsv": _tsv,
+    "npy": _npy,
+    "uniprot-h5": _uniprot,
+    "anndata": _anndata,
+}
+
+
+def _beside(output: Path, kind: str) -> Path:
+    return output.with_name(f"{output.name}.{kind}.tsv")
+
+
+@contextmanager
+def _table(path: Path, *columns: str) -> Iterator[Any]:
+    """Open a tab-separated file with a header, as a writer of `csv`."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t")
+        writer.writerow(columns)
+        yield writer
+
+
+def _without_nul(text: str) -> str:
+    """Return a text as HDF5 can hold it."""
+    return text.replace("\0", "%00")

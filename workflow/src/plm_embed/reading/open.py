@@ -1,0 +1,610 @@
+"""Read a master or a store: vectors by id, by key, by row, or whole."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import (
+    EMBED_AGAIN,
+    PlmEmbedError,
+    StoreError,
+    UnknownIdError,
+    delete,
+    extra,
+    whole_number,
+)
+from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, storage_bytes
+from plm_embed.io.parquet import read_matching, read_schema, record_batches
+from plm_embed.keys import Keys
+from plm_embed.reading.find import MASTERS, find_embeddings
+from plm_embed.reading.ids import ABSENT, SEVERAL, IdIndex, hint
+from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
+from plm_embed.sequence_windows import span_ends
+from plm_embed.sequences.settings import OnError
+from plm_embed.store.hdf5 import Array, decode
+from plm_embed.store.parts import DamagedPartError, Part, read_part
+from plm_embed.store.store import part_names, read_fingerprint
+from plm_embed.wording import some
+
+if TYPE_CHECKING:
+    import anndata
+    import pandas as pd
+    import torch
+
+Rows = NDArray[np.int64]
+_MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
+"""Keys of so many rows take 1 GB of memory: too much to look up a few."""
+Embedder = Callable[
+    [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
+]
+"""From a fingerprint, a representation, sequences, weights and what to do with a sequence that has
+no vector, to names and vectors (q, D).
+"""
+KEY, KEY_TEXT = re.compile("[0-9a-f]{64}"), pa.binary(64)
+
+
+class Embeddings:
+    """Vectors of a master or a store, open for reading; a context manager. Nothing is written, and
+    vectors stay on disk until they are read.
+
+    Row i belongs to key i of n sorted keys. Names are the ids of a master's records, of which
+    several may share a row, and the keys of a store. `name` chooses a representation, such as
+    "mean_l33"; "emb" is the first pooled one. Numbers come as stored (float16 or float32; bfloat16
+    as float32).
+
+    path: the master, or the folder of the store. index: the Parquet file with a line per record;
+    None for a store. fingerprint: what the vectors depend on. names: the representations. dim: D,
+    the number of values per vector.
+    """
+
+    def __init__(self, path: str | Path, embedder: Embedder | None = None) -> None:
+        """Open what `find_embeddings` finds. `embedder` computes vectors like these for `nearest`.
+        StoreError for a damaged file, and for one whose data lie in other files.
+        """
+        self.path, self.embedder = find_embeddings(Path(path)), embedder
+        self._closed, self._stack = False, ExitStack()
+        if self.path.is_dir():
+            self.index, self._remedy = None, EMBED_AGAIN
+            self.fingerprint = read_fingerprint(self.path)
+            parts = self.path / "parts"
+            self._files = [parts / name for name in part_names(parts)]
+            self._merge_parts()
+        else:
+            self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
+            # a file of another name may be none of ours
+            self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
+            self._index_remedy = delete(self.index)
+            with self._reading(self.path, "not a whole master of embeddings"):
+                self._master = self._stack.enter_context(read_part(self.path))
+            self.fingerprint, self._count = self._master.fingerprint, self._master.count
+            self.dim = next(iter(self._master.dims.values()))
+        self.names = sorted(self.fingerprint.representations)
+        self._first = min(self.fingerprint.representations, key=has_matrix)
+
+    def _merge_parts(self) -> None:
+        """Find where each key of a store is: 76 bytes of memory per key. The first part by name
+        serves for a key that several hold, as in a master.
+        """
+        self.dim, keys = 0, [np.zeros(0, "S64")]
+        for number in range(len(self._files)):
+            with self._part(number) as part:
+                part.check(self.fingerprint)
+                self.dim = next(iter(part.dims.values()))
+                keys.append(part.keys)
+        counts = np.array([len(some_keys) for some_keys in keys[1:]], np.int64)
+        self.keys, first = np.unique(np.concatenate(keys), return_index=True)
+        self._owner = np.repeat(np.arange(len(counts)), counts)[first].astype(np.int32)
+        self._row = first - (np.cumsum(counts) - counts)[self._owner]
+        self._count = len(self.keys)
+
+    @contextmanager
+    def _reading(self, path: Path, what: str = "damaged") -> Iterator[None]:
+        """Raise an error of a damaged file with the remedy; PlmEmbedError after `close`."""
+        if self._closed:
+            again = "open it again: plm_embed.open"
+            raise PlmEmbedError(f"{self.path}: was closed", path=self.path, remedy=again)
+        try:
+            yield
+        except DamagedPartError as error:
+            words = f"{path}: {what}: {error.__cause__ or error}"
+            raise StoreError(words, path=path, remedy=self._remedy) from error
+
+    @contextmanager
+    def _part(self, number: int) -> Iterator[Part]:
+        """Open a part of a store; a master is one part, which stays open."""
+        with self._reading(self._files[number]):
+            if self.index:
+                yield self._master
+            else:
+                with read_part(self._files[number]) as part:
+                    yield part
+
+    def _by_part(self, rows: Rows) -> Iterator[tuple[Part, Any, Rows]]:
+        """Yield the parts that hold rows (increasing), their places in `rows`, and their rows in
+        the part.
+        """
+        if self.index:
+            with self._part(0) as part:
+                yield part, slice(None), rows
+            return
+        owners = self._owner[rows]
+        for number in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == number)
+            with self._part(number) as part:
+                yield part, mine, self._row[rows[mine]]
+
+    def close(self) -> None:
+        self._closed = True
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
+        """Let another process, such as a worker of a DataLoader, open the file anew."""
+        return type(self), (self.path.absolute(), self.embedder)
+
+    def __len__(self) -> int:
+        """Return the number of rows: distinct sequences."""
+        return self._count
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, D) of a pooled representation."""
+        return len(self), self.dim
+
+    def __repr__(self) -> str:
+        return f"<Embeddings {self.path}: {len(self):,} x {self.dim}, {', '.join(self.names)}>"
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """Attributes of a master, with `fingerprint`, `inputs` and `library_versions` as
+        dictionaries; of a store, those of its first part.
+        """
+        if not self._files:
+            return {}
+        with self._part(0) as part:
+            return {name: _plain(value) for name, value in part.attributes.items()}
+
+    @cached_property
+    def keys(self) -> Keys:
+        """SHA-256 of each row's sequence: S64 (n,), sorted."""
+        with self._part(0) as part:
+            return part.keys
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Residues of each row's sequence (n,)."""
+        return self.lengths_of(np.arange(len(self)))
+
+    def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
+        """Return the residues of the sequences of these rows (increasing)."""
+        lengths = np.empty(len(rows), np.int32)
+        for part, places, own in self._by_part(rows):
+            lengths[places] = part.column_at("length", own)
+        return lengths
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids of all records that have a vector, in the order of the index; of a
+        store over its keys.
+        """
+        if self.index:
+            for batch in record_batches(self.index, ["id"], 1 << 16, self._index_remedy):
+                yield from batch["id"].to_pylist()
+        else:
+            yield from map(bytes.decode, self.keys.tolist())
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The same as a list; some may be alike."""
+        return list(self)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a record of this id (in a store: a sequence of this key) has a vector."""
+        if not isinstance(name, str):
+            return False
+        if self.index:
+            return int(self._by_id.rows([name])[0]) != ABSENT
+        return bool(KEY.fullmatch(name)) and int(self._locate(np.array([name], "S64"))[0]) >= 0
+
+    def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
+        """Return of "emb" a vector (D,) for an id (of a store: a key) or the number of a row, and
+        vectors (k, D) for a slice, a mask or a list of numbers.
+        """
+        vector: Array
+        if isinstance(rows, str):
+            vector = self.get([rows])[0]
+            return vector
+        if isinstance(rows, int | np.integer):
+            vector = self.rows([int(rows)])[0]
+            return vector
+        if isinstance(rows, slice):
+            return self.rows(range(len(self))[rows])
+        mask = np.asarray(rows)
+        if mask.dtype != bool:
+            return self.rows(rows)
+        if mask.shape != (len(self),):
+            raise IndexError(f"a mask of shape {mask.shape} for {len(self)} rows")
+        return self.rows(np.flatnonzero(mask))
+
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:
+        """Return the vectors (k, D) of these ids, in their order.
+
+        UnknownIdError for ids that are not there; PlmEmbedError for one that records with different
+        sequences share.
+        """
+        return self._take(self._pooled(name), self._rows_of_ids(ids))
+
+    def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
+        """Return the vectors (k, D) of these keys, in their order. UnknownIdError for keys that are
+        not there.
+        """
+        if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+            raise PlmEmbedError("keys are a list: by_key([key])")
+        return self._take(self._pooled(name), self._rows_of_keys(keys))
+
+    def rows(self, rows: Iterable[int], name: str = "emb") -> Array:
+        """Return the vectors (k, D) of these rows, in their order; negative ones count from the
+        end. IndexError for others than whole numbers from -n to n - 1.
+        """
+        name, numbers = self._pooled(name), np.asarray(rows)
+        if numbers.ndim != 1:
+            raise IndexError(f"rows are a list of numbers, not an array of shape {numbers.shape}")
+        if numbers.size and numbers.dtype.kind not in "iu":
+            instead = "; for ids, get([...])" if numbers.dtype.kind == "U" else ""
+            raise IndexError(f"rows are whole numbers{instead or f', not {numbers.dtype}'}")
+        if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
+            raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
+        return self._take(name, numbers.astype(np.int64) % max(len(self), 1))
+
+    def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
+        """Yield all rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
+        for start in range(0, len(self), whole_number("rows", rows, above_zero=True)):
+            stop = min(start + rows, len(self))
+            yield self.keys[start:stop], self.rows(range(start, stop), name)
+
+    def to_numpy(self, name: str = "emb") -> Array:
+        """Return all vectors of a representation: (n, D), or flat (R, D) when per residue or token,
+        the spans of tokens as they are stored.
+        """
+        if name in self.names and has_matrix(name):
+            return self.flat(name, np.arange(len(self)))
+        return self.rows(range(len(self)), name)
+
+    def to_torch(self, name: str = "emb") -> "torch.Tensor":
+        """Return all vectors of a representation as a tensor."""
+        with extra():
+            import torch
+        return torch.from_numpy(self.to_numpy(name))
+
+    def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
+        """Return the index, a line per record; with `vectors` also a column `name`, of arrays (D,).
+        ValueError for a column of that name.
+        """
+        lines = pa.Table.from_batches(self.lines(), self.schema)
+        with extra():
+            frame: pd.DataFrame = lines.to_pandas()
+        if vectors:
+            frame.insert(frame.shape[1], name, list(self.rows(frame["row"], name)))
+        return frame
+
+    def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
+        """Return an observation for every record, with the columns of the index, or for every key
+        of a store; X (records, D). Its name is its id; where ids repeat, the column id has them,
+        and names become x, x-1, x-2.
+        """
+        from plm_embed.reading.exports import make_anndata
+
+        with extra():
+            import pandas as pd
+        if self.index:
+            frame = self.to_pandas().set_index("id")
+            return make_anndata(self.rows(frame["row"], name), frame)
+        frame = pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str))
+        return make_anndata(self.rows(range(len(self)), name), frame)
+
+    def matrix(self, row: int, name: str) -> Array:
+        """Return the matrix (L, D) of a row in a representation with a row per residue or token; of
+        `per_token_spans` integers (T, 2).
+        """
+        if not has_matrix(self.resolved(name)):
+            raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"rows {row} to {row} of {len(self)}")
+        values = self.flat(name, np.array([row % len(self)]))
+        return span_ends(values) if name == SPANS else values
+
+    def per_residue(self, id: str, name: str | None = None) -> Array:
+        """Return the matrix (L, D) of one id; `name` defaults to the first per-residue
+        representation.
+        """
+        return self.matrix(int(self._rows_of_ids([id])[0]), self._of_kind("per_residue", name))
+
+    def per_token(self, id: str, name: str | None = None) -> tuple[Array, NDArray[np.int64]]:
+        """Return the matrix (T, D) of one id, and the letters (T, 2) of each token in its
+        normalized sequence: the first, and one past the last.
+        """
+        row = int(self._rows_of_ids([id])[0])
+        return self.matrix(row, self._of_kind("per_token", name)), self.matrix(row, SPANS)
+
+    def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
+        """Return the same as `per_residue`, of one key."""
+        return self.matrix(int(self._rows_of_keys([key])[0]), self._of_kind("per_residue", name))
+
+    def per_token_by_key(
+        self, key: str, name: str | None = None
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """Return the same as `per_token`, of one key."""
+        row = int(self._rows_of_keys([key])[0])
+        return self.matrix(row, self._of_kind("per_token", name)), self.matrix(row, SPANS)
+
+    def nearest(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        vectors: Array | None = None,
+        sequences: Any = None,
+        k: int = 10,
+        metric: Metric = "cosine",
+        name: str = "emb",
+        weights: str | Path | None = None,
+        on_error: OnError = "raise",
+        threads: int = 1,
+    ) -> pa.Table:
+        """Return the k nearest rows of each query, by comparison with every row, in bounded memory.
+
+        Queries are records of these ids (each finds itself first, but by dot), vectors (q, D), or
+        sequences, given as to `plm_embed.embed`: they are embedded by the model and the settings of
+        these embeddings, whose `weights` may have to be named. `on_error` as in `plm_embed.embed`:
+        raise an InputError for a sequence that has no vector, or skip it with a warning.
+
+        The table has, for each query (its id, or else its place among them: of vectors from 0, of
+        sequences from 1), a line for each record of each neighbor: rank from 1, similarity
+        (cosine), dot_product or distance (euclidean), row, and what the index says of the record.
+        PlmEmbedError for an unknown metric, for queries of another width, or with numbers that are
+        not finite.
+        """
+        if sum(queries is not None for queries in (ids, vectors, sequences)) != 1:
+            raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
+        if sequences is None and weights is not None:
+            raise PlmEmbedError(
+                "nearest: weights are for sequences that are embedded", remedy="leave them out"
+            )
+        pooled = self._pooled(name)
+        if ids is not None:
+            labels = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
+            vectors = self.get(labels, pooled)
+        elif sequences is not None:
+            if self.embedder is None:
+                raise RuntimeError(f"{self.path} was opened without an embedder")
+            labels, vectors = self.embedder(self.fingerprint, pooled, sequences, weights, on_error)
+        else:
+            vectors = np.atleast_2d(np.asarray(vectors))
+            labels = [str(place) for place in range(len(vectors))]
+        neighbors = nearest_rows(self, vectors, k, metric, pooled, threads)
+        return neighbor_table(neighbors, labels, metric, self._lines_of(np.unique(neighbors.rows)))
+
+    def flat(self, name: str, rows: Rows) -> Array:
+        """Return the vectors of rows (increasing): (k, D), or flat (R, D) where each row has a
+        matrix.
+        """
+        return decode(self._bits(name, rows), self.fingerprint.storage_dtype)
+
+    def _bits(self, name: str, rows: Rows) -> Array:
+        if self.index:
+            with self._part(0) as part:
+                return part.bits(name, rows)
+        if has_matrix(name):
+            matrices: dict[int, Array] = {}
+            for part, places, own in self._by_part(rows):
+                ends = np.cumsum(part.residues_at(own))[:-1]
+                pieces = np.split(part.bits(name, own), ends)
+                matrices.update(zip(places.tolist(), pieces, strict=True))
+            return np.concatenate([matrices[place] for place in range(len(rows))])
+        size = storage_bytes(self.fingerprint.storage_dtype)
+        bits = np.empty((len(rows), self.dim), f"<u{size}")
+        for part, places, own in self._by_part(rows):
+            bits[places] = part.bits(name, own)
+        return bits
+
+    def residues_at(self, rows: Rows) -> Rows:
+        """Return how many rows of a flat representation belong to each of these rows
+        (increasing).
+        """
+        counts = np.empty(len(rows), np.int64)
+        for part, places, own in self._by_part(rows):
+            counts[places] = part.residues_at(own)
+        return counts
+
+    def _take(self, name: str, rows: Rows) -> Array:
+        """Return the vectors of these rows, in any order."""
+        unique, back = np.unique(rows, return_inverse=True)
+        bits = self._bits(name, unique)
+        if not np.array_equal(unique, rows):
+            bits = bits[back]
+        return decode(bits, self.fingerprint.storage_dtype)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the index."""
+        return read_schema(self._need_index(), self._index_remedy).remove_metadata()
+
+    def lines(
+        self, columns: list[str] | None = None, rows: int = 1 << 16
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the index, some lines at a time. StoreError unless each names the row of its key:
+        with the index of another run, ids would have wrong vectors.
+        """
+        index = self._need_index()
+        read = columns and list(dict.fromkeys([*columns, "row", "cache_key"]))
+        for batch in record_batches(index, read, rows, self._index_remedy):
+            if not self._names_keys(batch):
+                raise self._foreign_index()
+            yield batch.select(columns) if columns else batch
+
+    def _names_keys(self, batch: pa.RecordBatch) -> bool:
+        """Return whether each line has the key of its row."""
+        if batch["row"].type != pa.int64() or batch["row"].null_count:
+            return False
+        rows = batch["row"].to_numpy()
+        low, high = int(rows.min()), int(rows.max()) + 1
+        # lines are in the order of rows, each of which has one: few rows serve many lines
+        if low < 0 or high - low > len(rows) or high > len(self):
+            return False
+        with self._part(0) as part:
+            keys = part.column_at("emb_keys", np.arange(low, high))[rows - low]
+        try:
+            named = batch["cache_key"].cast(KEY_TEXT)
+        except pa.ArrowInvalid:  # of another length
+            return False
+        buffers = [None, pa.py_buffer(keys)]
+        return bool(
+            named.equals(pa.FixedSizeBinaryArray.from_buffers(KEY_TEXT, len(keys), buffers))
+        )
+
+    def _lines_of(self, rows: Rows) -> pa.Table:
+        """Return what is known of these rows (increasing), in their order: the lines of all their
+        records, or of a store the keys and lengths.
+        """
+        if not self.index:
+            keys = pa.array(self.keys[rows].astype(str))
+            return pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
+        lines = read_matching(self.index, "row", rows, self._index_remedy)
+        with self._part(0) as part:
+            keys = part.column_at("emb_keys", rows)
+        named = dict(zip(lines["row"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
+        if named != dict(zip(rows.tolist(), keys.astype(str).tolist(), strict=True)):
+            raise self._foreign_index()
+        return lines
+
+    def _need_index(self) -> Path:
+        if self.index:
+            return self.index
+        raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
+
+    def _foreign_index(self) -> StoreError:
+        return StoreError(
+            f"{self.index}: not the index of {self.path}: it names other rows or sequences",
+            remedy="open it again, if a run has made them anew; else put the two files of one run "
+            f"side by side, or {delete(self.path, str(self.index))}",
+            path=self.index,
+        )
+
+    @cached_property
+    def _by_id(self) -> IdIndex:
+        return IdIndex(self.lines(["id", "row"]))
+
+    def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
+        ids = list(ids)
+        if numbers := [id for id in ids if not isinstance(id, str)]:
+            raise PlmEmbedError(
+                f'ids are text: get(["{numbers[0]}"]); for the number '
+                f"of a row, rows([{numbers[0]}])"
+            )
+        if not self.index:
+            return self._rows_of_keys(ids)
+        with self._reading(self.path):
+            rows = self._by_id.rows(ids)
+        if absent := [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]:
+            known = hint(absent[0], self.index, self._by_id)
+            what = f"{self.path}: no vector for {some(absent)}{known}"
+            raise UnknownIdError(what, path=self.path)
+        if several := [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]:
+            raise PlmEmbedError(
+                f"{self.path}: records with different sequences share the id {some(several)}",
+                path=self.path,
+                remedy="find their rows by source and number in to_pandas(), or use by_key",
+            )
+        return rows
+
+    def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
+        if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
+            texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
+            if wrong := [text for text in texts if not KEY.fullmatch(text)]:
+                raise UnknownIdError(
+                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a "
+                    "sequence, 64 digits 0-9 a-f",
+                    path=self.path,
+                )
+            keys = np.array(texts, dtype="S64")
+        rows = self._locate(keys)
+        if (rows < 0).any():
+            absent = some(keys[rows < 0].astype(str).tolist())
+            raise UnknownIdError(f"{self.path}: no vector for {absent}", path=self.path)
+        return rows
+
+    def _locate(self, keys: Keys) -> Rows:
+        """Return the row of each key, -1 for those that are not there."""
+        if len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
+            with self._part(0) as part:  # not all keys in memory for a few
+                return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
+        if not len(self):
+            return np.full(len(keys), -1)
+        rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
+        return np.where(self.keys[rows] == keys, rows, -1)
+
+    def resolved(self, name: str) -> str:
+        """Return the name of a representation; of "emb" that of the first pooled one, or else the
+        first.
+        """
+        resolved = self._first if name == "emb" else name
+        if resolved not in self.names:
+            what = f"has no representation {name}; it has {', '.join(self.names)}"
+            raise PlmEmbedError(f"{self.path}: {what}", path=self.path)
+        return resolved
+
+    def _pooled(self, name: str) -> str:
+        """Return the name of a pooled representation. PlmEmbedError for any other."""
+        first = self.resolved("emb")
+        kind = (
+            "per_token"
+            if (first if name == "emb" else str(name)).startswith("per_token")
+            else "per_residue"
+        )
+        if name == "emb" and has_matrix(first):
+            raise PlmEmbedError(
+                f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",
+                path=self.path,
+                remedy=f"for the next run: `embedding.pooling: [mean, {kind}]`",
+            )
+        if isinstance(name, str) and has_matrix(name):
+            raise PlmEmbedError(f"{name} has a matrix per record: use {kind}(id)")
+        return self.resolved(name)
+
+    def _of_kind(self, kind: str, name: str | None) -> str:
+        """Return `name`, or the first representation of a kind. PlmEmbedError when it is not there,
+        or of another kind.
+        """
+        names = [known for known in self.names if known.startswith(f"{kind}_l")]
+        if not names:
+            raise PlmEmbedError(
+                f"{self.path}: has no {kind.replace('_', '-')} representation; it has "
+                f"{', '.join(self.names)}",
+                path=self.path,
+                remedy="for the next run: `embedding.pooling: [mean, per_residue]`, or per_token "
+                "where a token is several bases",
+            )
+        if not has_matrix(self.resolved(name or names[0])):
+            raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
+        if name and name not in names:
+            raise PlmEmbedError(f"{name} is no {kind.replace('_', '-')} representation")
+        return name or names[0]
+
+
+def _plain(value: Any) -> Any:
+    """Return an HDF5 attribute as Python's numbers, text and lists; JSON as a dictionary."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return json.loads(value) if isinstance(value, str) and value.startswith("{") else value

@@ -1,0 +1,247 @@
+"""The map of a report: places of the vectors in two dimensions, their colors, and the records that
+a reader may look for.
+"""
+
+import base64
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed.errors import delete
+from plm_embed.fingerprint import has_matrix
+from plm_embed.io.parquet import read_batches, read_schema
+from plm_embed.master.gather import INDEX_COLUMNS
+from plm_embed.reading.open import Embeddings
+
+POINTS = 50_000
+"""Vectors that are drawn: the first rows of the master. Keys are hashes, so any range of them is a
+random sample.
+"""
+COUNTED = 1_000_000
+"""Vectors of which the density behind the points is counted."""
+GRID = 256
+"""Cells of the density in each direction."""
+FITTED = 10_000
+"""Vectors from which the principal components are computed."""
+WORTH_UMAP = 1_000
+"""Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
+LETTERS = 1_500_000
+"""Of the ids, besides those of the points, that the page knows."""
+VALUES = 1_000
+"""Most values of a kept column that vectors are colored by."""
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Map:
+    """The map as the page draws it, with the norms of its vectors.
+
+    data: for the script; names: ids of the rows in question.
+    """
+
+    data: dict[str, Any]
+    norms: NDArray[np.float64]
+    total: int
+
+    @property
+    def words(self) -> str:
+        """Say how many vectors are drawn."""
+        drawn = len(self.norms)
+        if drawn == self.total:
+            return f"All {drawn:,} vectors, one for each distinct sequence."
+        return (
+            f"{drawn:,} of {self.total:,} vectors, drawn at random, one for each distinct sequence."
+        )
+
+
+def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
+    """Return the map of the first pooled representation; None with fewer than three vectors.
+
+    index: one row per record with a vector; records: all records.
+    """
+    pooled = [name for name in embeddings.names if not has_matrix(name)]
+    count = min(len(embeddings), POINTS)
+    if not pooled or count < 3:
+        return None
+    vectors = _read(embeddings, 0, count, pooled[0])
+    center, axes, shares = principal_components(vectors[:FITTED])
+    labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
+    layouts = [
+        _layout("principal components", ((vectors - center) @ axes).astype(np.float32), labels)
+    ]
+    if len(embeddings) > count:
+        layouts[0]["density"] = _encode(_density(embeddings, pooled[0], center, axes, layouts[0]))
+    if count >= WORTH_UMAP and importlib.util.find_spec("umap"):
+        from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
+
+        places = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1).fit_transform(
+            vectors
+        )
+        layouts.insert(0, _layout("UMAP", places, ["UMAP 1", "UMAP 2"]))
+    firsts = first_records(index, range(count))
+    firsts = firsts.take(pc.index_in(pa.array(range(count)), value_set=firsts["row"]))
+    lengths = embeddings.lengths_of(np.arange(count))
+    others, complete = _other_records(index, records, firsts)
+    columns = list(_columns(firsts))
+    data = {
+        "layouts": layouts,
+        "grid": GRID,
+        "ids": [id or "" for id in firsts["id"].to_pylist()],
+        "lengths": lengths.tolist(),
+        "columns": columns,
+        # a column that says little comes after the length
+        "before_length": sum(column["known"] >= count / 2 for column in columns),
+        "others": others,
+        "complete": complete,
+    }
+    return Map(data, np.linalg.norm(vectors.astype(np.float64), axis=1), len(embeddings))
+
+
+def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
+    return np.nan_to_num(embeddings.rows(list(range(start, stop)), name).astype(np.float32))
+
+
+def principal_components(vectors: Vectors) -> tuple[Vectors, Vectors, tuple[float, float]]:
+    """Return the mean (D,), the first two principal axes (D, 2) and their shares of the variance
+    of vectors (k, D).
+    """
+    center = vectors.mean(axis=0)
+    centered = (vectors - center).astype(np.float64)
+    # of the smaller matrix of products: a fourth of the time of a singular value decomposition
+    tall = len(centered) >= centered.shape[1]
+    values, first = np.linalg.eigh(centered.T @ centered if tall else centered @ centered.T)
+    axes = first[:, :-3:-1] if tall else centered.T @ first[:, :-3:-1]
+    axes = axes / np.maximum(np.linalg.norm(axes, axis=0), 1e-30)
+    axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0, -1, 1)
+    total = float(values.sum()) or 1.0
+    return center, axes.astype(np.float32), (values[-1] / total, values[-2] / total)
+
+
+def _layout(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
+    """Return places (k, 2) as whole numbers up to 65,535 between their extremes, whose ratio
+    keeps the shape.
+    """
+    low, high = places.min(axis=0), places.max(axis=0)
+    span = np.maximum(high - low, 1e-12)
+    cells = np.round(65535 * (places - low) / span).astype("<u2")
+    return {
+        "name": name,
+        "axes": axes,
+        "low": low.tolist(),
+        "span": span.tolist(),
+        "x": _encode(cells[:, 0]),
+        "y": _encode(cells[:, 1]),
+    }
+
+
+def _density(
+    embeddings: Embeddings, name: str, center: Vectors, axes: Vectors, layout: dict[str, Any]
+) -> NDArray[np.uint8]:
+    """Return the logarithm of how many vectors lie in each cell of the layout, 0 to 255."""
+    total = min(len(embeddings), COUNTED)
+    low, span = np.array(layout["low"]), np.array(layout["span"])
+    counts = np.zeros((GRID, GRID))
+    for start in range(0, total, FITTED):
+        places = (_read(embeddings, start, min(start + FITTED, total), name) - center) @ axes
+        limits = [(low[axis], low[axis] + span[axis]) for axis in (1, 0)]
+        counts += np.histogram2d(places[:, 1], places[:, 0], bins=GRID, range=limits)[0]
+    logs = np.log1p(counts)
+    return np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8)
+
+
+def first_records(index: Path, rows: "range | set[int]") -> pa.Table:
+    """Return the first record of each of these rows of the master, in the order of the rows."""
+    names = read_schema(index, delete(index)).names
+    columns = ["id", "row", *(name for name in names if name not in INDEX_COLUMNS)]
+    chosen = []
+    for table in read_batches(index, columns, delete(index)):
+        if isinstance(rows, range):
+            mask = pc.less(table["row"], rows.stop)
+        else:
+            mask = pc.is_in(table["row"], value_set=pa.array(sorted(rows), pa.int64()))
+        chosen.append(pa.table(table.filter(mask)))
+    together = pa.concat_tables(chosen).combine_chunks()
+    _, firsts = np.unique(together["row"].to_numpy(), return_index=True)
+    return together.take(firsts)
+
+
+def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
+    values with their codes; known: how many vectors have a value.
+    """
+    names = firsts.column_names[2:]
+    for name in sorted(names, key=lambda name: firsts[name].null_count):
+        values = firsts[name].combine_chunks()
+        texts = pc.cast(values, pa.string())
+        texts = pc.if_else(pc.equal(texts, ""), None, texts)
+        counts = pc.value_counts(texts.drop_null()).to_pylist()
+        if len(counts) < 2:
+            continue
+        column = {"name": name, "known": len(texts) - texts.null_count}
+        numbers = _numbers(values, texts)
+        if numbers is not None and len(counts) > 8:
+            yield column | {
+                "numbers": [None if np.isnan(n) else float(f"{n:.6g}") for n in numbers]
+            }
+        elif len(counts) <= VALUES:
+            ranked = sorted(counts, key=lambda entry: (-entry["counts"], entry["values"]))
+            vocabulary = [entry["values"] for entry in ranked]
+            codes = pc.index_in(texts, value_set=pa.array(vocabulary)).fill_null(len(vocabulary))
+            yield column | {
+                "values": vocabulary,
+                "codes": _encode(codes.to_numpy().astype("<u2")),
+            }
+
+
+def _numbers(values: pa.Array, texts: pa.Array) -> NDArray[np.float64] | None:
+    """Return the values as numbers, NaN where there is none; None when they are no numbers."""
+    if pa.types.is_boolean(values.type):
+        return None
+    try:
+        numbers = pc.cast(texts, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    return np.asarray(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _other_records(
+    index: Path, records: Path, firsts: pa.Table
+) -> tuple[list[tuple[str, int | str]], bool]:
+    """Return the records besides the first of each point, as (id, point, -1 without one, or the
+    reason why it was skipped), and whether these are all.
+    """
+    room, others = LETTERS, list[tuple[str, int | str]]()
+    again = delete(index)
+    for table in read_batches(records, ["id", "status", "reason"], again):
+        skipped = table.filter(pc.equal(table["status"], "skipped"))
+        for id, reason in zip(
+            skipped["id"].to_pylist(), skipped["reason"].to_pylist(), strict=True
+        ):
+            room -= len(id or "") + 6
+            if room < 0:
+                return others, False
+            others.append((id or "", str(reason).replace("_", " ")))
+    points, names = len(firsts), firsts["id"].to_pylist()
+    seen = np.zeros(points, dtype=bool)
+    for table in read_batches(index, ["id", "row"], again):
+        for id, row in zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True):
+            if row < points and not seen[row] and names[row] == id:
+                seen[row] = True
+                continue
+            room -= len(id or "") + 10
+            if room < 0:
+                return others, False
+            others.append((id or "", row if row < points else -1))
+    return others, True
+
+
+def _encode(numbers: NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(numbers).tobytes()).decode()
