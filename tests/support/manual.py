@@ -38,10 +38,8 @@ PAGES = (
 UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
 
 INSTEAD: dict[str, tuple[str, str]] = {
-    ".venv/bin/plm-embed run proteins.fasta --model esm2_8m --results first": (
-        f".venv/bin/plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first",
-        "real weights have to be downloaded",
-    ),
+    "make test": ("make -n test", "this test is a part of it"),
+    "source .venv/bin/activate": ("", "the environment of the tests is active"),
     "plm-embed run proteins.fasta --model esm2_8m --results first": (
         f"plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first",
         "real weights have to be downloaded",

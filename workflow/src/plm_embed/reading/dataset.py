@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import IterableDataset, get_worker_info
 
-from plm_embed.errors import ConfigError, PlmEmbedError, some_path, whole_number
+from plm_embed.errors import ConfigError, PlmEmbedError, extra, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
 from plm_embed.reading.exports import Records, Selection
 from plm_embed.reading.open import Embeddings
+
+with extra():
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
 
 
 class Dataset(IterableDataset[dict[str, Any]]):
