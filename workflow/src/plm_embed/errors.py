@@ -209,6 +209,27 @@ def no_space(error: BaseException, written: str = "") -> str:
     return ""
 
 
+_NO_THREADS = ("can't start new thread", "Failed to launch worker thread", "EAGAIN")
+_NO_MEMORY = ("malloc of size", "failed to map segment")
+
+
+def limit_reached(error: BaseException) -> str:
+    """Return what to say when `error` is a limit that the system sets to this process, which no
+    file is to be blamed for; else empty.
+    """
+    if any(text in str(error) for text in _NO_THREADS) or isinstance(error, BlockingIOError):
+        return (
+            "the system allows no more threads: processes (ulimit -u) or memory (ulimit -v) are "
+            "limited\nraise the limit, or set OMP_NUM_THREADS=1, and run again"
+        )
+    if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+        return (
+            "not enough memory\nraise the limit (ulimit -v, or the memory of the job), and run "
+            "again"
+        )
+    return ""
+
+
 def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -> int:
     """A number that a caller in Python gave, as an int. ConfigError for anything else."""
     try:

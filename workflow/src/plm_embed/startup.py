@@ -41,12 +41,14 @@ STEPS = {
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
     **dict.fromkeys((*COMPUTING, "validate"), WAIT_IN_SLEEP),
+    **{name: {} for name in ("run", "search", "import")},  # they, or what they start, use all cores
 }
+"""Of these commands; the others multiply no matrices."""
 
 
 def set_up(step: str) -> None:
     """Call it before Arrow, NumPy or torch is imported. What the environment says already stays."""
-    for name, value in STEPS.get(step, {}).items():
+    for name, value in STEPS.get(step, ONE_BLAS_THREAD).items():
         os.environ.setdefault(name, value)
 
 

@@ -67,3 +67,9 @@ def error_at_the_end(log: Path) -> str:
     if "Traceback (most recent call last)" in tail:
         return tail.strip().splitlines()[-1]
     return ""
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log; '' while there is nothing but the command."""
+    lines = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines and not lines[-1].startswith("#") else ""
