@@ -21,7 +21,7 @@ def attributes(
     """
     fingerprint, counted = campaign.fingerprint, to_plain(summary)
     named = ("inputs", "records", "accepted", "skipped", "unique", "policy")
-    inputs = {name: counted[name] for name in named if counted[name] is not None}
+    inputs = {name: counted[name] for name in named if counted.get(name) is not None}
     versions = campaign.versions.items()
     values: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-"""What the completion records of a campaign add up to, before anybody looks at the master."""
+"""The completion records of a campaign, added up before anybody looks at the master."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,9 +127,9 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     for name in bucket_names(sequences):
         campaign.add(campaign.bucket(name))
     wrong = campaign.wrong_parts(hashed=False)
-    for name, what in wrong.items():
+    for name, message in wrong.items():
         path = campaign.parts_folder / name
-        raise StoreError(f"{path}: {what}", path=path, remedy=campaign.part_remedy(*wrong))
+        raise StoreError(f"{path}: {message}", path=path, remedy=campaign.part_remedy(*wrong))
     for path in (campaign.parts_folder / name for name in [*campaign.parts][:1]):
         with read_part(path) as part:
             campaign.dims = part.dims

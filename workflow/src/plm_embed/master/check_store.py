@@ -39,8 +39,8 @@ def check_completion_records(
 def check_parts(problem: Problem, campaign: Campaign) -> None:
     """Compare the parts with what completion records say."""
     wrong = campaign.wrong_parts(hashed=True)
-    for name, what in wrong.items():
-        problem(f"{campaign.parts_folder / name}: {what}", campaign.part_remedy(*wrong))
+    for name, message in wrong.items():
+        problem(f"{campaign.parts_folder / name}: {message}", campaign.part_remedy(*wrong))
 
 
 @check("fingerprints in the store", "All stored vectors were computed with exactly these settings.")
@@ -60,8 +60,8 @@ def check_fingerprints(problem: Problem, campaign: Campaign) -> None:
                 part.check(campaign.fingerprint)
                 campaign.dims = campaign.dims or part.dims
                 if part.dims != campaign.dims:
-                    what = f"dimensions {part.dims}, other parts have {campaign.dims}"
-                    problem(f"{path}: {what}", remedy)
+                    message = f"dimensions {part.dims}, other parts have {campaign.dims}"
+                    problem(f"{path}: {message}", remedy)
         except StoreError as error:
             problem(error.message, remedy)
 
