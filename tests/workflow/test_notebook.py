@@ -1,5 +1,5 @@
-"""The notebook runs from its first cell to its last, without a network, and is kept without
-outputs.
+"""The notebook runs from its first cell to its last, without a network, and is kept with its
+outputs and a picture.
 """
 
 import lzma
@@ -15,11 +15,16 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 
 
-def test_it_is_kept_without_outputs() -> None:
+def test_it_is_kept_with_outputs_and_a_picture() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    kinds = [output.output_type for cell in cells for output in cell.outputs]
+    assert "error" not in kinds and len(kinds) > 8
+    shown = [kind for cell in cells for output in cell.outputs for kind in output.get("data", ())]
+    assert "image/png" in shown and "text/html" in shown
+    assert NOTEBOOK.stat().st_size < 400_000
 
 
 @pytest.mark.workflow

@@ -18,7 +18,7 @@ import pytest
 
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.watch import Watch
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 from support.demo import (
     GATHERED,

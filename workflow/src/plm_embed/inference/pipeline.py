@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
-from plm_embed.inference.packing import Packer
+from plm_embed.inference.batches import Packer
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices

@@ -30,4 +30,3 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells of each trial

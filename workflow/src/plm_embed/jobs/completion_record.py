@@ -3,6 +3,7 @@ add up to.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -18,7 +19,7 @@ from plm_embed.store.parts import PartInfo
 from plm_embed.wording import duration
 
 FOLDER = "embedded"
-"""Of the completion records, in the folder of a model."""
+"""Folder of the completion records, in that of a model."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class WorkerInfo:
     gpu: str | None = None
     """CUDA_VISIBLE_DEVICES."""
     capability: str | None = None
-    """Of a GPU: 8.0 of an A100."""
+    """8.0 of an A100; None of a CPU."""
     memory_bytes: int | None = None
-    """Of a GPU."""
+    """None of a CPU."""
     cuda: str | None = None
     """Version of CUDA that torch was built with."""
     threads: int | None = None
-    """Of a CPU."""
+    """CPU threads; None of a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +67,9 @@ class Completion:
     computed: int = 0
     """Sequences."""
     tokens: int = 0
-    """Those that went through the model, special ones included."""
+    """Tokens that went through the model, special ones included."""
     tokens_per_second: float | None = None
-    """Of one worker, while it had something to compute."""
+    """Speed of one worker, while it had something to compute."""
     busy: float | None = None
     """Share of that time, 0 to 1, that the model was at work."""
     busy_seconds: float = 0.0
@@ -84,26 +85,24 @@ class Completion:
     fingerprint: Fingerprint
     fingerprint_id: str
     parts: tuple[PartInfo, ...]
-    """Those that hold the vectors, by name; `replaced.current_parts` knows those that replaced
-    them.
-    """
+    """Parts that hold the vectors, by name."""
     skipped: tuple[Skipped, ...]
     found: int
     reused: int = 0
     reused_from: dict[str, int] = field(default_factory=dict)
     reused_devices: tuple[str, ...] = ()
-    """Of vectors that this job has not computed, as their parts say."""
+    """Devices of vectors that this job has not computed, as their parts say."""
     spared_tokens: int = 0
     """Tokens of the sequences found."""
     self_test: SelfTest | None
     """None where no model had to be loaded."""
     worker: WorkerInfo
     other_workers: tuple[WorkerInfo, ...] = ()
-    """Of a job with several."""
+    """Further workers of the job."""
     joules: float | None = None
     """Taken by the GPUs of the job."""
     store: str = ""
-    """Of the vectors: below the folder of the model, or an absolute path."""
+    """Store of the vectors: below the folder of the model, or an absolute path."""
     versions: dict[str, str]
     """By library."""
     loading_seconds: float
@@ -115,17 +114,17 @@ class Completion:
 
     @property
     def reasons(self) -> dict[bytes, str]:
-        """Why a sequence has no vector, by its key."""
+        """Return why sequences have no vector, by key."""
         return {skip.key.encode(): skip.reason for skip in self.skipped}
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """All workers of the job."""
+        """Return all workers of the job."""
         return (self.worker, *self.other_workers)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of all devices that computed vectors of the bucket, as far as they are known."""
+        """Return the names of the devices that computed the vectors, as far as they are known."""
         return (*(worker.device for worker in self.workers), *self.reused_devices)
 
     @property
@@ -145,17 +144,15 @@ def read_completion(path: Path) -> Completion:
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:
-    """Whole completion records in a folder, by name."""
+    """Yield the whole completion records in a folder, by name."""
     for path in whole_files(folder, "*.json"):
-        try:
+        with suppress(PlmEmbedError):
             yield read_completion(path)
-        except PlmEmbedError:
-            continue
 
 
 def campaign_records(folder: Path, buckets: int) -> list[Completion]:
-    """Whole completion records of the present buckets, by name, of the settings of the one that
-    ended last.
+    """Return the whole completion records of the present buckets, by name, of the settings of the
+    one that ended last.
 
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
@@ -166,37 +163,21 @@ def campaign_records(folder: Path, buckets: int) -> list[Completion]:
 
 
 def of_last_settings(records: Iterable[Completion]) -> list[Completion]:
-    """Those of the settings of the one that ended last."""
-    found = list(records)
-    last = max(found, key=lambda record: record.ended, default=None)
-    return [record for record in found if last and record.fingerprint == last.fingerprint]
-
-
-@dataclass(frozen=True)
-class Savings:
-    """Sequences found in the store; hours: of one device, estimated from its speed; None if it is
-    unknown.
-
-    What an interrupted job of the same campaign has computed counts as found when it is run again.
-    """
-
-    found: int
-    hours: float | None
-
-    def __str__(self) -> str:
-        """'3 in the store when their buckets last ran (about 30 min of a device)', '' for none."""
-        if not self.found:
-            return ""
-        words = f"{self.found:,} in the store when their buckets last ran"
-        if self.hours is None:
-            return words
-        return f"{words} (about {duration(3600 * self.hours)} of a device)"
-
-
-def savings(records: Iterable[Completion]) -> Savings:
-    """Add up the completion records of a campaign."""
+    """Return those of the settings of the one that ended last."""
     records = list(records)
-    found = sum(record.found + record.reused for record in records)
-    tokens = sum(record.spared_tokens for record in records)
+    last = max(records, key=lambda record: record.ended, default=None)
+    return [record for record in records if last and record.fingerprint == last.fingerprint]
+
+
+def savings(records: Iterable[Completion]) -> str:
+    """Return '3 in the store when their buckets last ran (about 30 min of a device)', '' for none.
+
+    What an interrupted job of the same campaign has computed counts as in the store when it is run
+    again. The time is estimated from the speed of the jobs, if that is known.
+    """
+    records = list(records)
     speeds = [record.tokens_per_second for record in records if record.tokens_per_second]
-    return Savings(found, tokens / median(speeds) / 3600 if speeds else None)
+    tokens = sum(record.spared_tokens for record in records)
+    count = sum(record.found + record.reused for record in records)
+    time = f" (about {duration(tokens / median(speeds))} of a device)" if speeds else ""
+    return f"{count:,} in the store when their buckets last ran{time}" if count else ""

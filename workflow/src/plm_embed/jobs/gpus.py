@@ -108,7 +108,7 @@ def near_cores(gpu: str) -> set[int]:
 
 
 class Meter:
-    """What NVML says of a GPU: its load, and the energy that it takes.
+    """Load and energy of a GPU, as NVML tells them.
 
     None where nvidia-ml-py is not installed, and where the GPU does not tell (a slice, or older
     than Volta).

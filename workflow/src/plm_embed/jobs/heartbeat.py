@@ -49,14 +49,13 @@ class WorkerBeat:
     memory_bytes: int = 0
     """Peak of the process on its device."""
     utilization: int | None = None
-    """Of the GPU, in per cent of the time."""
+    """Per cent of the time that the GPU is at work."""
     watts: float | None = None
 
 
 @dataclass(kw_only=True)
 class Results:
-    """What was published for a bucket: by a worker, by those of a node, or by all. A sum of them is
-    what they did together.
+    """Work that is published for a bucket: of a worker, a node or all. Sums are work together.
 
     seconds: of all workers, while they had something to compute; skipped: reasons by key; joules:
     taken by the GPUs, None where that is not known.
@@ -76,7 +75,7 @@ class Results:
 
     def __add__(self, other: "Results") -> "Results":
         def known(name: str) -> list[Any]:
-            return [v for one in (self, other) if (v := getattr(one, name)) is not None]
+            return [v for v in (getattr(self, name), getattr(other, name)) if v is not None]
 
         counts = ("computed", "tokens", "exact", "seconds", "busy_seconds", "loading_seconds")
         counted: dict[str, Any] = {name: sum(known(name)) for name in counts}
@@ -92,7 +91,7 @@ class Results:
 
 @dataclass(kw_only=True)
 class Heartbeat:
-    """What one node of a job does for a bucket. Times are ISO 8601, with their zone."""
+    """Progress of one node of a job. Times are ISO 8601, with their zone."""
 
     schema_version: Literal[1] = 1
     bucket: str
@@ -124,12 +123,12 @@ class Heartbeat:
 
     @property
     def fraction(self) -> float:
-        """Of the residues to do, 0 to 1."""
+        """Return the share of the residues that is done, 0 to 1."""
         return self.residues / self.residues_total if self.residues_total else 0.0
 
     @property
     def seconds(self) -> float:
-        """Until its end; 0 when that is not known."""
+        """Return how long it ran; 0 when that is not known."""
         if not self.ended:
             return 0.0
         ended, started = map(datetime.fromisoformat, (self.ended, self.started))
@@ -137,7 +136,7 @@ class Heartbeat:
 
     @property
     def device_seconds(self) -> float:
-        """`seconds` of all workers together."""
+        """Return `seconds` of all workers together."""
         return self.seconds * len(self.workers)
 
 

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed._version import __version__
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
 from plm_embed.jobs.completion_record import Completion, Skipped, write_completion
 from plm_embed.jobs.heartbeat import (
-    Heartbeat,
     Results,
     ended_path,
     heartbeat_path,
@@ -31,7 +30,6 @@ from plm_embed.jobs.heartbeat import (
 )
 from plm_embed.jobs.node import SECONDS_MARGIN, Node
 from plm_embed.jobs.nodes import start_others
-from plm_embed.jobs.worker import Failed
 from plm_embed.keys import keys_sha256
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
@@ -41,13 +39,13 @@ from plm_embed.store.store import Store
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
 SECONDS_TO_CHECK = 60.0
-"""At most between two looks at the store while the first node waits for others, of which one may be
-lost; at first a tenth.
+"""Longest pause between two looks at the store while the first node waits for others, of which some
+may be lost; at first a tenth.
 """
 SECONDS_FOR_CACHES = 60.0
-"""Until a network filesystem shows what another node has renamed."""
+"""Time until a network filesystem shows what another node has renamed."""
 SECONDS_TO_PUBLISH = 60.0
-"""For what other nodes do at a SIGTERM. When this process ends, so may the job with all nodes."""
+"""Time that other nodes may take after a SIGTERM. When this process ends, so may the whole job."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def embed_bucket(job: Job, settings: Settings) -> None:
             if not job.share.name.endswith(_ending(store)):
                 raise PlmEmbedError("the nodes' devices differ: their vectors would, too")
             node.run(sequences, np.load(job.share)[job.node :: job.nodes], store)
-            if not node.finished:
+            if node.left:
                 raise node.error("not all of this node's share is embedded")
         elif is_done(job.bucket, job.record, store):
             log.info("bucket %s is done already", name)
@@ -122,8 +120,7 @@ def _embed_missing(job: Job, node: Node, sequences: Sequences, store: Store, pat
             np.save(file, todo)
         node.others += start_others(job.nodes, [*job.arguments, "--share", str(share)])
     node.run(sequences, todo[:: job.nodes], store)
-    beats = _wait(node, sequences, store, share)
-    results = sum((beat.results for beat in beats), Results())
+    results = _wait(node, sequences, store, share)
     write_record(job, sequences, store, todo, results, node.heartbeat.started)
     share.unlink(missing_ok=True)
 
@@ -138,33 +135,33 @@ def _path_of(share: Path, node: int) -> Path:
     return share.with_name(f"{share.name.rsplit('.', 2)[0]}-{node}.json")
 
 
-def _wait(node: Node, sequences: Sequences, store: Store, share: Path) -> list[Heartbeat]:
+def _wait(node: Node, sequences: Sequences, store: Store, share: Path) -> Results:
     """Wait for the other nodes, or, as one may be lost, until nothing is missing in the store.
 
-    Returns the heartbeats of all nodes. Raises an error of the node when something is missing.
+    Returns what all nodes did. Raises an error of the node when something is missing.
     """
     paths = [_path_of(share, number) for number in range(1, len(node.others) + 1)]
-    checked, until, pause = time.monotonic(), np.inf, SECONDS_TO_CHECK / 10
+    checked, pause, until = time.monotonic(), SECONDS_TO_CHECK / 10, np.inf
     while True:
         if node.stopping:
             node.pass_on()
         codes = [other.poll() for other in node.others]
-        running, since = None in codes, time.monotonic() - checked
-        if running and since < (SECONDS_TO_PUBLISH if node.stopping else pause):
+        since = time.monotonic() - checked
+        if None in codes and since < (SECONDS_TO_PUBLISH if node.stopping else pause):
             time.sleep(0.2)
             continue
         checked, pause = time.monotonic(), min(2 * pause, SECONDS_TO_CHECK)
-        ended = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in paths]
-        beats = [node.heartbeat, *filter(None, ended)]
-        left = missing(sequences, store, {key for beat in beats for key in beat.results.skipped})
+        beats = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in paths]
+        results = sum((beat.results for beat in beats if beat), node.heartbeat.results)
+        left = missing(sequences, store, results.skipped)
         if not len(left):
             node.pass_on()  # one that hangs is of no more use
-            return beats
-        if not running or node.stopping:
-            until = min(until, checked + (SECONDS_FOR_CACHES if node.others else 0))
-            if not node.finished or any(codes) or checked >= until:
+            return results
+        if None not in codes or node.stopping:
+            until = min(until, checked + SECONDS_FOR_CACHES)
+            if not paths or node.left or node.stopping or any(codes) or checked >= until:
                 if failed := ", ".join(str(code) for code in codes if code):
-                    node.problems.append(Failed(f"other nodes ended with {failed}"))
+                    node.problems.append(PassingError(f"other nodes ended with {failed}"))
                 raise node.error(f"{len(left):,} sequences are not embedded")
             time.sleep(1)
 
@@ -189,17 +186,18 @@ def write_record(  # noqa: PLR0917
     for part in parts:
         with read_part(store.parts_folder / part.name) as file:
             devices |= file.devices
-    found = ~long
-    found[todo] = False
+    present = ~long
+    present[todo] = False
+    spared = int(lengths[present].sum()), int(present.sum())
     folder, place = job.record.parent.parent.absolute(), job.store.absolute()
-    ended, computed, worked = moment(), results.computed, results.seconds
+    worked, ended = results.seconds, moment()
     record = Completion(
-        computed=computed,
+        computed=results.computed,
         tokens=results.tokens,
         tokens_per_second=results.tokens / worked if worked else None,
         busy=results.busy_seconds / worked if worked else None,
         busy_seconds=results.busy_seconds,
-        exact=results.exact if computed else None,
+        exact=results.exact if results.computed else None,
         toks_per_batch=results.toks_per_batch,
         bucket=job.bucket.stem,
         unique=len(keys),
@@ -211,36 +209,24 @@ def write_record(  # noqa: PLR0917
             Skipped(key.decode(), int(length), reasons[key.decode()])
             for key, length in zip(keys[~kept], lengths[~kept], strict=True)
         ),
-        found=int(found.sum()),
+        found=int(present.sum()),
         reused_devices=tuple(sorted(devices - {worker.device for worker in results.workers})),
-        spared_tokens=read_manifest(job.weights).family.tokens(
-            int(lengths[found].sum()), int(found.sum())
-        ),
+        spared_tokens=read_manifest(job.weights).family.tokens(*spared),
         self_test=results.self_test,
         worker=results.workers[0],
         other_workers=results.workers[1:],
         joules=results.joules,
         store=str(place.relative_to(folder) if place.is_relative_to(folder) else place),
-        versions={
-            **{name: version(name) for name in LIBRARIES},
-            "plm-embed": __version__,
-            "python": platform.python_version(),
-        },
+        versions={name: version(name) for name in LIBRARIES}
+        | {"plm-embed": __version__, "python": platform.python_version()},
         loading_seconds=results.loading_seconds,
         seconds=(datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds(),
         started=started,
         ended=ended,
     )
     write_completion(job.record, record)
+    speed = f"; {results.tokens / worked:,.0f} tokens/s on {record.worker.device}" if worked else ""
     log.info(
-        "bucket %s: %d sequences, %d already in the store, %d computed, %d skipped, %.1f s%s",
-        record.bucket,
-        record.unique,
-        record.found,
-        computed,
-        len(record.skipped),
-        record.seconds,
-        f"; {record.tokens_per_second:,.0f} tokens/s on {record.worker.device}"
-        if record.tokens_per_second
-        else "",
+        f"bucket {record.bucket}: {len(keys)} sequences, {record.found} already in the store, "
+        f"{record.computed} computed, {len(record.skipped)} skipped, {record.seconds:.1f} s{speed}"
     )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.progress import progress
+from plm_embed.io.progress import Meter, progress
 from plm_embed.jobs import worker as worker_process
 from plm_embed.jobs.bucket import Sequences
 from plm_embed.jobs.gpus import visible_gpus
@@ -30,7 +30,7 @@ from plm_embed.jobs.heartbeat import (
     moment,
     write_heartbeat,
 )
-from plm_embed.jobs.worker import Chunk, Failed, Report
+from plm_embed.jobs.worker import Chunk, Report
 from plm_embed.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ SECONDS_TO_END = 10.0
 
 
 class Worker:
-    """A worker as its parent knows it: its present process, and what that was given."""
+    """A worker as its parent knows it: its present process, and what that does."""
 
     def __init__(self, name: str, *arguments: Any) -> None:
         """arguments: those of `serve` after the pipe."""
@@ -65,18 +65,19 @@ class Worker:
         """Start a process, the first one or in place of one that ended."""
         self.process, self.pipe = worker_process.start(*self.arguments)
         self.alive, self.ready, self.busy = True, False, False
+        self.published = True  # all that it has computed
         self.since = time.monotonic()  # it started, or was given its chunk
-        self.failure: Failed | None = None
-        self.given: list[int] = []  # indices in the bucket: what it may not have published
         self.residues, self.share = 0, 0.0  # of its chunk; how much of that is computed
+        self.failure: PlmEmbedError | None = None
         self.beat = WorkerBeat(pid=self.process.pid, state="starting", gpu=self.arguments[-1])
 
 
 class Node:
     """Hands chunks of a bucket to the workers of this node as they ask.
 
-    What a worker that ended has not published is given to another one. A worker that fails three
-    times in a row is retired, and the others go on.
+    A worker that ends is started anew; one that fails three times in a row is retired, and the
+    others go on. What a worker that ended has not published is missing in the store, and handed out
+    once more.
     """
 
     def __init__(self, heartbeat: Heartbeat, path: Path, end: float) -> None:
@@ -84,15 +85,23 @@ class Node:
         self.heartbeat, self._path, self._end = heartbeat, path, end
         self.workers: list[Worker] = []
         self.others: list[subprocess.Popen[bytes]] = []
-        """What started the other nodes; a signal is passed on to them."""
+        """Processes that started the other nodes; a signal is passed on to them."""
         self.fingerprint: Fingerprint | None = None
-        self.queue: deque[int] = deque()  # indices that no worker has
-        self.problems: list[Failed] = []
-        self.fatal = ""  # why no worker could do it
+        self.problems: list[PassingError] = []
+        self.fatal: PlmEmbedError | None = None  # why no worker could do it
         self.stopping = False
         """Set by a signal, and when no time is left: workers publish what they have, and end."""
-        self._left = 0  # residues in the queue
+        self.left = 0
+        """Sequences that could not be embedded."""
+        self._late = self._passed_on = False
+        self._queue: deque[int] = deque()  # indices that no worker has had
+        self._left = self._residues = 0  # residues in the queue: now, and when it was filled
+        self._round = 0  # how often it was filled before
         self._beaten = 0.0
+
+    @property
+    def _alive(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.alive]
 
     def start(self, count: int, weights: Path, store: Path, settings: Settings) -> None:
         """Start the workers: one per GPU, or `count` on the CPU."""
@@ -106,57 +115,60 @@ class Node:
         """Wait for the first worker; return the fingerprint of what this device computes. Raises
         PlmEmbedError when none gets ready.
         """
-        while self.fingerprint is None and any(worker.alive for worker in self.workers):
+        while self.fingerprint is None and self._alive:
             self._poll()
         if self.fingerprint is None:
             raise self.error("no worker started")
         return self.fingerprint
 
     def run(self, sequences: Sequences, todo: NDArray[np.int64], store: Store) -> None:
-        """Embed sequences (indices, longest first) as far as possible; see `finished`."""
+        """Embed sequences (indices, longest first) as far as possible; see `left`."""
         self._sequences, self._store = sequences, store
-        self.queue, self._left = deque(todo.tolist()), int(sequences.lengths[todo].sum())
-        self.heartbeat.residues_total = self._left
-        late = False
-        with progress("embed", self._left, "residues") as meter:
-            while True:
-                for worker in self.workers:
-                    if worker.alive and worker.ready and not worker.busy and not self.stopping:
-                        self._give(worker)
-                waiting = bool(self.queue) and time.monotonic() < self._end
-                if not any(w.alive and (w.busy or (waiting and not w.ready)) for w in self.workers):
+        self._residues = self.heartbeat.residues_total = int(sequences.lengths[todo].sum())
+        with progress("embed", self._residues, "residues") as meter:
+            while len(todo):
+                self._queue = deque(todo.tolist())
+                self._residues = self._left = int(sequences.lengths[todo].sum())
+                self._hand_out(meter)
+                skips = np.array([*self.heartbeat.results.skipped], dtype="S64")
+                keys = np.sort(sequences.keys[todo])
+                keys = np.setdiff1d(keys[store.missing(keys)], skips)
+                todo = todo[np.isin(sequences.keys[todo], keys)]
+                if self._queue or self.stopping:
                     break
-                self._poll()
-                meter.advance(self._progress() - meter.done)
-                if time.monotonic() > self._end and not self.stopping:
-                    late = self.stopping = True
+                self._round += 1
         self._close()
-        if self.queue and not self.fatal and (late or not self.stopping):
-            late = late or any(worker.alive for worker in self.workers)
-            reason = "no time left (ask for a longer runtime)" if late else "no working worker left"
-            reason = f"{reason} for {len(self.queue):,} sequences"
-            self.problems.append(Failed(reason, node=not late))
-        elif self.stopping and not self.fatal:
-            self.problems.append(Failed("stopped by a signal"))
+        self.left = len(todo)
+        if self.left and not self.fatal:
+            if self._late or (self._alive and not self.stopping):
+                words = f"no time left (ask for a longer runtime) for {self.left:,} sequences"
+                self.problems.append(PassingError(words))
+            elif not self.stopping:
+                words = f"no working worker left for {self.left:,} sequences"
+                self.problems.append(NodeError(words))
 
-    def pass_on(self) -> None:
-        """Have what runs for this node, and the other nodes, publish what they have, and end."""
-        for process in (*(one.process for one in self.workers if one.alive), *self.others):
-            process.terminate()
-
-    @property
-    def finished(self) -> bool:
-        """Return whether all that was to be done here is in the store."""
-        return not self.queue and not self.stopping
+    def _hand_out(self, meter: Meter) -> None:
+        """Have the workers compute what is in the queue, and publish it, as far as possible."""
+        while True:
+            for worker in self._alive:
+                if worker.ready and not worker.busy and not self.stopping:
+                    self._give(worker)
+            waiting = bool(self._queue) and time.monotonic() < self._end
+            if not any(worker.busy or (waiting and not worker.ready) for worker in self._alive):
+                return
+            self._poll()
+            meter.advance(self._progress() - meter.done)
+            if time.monotonic() > self._end and not self.stopping:
+                self._late = self.stopping = True
 
     def error(self, problem: str) -> PlmEmbedError:
         """Return the error to raise for what the node could not do."""
         if self.fatal:
-            return PlmEmbedError(self.fatal)
-        if self.stopping and not self.problems:
-            self.problems.append(Failed("stopped by a signal"))
-        words = "\n  ".join([f"{problem}:", *(failed.reason for failed in self.problems)])
-        only_node = bool(self.problems) and all(failed.node for failed in self.problems)
+            return self.fatal
+        if self.stopping and not self._late:
+            self.problems.append(PassingError("stopped by a signal"))
+        words = "\n  ".join([f"{problem}:", *map(str, self.problems)])
+        only_node = self.problems and all(isinstance(error, NodeError) for error in self.problems)
         return NodeError(words) if only_node else PassingError(words)
 
     def end(self, outcome: Literal["complete", "failed"], reason: str = "") -> None:
@@ -166,9 +178,18 @@ class Node:
         self.heartbeat.ended = moment()
         self._beat()
 
+    def pass_on(self) -> None:
+        """Have the workers and the other nodes publish what they have, and end."""
+        if not self._passed_on:  # to mpiexec a second signal may mean to kill
+            for process in (*(worker.process for worker in self._alive), *self.others):
+                process.terminate()
+        self._passed_on = True
+
     def _close(self) -> None:
         """End the workers, which are idle or of no use."""
         for worker in self.workers:
+            with suppress(OSError):  # it has ended
+                worker.pipe.send(None)
             worker.pipe.close()
             if not worker.ready:
                 worker.process.terminate()
@@ -179,32 +200,31 @@ class Node:
     def _give(self, worker: Worker) -> None:
         """Hand a worker a chunk; when nothing is left, or no time, have it publish what it has.
 
-        After a failure it publishes after each chunk: one sequence that ends workers shall not cost
-        them what they did before.
+        When something was lost it publishes each chunk: one sequence that ends workers shall not
+        cost them others again.
         """
         size, chunk = self._size(worker), []
-        while self.queue and worker.residues < size:
-            chunk.append(self.queue.popleft())
+        while self._queue and worker.residues < size:
+            chunk.append(self._queue.popleft())
             worker.residues += int(self._sequences.lengths[chunk[-1]])
         self._left -= worker.residues
-        worker.given += chunk
-        if worker.given:
-            texts = [self._sequences.texts[i] for i in chunk]
-            publish = not chunk or worker.failures > 0
+        if chunk or not worker.published:
+            worker.published = not chunk or self._round > 0
             worker.busy, worker.since = True, time.monotonic()
+            texts = [self._sequences.texts[i] for i in chunk]
             with suppress(OSError):  # it has ended, as its pipe will tell
-                worker.pipe.send(Chunk(self._sequences.keys[chunk], texts, publish))
+                worker.pipe.send(Chunk(self._sequences.keys[chunk], texts, worker.published))
 
     def _size(self, worker: Worker) -> float:
         """Return the residues of the next chunk; 0 when there is no time for it.
 
         A chunk takes as long as may pass between two parts; less towards the end, so that all
-        workers end together; and so little that it fits into the time that is left. Each failure
-        quarters it, so that a sequence that ends workers is soon alone.
+        workers end together; and so little that it fits into the time that is left. When something
+        was lost it is a quarter at most, so that a sequence that ends workers is soon alone.
         """
         seconds = self._end - time.monotonic()
-        rate = worker.rate or min((one.rate for one in self.workers if one.rate), default=0.0)
-        alive = sum(one.alive for one in self.workers)
+        rate = worker.rate or min((other.rate for other in self.workers if other.rate), default=0.0)
+        alive = len(self._alive)
         size = self._left / (2 * alive) if alive > 1 else float(self._left)
         if rate:
             least = min(rate * SECONDS_PER_CHUNK, self._left)
@@ -213,29 +233,30 @@ class Node:
             size = min(size, possible) if possible >= least else 0.0
         else:
             size = min(size, FIRST_CHUNK) if seconds > 0 else 0.0
-        return max(1.0, size / 4**worker.failures) if size else 0.0
+        return min(size, max(1.0, self._residues / 4)) if self._round else size
 
     def _poll(self) -> None:
         """Take the messages of the workers, waiting for one at most a second; pass a signal on."""
-        by_pipe: dict[Any, Worker] = {one.pipe: one for one in self.workers if one.alive}
+        by_pipe: dict[Any, Worker] = {worker.pipe: worker for worker in self._alive}
         for pipe in connection.wait(list(by_pipe), 1.0):
+            worker = by_pipe[pipe]
             try:
-                self._take(by_pipe[pipe], by_pipe[pipe].pipe.recv())
+                self._take(worker, worker.pipe.recv())
             except (EOFError, OSError):
-                self._replace(by_pipe[pipe])
+                self._replace(worker)
         for worker in by_pipe.values():
             if not worker.ready and time.monotonic() - worker.since > SECONDS_TO_START:
                 words = f"its device gave no sign of life within {SECONDS_TO_START:.0f} s"
-                worker.failure = Failed(words, node=True)
+                worker.failure = NodeError(words)
                 worker.process.kill()
         if self.stopping:
             self.pass_on()
         if time.monotonic() - self._beaten > SECONDS_BETWEEN_BEATS:
             self._beat()
 
-    def _take(self, worker: Worker, message: Report | Failed) -> None:
+    def _take(self, worker: Worker, message: Report | PlmEmbedError) -> None:
         """Note what a worker says."""
-        if isinstance(message, Failed):
+        if isinstance(message, PlmEmbedError):
             worker.failure = message
             return
         worker.beat, worker.share = message.beat, message.share
@@ -246,60 +267,45 @@ class Node:
             if worker.residues:
                 seconds = time.monotonic() - worker.since - message.results.loading_seconds
                 worker.rate = worker.residues / max(seconds, 1e-3)
-            if not worker.residues or worker.failures:  # all is published
-                worker.given, worker.failures = [], 0
-            worker.residues, worker.share, worker.busy = 0, 0.0, False
+            worker.residues, worker.share, worker.busy, worker.failures = 0, 0.0, False, 0
         worker.ready = True
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
-            self._give_up("the workers' devices differ: their vectors would, too")
+            self._give_up(PlmEmbedError("the workers' devices differ: their vectors would, too"))
 
-    def _give_up(self, problem: str) -> None:
+    def _give_up(self, problem: PlmEmbedError) -> None:
         """End the job, for no worker could go on."""
         self.fatal, self.stopping = self.fatal or problem, True
 
     def _replace(self, worker: Worker) -> None:
-        """Take back what a worker that ended has not published, and start it anew unless it always
-        fails.
-
-        What comes back goes to the end of the queue: it shall not keep others from being computed.
-        """
+        """Start a worker that ended anew, unless it always fails."""
         worker.process.join(SECONDS_TO_END)
         worker.pipe.close()
         worker.alive, worker.beat.state = False, "ended"
-        if worker.given:
-            given = np.sort(worker.given)
-            lengths, keys = self._sequences.lengths, self._sequences.keys[given]
-            skips = np.array([*self.heartbeat.results.skipped], dtype="S64")
-            rest = given[self._store.missing(keys) & ~np.isin(keys, skips)]
-            self.queue.extend(rest[np.argsort(-lengths[rest], kind="stable")].tolist())
-            self._left += int(lengths[rest].sum())
-            log.info("%s: %d of %d sequences come back", worker.name, len(rest), len(given))
-        worker.given, worker.residues, worker.share = [], 0, 0.0
-        failure = worker.failure or Failed(_ending(worker.process.exitcode))
-        if failure.fatal and not self.stopping:
-            self._give_up(failure.reason)
+        failure = worker.failure or PassingError(_ending(worker.process.exitcode))
         if self.stopping:
             return
+        if not isinstance(failure, PassingError):
+            self._give_up(failure)
+            return
         worker.failures += 1
-        log.warning("%s: %s (failure %d in a row)", worker.name, failure.reason, worker.failures)
+        log.warning("%s: %s (failure %d in a row)", worker.name, failure, worker.failures)
         if worker.failures == FAILURES_IN_A_ROW:
-            reason = f"{worker.name} is retired: {failure.reason}"
-            self.problems.append(Failed(reason, node=failure.node))
+            self.problems.append(type(failure)(f"{worker.name} is retired: {failure}"))
             return
         try:
             worker.start()
         except OSError as error:  # no memory or process left
-            self.problems.append(Failed(f"{worker.name} cannot be started: {error}"))
+            self.problems.append(PassingError(f"{worker.name} cannot be started: {error}"))
 
     def _progress(self) -> float:
         """Return the residues that are done."""
-        going = sum(worker.residues * (1 - worker.share) for worker in self.workers)
+        going = sum(worker.residues * (1 - worker.share) for worker in self._alive)
         return (self.heartbeat.residues_total or 0) - self._left - going
 
     def _beat(self) -> None:
         self._beaten = time.monotonic()
-        beat, rate = self.heartbeat, sum(worker.rate for worker in self.workers if worker.alive)
+        beat, rate = self.heartbeat, sum(worker.rate for worker in self._alive)
         beat.residues = int(self._progress())
         beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
         beat.workers = tuple(worker.beat for worker in self.workers)

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 CONTEXT: Any = multiprocessing.get_context("spawn")
 SECONDS_BETWEEN_MESSAGES = 5.0
 SECONDS_BETWEEN_LOOKS = 0.2
-"""While a worker waits for a chunk: whether a signal came."""
+"""A worker that waits for a chunk looks so often whether a signal came."""
 
 
 class Chunk(NamedTuple):
@@ -68,17 +67,6 @@ class Report(NamedTuple):
     answer: bool
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The last message of a worker that fails. fatal: no other worker could do better; node: the
-    device or another part of this node is to blame.
-    """
-
-    reason: str
-    fatal: bool = False
-    node: bool = False
-
-
 def start(*arguments: Any) -> tuple[Any, Connection]:
     """Start a process of `serve`. Returns it and the parent's end of its pipe."""
     # a file beside the user's input must not stand in for a module of a library
@@ -93,11 +81,11 @@ def start(*arguments: Any) -> tuple[Any, Connection]:
 def serve(
     pipe: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
 ) -> None:
-    """Embed chunks until the parent closes the pipe. `gpu` becomes CUDA_VISIBLE_DEVICES; None
+    """Embed chunks until the parent sends None. `gpu` becomes CUDA_VISIBLE_DEVICES; None
     leaves that as it is.
 
-    Messages to the parent: a `Report` when the device works, now and then, and for each chunk;
-    `Failed`. After a SIGTERM what is finished is published, and the process ends.
+    Messages to the parent: a `Report` when the device works, now and then, and for each chunk; the
+    error that ends it. After a SIGTERM what is finished is published, and the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -131,20 +119,20 @@ def serve(
                 pipe.send(embedder.report("ended"))
             pipe.send(failure)
         except OSError:  # nobody else says so in the log of the job, which may be tried again
-            words = f"plm-embed: unfinished: the job was killed: {failure.reason}"
+            words = f"plm-embed: unfinished: the job was killed: {failure}"
             print(printable(words), file=sys.stderr, flush=True)
         startup.end_at_once(1)
     startup.end_at_once(0)
 
 
 def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
-    """Answer chunk after chunk, until the pipe closes or a signal comes."""
-    told = time.monotonic()
+    """Answer chunk after chunk, until None or a signal comes."""
+    last = time.monotonic()
 
     def tell(share: float) -> None:
-        nonlocal told
-        if time.monotonic() - told > SECONDS_BETWEEN_MESSAGES:
-            told = time.monotonic()
+        nonlocal last
+        if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
+            last = time.monotonic()
             pipe.send(embedder.report("computing", share))
 
     def stop(*_: object) -> None:
@@ -154,8 +142,10 @@ def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
         if not pipe.poll(SECONDS_BETWEEN_LOOKS):
             continue
         try:
-            chunk: Chunk = pipe.recv()
+            chunk: Chunk | None = pipe.recv()
         except EOFError:
+            raise PassingError("its parent is gone") from None
+        if chunk is None:
             return
         if chunk.sequences:
             embedder.load()
@@ -169,14 +159,15 @@ def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
             pipe.send(embedder.report("idle", answer=True))
 
 
-def failure_of(error: BaseException, written: str) -> Failed:
-    """Judge what ended a worker. written: the folders that it writes to."""
-    if isinstance(error, PassingError):
-        return Failed(str(error), node=isinstance(error, NodeError))
+def failure_of(error: BaseException, written: str) -> PlmEmbedError:
+    """Return what ended a worker in words: as a NodeError where the node is to blame, as a
+    PassingError where another worker may do better. written: the folders that it writes to.
+    """
     if isinstance(error, PlmEmbedError):
-        return Failed(str(error), fatal=True)
+        kinds = (NodeError, PassingError, PlmEmbedError)
+        return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
     if reason := no_space(error, written) or unusable_path(error) or missing_extra(error):
-        return Failed(reason, fatal=True)
+        return PlmEmbedError(reason)
     traceback.print_exc()
     lost = device_lost(error) or out_of_memory(error)
-    return Failed(f"{type(error).__name__}: {error}", node=lost)
+    return (NodeError if lost else PassingError)(f"{type(error).__name__}: {error}")

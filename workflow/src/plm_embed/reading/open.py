@@ -29,7 +29,7 @@ from plm_embed.reading.ids import ABSENT, SEVERAL, IdIndex, hint
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
 from plm_embed.sequence_windows import span_ends
 from plm_embed.sequences.settings import OnError
-from plm_embed.store.hdf5 import DAMAGES, Array, decode
+from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.store import part_names, read_fingerprint
 from plm_embed.wording import some
@@ -61,7 +61,8 @@ class Embeddings:
     as float32).
 
     path: the master, or the folder of the store. index: the Parquet file with a line per record;
-    None for a store. fingerprint: what the vectors depend on. names: the representations.
+    None for a store. fingerprint: what the vectors depend on. names: the representations. dim: D,
+    the number of values per vector.
     """
 
     def __init__(self, path: str | Path, embedder: Embedder | None = None) -> None:
@@ -75,27 +76,28 @@ class Embeddings:
             self.fingerprint = read_fingerprint(self.path)
             parts = self.path / "parts"
             self._files = [parts / name for name in part_names(parts)]
-            self._dim = 0
             self._merge_parts()
         else:
             self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
             # a file of another name may be none of ours
             self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
+            self._index_remedy = delete(self.index)
             with self._reading(self.path, "not a whole master of embeddings"):
                 self._master = self._stack.enter_context(read_part(self.path))
             self.fingerprint, self._count = self._master.fingerprint, self._master.count
-            self._dim = next(iter(self._master.dims.values()))
+            self.dim = next(iter(self._master.dims.values()))
         self.names = sorted(self.fingerprint.representations)
+        self._first = min(self.fingerprint.representations, key=has_matrix)
 
     def _merge_parts(self) -> None:
         """Find where each key of a store is: 76 bytes of memory per key. The first part by name
         serves for a key that several hold, as in a master.
         """
-        keys = [np.zeros(0, "S64")]
+        self.dim, keys = 0, [np.zeros(0, "S64")]
         for number in range(len(self._files)):
             with self._part(number) as part:
                 part.check(self.fingerprint)
-                self._dim = next(iter(part.dims.values()))
+                self.dim = next(iter(part.dims.values()))
                 keys.append(part.keys)
         counts = np.array([len(some_keys) for some_keys in keys[1:]], np.int64)
         self.keys, first = np.unique(np.concatenate(keys), return_index=True)
@@ -105,9 +107,7 @@ class Embeddings:
 
     @contextmanager
     def _reading(self, path: Path, what: str = "damaged") -> Iterator[None]:
-        """Raise what h5py, Arrow and the store say of a damaged file as StoreError that names it
-        and the remedy; PlmEmbedError after `close`.
-        """
+        """Raise an error of a damaged file with the remedy; PlmEmbedError after `close`."""
         if self._closed:
             again = "open it again: plm_embed.open"
             raise PlmEmbedError(f"{self.path}: was closed", path=self.path, remedy=again)
@@ -116,8 +116,6 @@ class Embeddings:
         except DamagedPartError as error:
             words = f"{path}: {what}: {error.__cause__ or error}"
             raise StoreError(words, path=path, remedy=self._remedy) from error
-        except (*DAMAGES, AttributeError) as error:
-            raise StoreError(f"{path}: {what}: {error}", path=path, remedy=self._remedy) from error
 
     @contextmanager
     def _part(self, number: int) -> Iterator[Part]:
@@ -162,11 +160,6 @@ class Embeddings:
         return self._count
 
     @property
-    def dim(self) -> int:
-        """D, the number of values per vector."""
-        return self._dim
-
-    @property
     def shape(self) -> tuple[int, int]:
         """(n, D) of a pooled representation."""
         return len(self), self.dim
@@ -207,7 +200,7 @@ class Embeddings:
         store over its keys.
         """
         if self.index:
-            for batch in record_batches(self.index, ["id"], 1 << 16, delete(self.index)):
+            for batch in record_batches(self.index, ["id"], 1 << 16, self._index_remedy):
                 yield from batch["id"].to_pylist()
         else:
             yield from map(bytes.decode, self.keys.tolist())
@@ -223,11 +216,7 @@ class Embeddings:
             return False
         if self.index:
             return int(self._by_id.rows([name])[0]) != ABSENT
-        return (
-            len(name) == 64
-            and name.isascii()
-            and int(self._locate(np.array([name], "S64"))[0]) >= 0
-        )
+        return bool(KEY.fullmatch(name)) and int(self._locate(np.array([name], "S64"))[0]) >= 0
 
     def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
         """Return of "emb" a vector (D,) for an id (of a store: a key) or the number of a row, and
@@ -273,10 +262,8 @@ class Embeddings:
         if numbers.ndim != 1:
             raise IndexError(f"rows are a list of numbers, not an array of shape {numbers.shape}")
         if numbers.size and numbers.dtype.kind not in "iu":
-            hint = (
-                "; for ids, get([...])" if numbers.dtype.kind in "UO" else f", not {numbers.dtype}"
-            )
-            raise IndexError(f"rows are whole numbers{hint}")
+            instead = "; for ids, get([...])" if numbers.dtype.kind == "U" else ""
+            raise IndexError(f"rows are whole numbers{instead or f', not {numbers.dtype}'}")
         if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
         return self._take(name, numbers.astype(np.int64) % max(len(self), 1))
@@ -291,7 +278,7 @@ class Embeddings:
         """Return all vectors of a representation: (n, D), or flat (R, D) when per residue or token,
         the spans of tokens as they are stored.
         """
-        if has_matrix(self._known(name)):
+        if name in self.names and has_matrix(name):
             return self.flat(name, np.arange(len(self)))
         return self.rows(range(len(self)), name)
 
@@ -305,9 +292,9 @@ class Embeddings:
         """Return the index, a line per record; with `vectors` also a column `name`, of arrays (D,).
         ValueError for a column of that name.
         """
-        table = pa.Table.from_batches(self.lines(), self.schema)
+        lines = pa.Table.from_batches(self.lines(), self.schema)
         with extra():
-            frame: pd.DataFrame = table.to_pandas()
+            frame: pd.DataFrame = lines.to_pandas()
         if vectors:
             frame.insert(frame.shape[1], name, list(self.rows(frame["row"], name)))
         return frame
@@ -331,7 +318,7 @@ class Embeddings:
         """Return the matrix (L, D) of a row in a representation with a row per residue or token; of
         `per_token_spans` integers (T, 2).
         """
-        if not has_matrix(self._known(name)):
+        if not has_matrix(self.resolved(name)):
             raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
         if not -len(self) <= row < len(self):
             raise IndexError(f"rows {row} to {row} of {len(self)}")
@@ -451,7 +438,7 @@ class Embeddings:
     @property
     def schema(self) -> pa.Schema:
         """Columns of the index."""
-        return read_schema(self._index(), delete(self._index())).remove_metadata()
+        return read_schema(self._need_index(), self._index_remedy).remove_metadata()
 
     def lines(
         self, columns: list[str] | None = None, rows: int = 1 << 16
@@ -459,9 +446,9 @@ class Embeddings:
         """Yield the index, some lines at a time. StoreError unless each names the row of its key:
         with the index of another run, ids would have wrong vectors.
         """
-        index = self._index()
+        index = self._need_index()
         read = columns and list(dict.fromkeys([*columns, "row", "cache_key"]))
-        for batch in record_batches(index, read, rows, delete(index)):
+        for batch in record_batches(index, read, rows, self._index_remedy):
             if not self._names_keys(batch):
                 raise self._foreign_index()
             yield batch.select(columns) if columns else batch
@@ -493,7 +480,7 @@ class Embeddings:
         if not self.index:
             keys = pa.array(self.keys[rows].astype(str))
             return pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
-        lines = read_matching(self.index, "row", rows, delete(self.index))
+        lines = read_matching(self.index, "row", rows, self._index_remedy)
         with self._part(0) as part:
             keys = part.column_at("emb_keys", rows)
         named = dict(zip(lines["row"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
@@ -501,7 +488,7 @@ class Embeddings:
             raise self._foreign_index()
         return lines
 
-    def _index(self) -> Path:
+    def _need_index(self) -> Path:
         if self.index:
             return self.index
         raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
@@ -573,14 +560,11 @@ class Embeddings:
         """Return the name of a representation; of "emb" that of the first pooled one, or else the
         first.
         """
-        first = min(self.fingerprint.representations, key=has_matrix)
-        return first if name == "emb" else self._known(name)
-
-    def _known(self, name: str) -> str:
-        if name not in (*self.names, "emb"):
+        resolved = self._first if name == "emb" else name
+        if resolved not in self.names:
             what = f"has no representation {name}; it has {', '.join(self.names)}"
             raise PlmEmbedError(f"{self.path}: {what}", path=self.path)
-        return name
+        return resolved
 
     def _pooled(self, name: str) -> str:
         """Return the name of a pooled representation. PlmEmbedError for any other."""
@@ -613,7 +597,7 @@ class Embeddings:
                 remedy="for the next run: `embedding.pooling: [mean, per_residue]`, or per_token "
                 "where a token is several bases",
             )
-        if not has_matrix(self._known(name or names[0])):
+        if not has_matrix(self.resolved(name or names[0])):
             raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
         if name and name not in names:
             raise PlmEmbedError(f"{name} is no {kind.replace('_', '-')} representation")

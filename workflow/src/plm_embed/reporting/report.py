@@ -347,7 +347,7 @@ def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
         if len(joules) < len(facts.attempts):
             part = f" in {len(joules):,} of {len(facts.attempts):,} attempts"
         yield "energy", f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs{part}"
-    if saved := str(savings(runs)):
+    if saved := savings(runs):
         yield "not computed again", saved
     skipped = sum(len(run.skipped) for run in runs)
     if skipped:

@@ -56,7 +56,7 @@ def _of_model(folder: Path) -> str:
         ("report", _if_there(folder / REPORT)),
         ("why skipped", _if_there(folder / NAME) if statuses["skipped"] else ""),
     ]
-    if saved := str(savings(campaign_records(folder / "embedded", counts.buckets))):
+    if saved := savings(campaign_records(folder / "embedded", counts.buckets)):
         lines.insert(3, ("spared", saved))
     for path in masters(folder):
         with Embeddings(path) as embeddings:
