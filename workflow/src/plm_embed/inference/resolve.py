@@ -1,4 +1,4 @@
-"""Fingerprints from settings: layer -1, dtype `auto` and length limits become what they stand for."""
+"""Fingerprints from settings: layer -1, dtype `auto` and length limits get their values."""
 
 from dataclasses import replace
 from typing import Literal, Protocol

@@ -50,7 +50,7 @@ class Batch:
     """
 
     def to(self, device: torch.device) -> "Batch":
-        """Copy the batch to a device. Copies from pinned memory are queued; nobody waits for them."""
+        """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
         parts = ("tokens", "positions", "boundaries", "segments")
         return replace(
             self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts}
