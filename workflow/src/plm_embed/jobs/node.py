@@ -186,12 +186,12 @@ class Node:
         self._passed_on = True
 
     def _close(self) -> None:
-        """End the workers, which are idle or of no use."""
+        """End the workers, also those that are of no more use."""
         for worker in self.workers:
             with suppress(OSError):  # it has ended
                 worker.pipe.send(None)
             worker.pipe.close()
-            if not worker.ready:
+            if worker.busy or not worker.ready:
                 worker.process.terminate()
         for worker in self.workers:
             worker.process.join(SECONDS_TO_END)
