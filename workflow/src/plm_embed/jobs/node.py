@@ -39,7 +39,7 @@ FAILURES_IN_A_ROW = 3
 FIRST_CHUNK = 200_000
 """Residues, while no speed is known."""
 SECONDS_PER_CHUNK = 5.0
-"""At least, but for the last ones."""
+"""Shortest chunk, but for the last ones."""
 TIME_MARGIN = 1.3
 SECONDS_MARGIN = 120.0
 """No new chunk when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
