@@ -13,6 +13,8 @@ GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
 # not the whole folder, where users of a clone keep scripts of their own
 CODE = benchmarks docs executors tests workflow
+# earlier commits have longer subjects
+SUBJECTS_SINCE = 2026-11-26T06:00:00Z
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
 PBS_CAMPAIGN = tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job
 PBS_OPTIONS =
@@ -86,6 +88,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the
 	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/hadolint containers/Dockerfile
+	@! git log --no-merges --format=%s --since=$(SUBJECTS_SINCE) 2>/dev/null | grep -E '.{73}' || { echo "Shorten the subject of this commit to 72 characters."; exit 1; }
 
 # The same bytes from the same commit: setuptools gives files in archives the time at which it made them.
 packages: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

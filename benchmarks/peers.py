@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
-from plm_embed.inference.packing import Packer
+from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Prefetch
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine

@@ -20,7 +20,7 @@ import torch
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference import pipeline, vector_stream
-from plm_embed.inference.room import Room
+from plm_embed.inference.batches import Room
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.jobs.embedder import Buffer, Embedder

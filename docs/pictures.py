@@ -19,22 +19,27 @@ import yaml
 from rich.console import Console
 
 from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
-from plm_embed.reporting.screen.watch import Watch
-from plm_embed.reporting.screen.watch_view import view
+from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.watch_view import view
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 MODEL = "esm2_t3_untrained"
 REPORT = "report.html"
 RESULTS = Path("results")
-WIDTH, HEIGHT, COLUMNS = 1240, 1490, 84
+WIDTH, HEIGHT, COLUMNS = 1240, 1490, 96
 
 
 def demo() -> None:
     """Run the shipped configuration here."""
     config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
-    config["inputs"] = [str(ROOT / path) for path in config["inputs"]]
-    config["weights"] = str(ROOT / config["weights"])
+    config["inputs"] = [
+        entry | {"path": str(ROOT / entry["path"])}
+        if isinstance(entry, dict)
+        else str(ROOT / entry)
+        for entry in config["inputs"]
+    ]
+    config["buckets"] = 4
     Path("config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     program = [
         sys.executable,

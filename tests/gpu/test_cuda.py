@@ -12,9 +12,9 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
+from plm_embed.inference.batches import token_budget
 from plm_embed.inference.pipeline import Inference, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
-from plm_embed.inference.room import token_budget
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack

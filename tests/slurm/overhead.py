@@ -93,7 +93,7 @@ def commands_of(run: Campaign) -> dict[str, list[list[str]]]:
             *logs.glob(f"{MODEL}/{rule}/*.log"),
         ]
         lines = [
-            path.read_text().splitlines()[0].removeprefix("# plm-embed ") for path in sorted(paths)
+            path.read_text().splitlines()[0].split("plm-embed ", 1)[1] for path in sorted(paths)
         ]
         found[rule] = [["python", "-m", "plm_embed", *shlex.split(line)] for line in lines]
     return found

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from plm_embed.reporting.screen.watch import State, Watch
-from plm_embed.reporting.screen.watch_view import plain, view
+from plm_embed.reporting.watch import State, Watch
+from plm_embed.reporting.watch_view import view
 from plm_embed.sequences.summary import write_summary
 from support.made_up_sequences import counted
 
@@ -61,7 +61,7 @@ def shown(results: Path) -> str:
     """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
     console = Console(width=140 + len(str(results)), force_terminal=False)
     with console.capture() as capture:
-        console.print(plain(Watch(results).look()))
+        console.print(view(Watch(results).look(), console, rows=None))
     return capture.get()
 
 

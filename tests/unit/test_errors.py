@@ -32,16 +32,23 @@ ROOT = Path(__file__).parents[2]
 TABLE = Table("id", "sequence")
 
 
-def test_they_are_exported_and_of_one_family() -> None:
-    family = [getattr(plm_embed, name) for name in plm_embed.__all__ if name.endswith("Error")]
-    assert len(family) == 8
+def test_the_package_offers_five_names() -> None:
+    assert plm_embed.__all__ == ["PlmEmbedError", "embed", "load", "models", "open"]
+    assert plm_embed.models.find_model("esm2_650m").dim == 1280
+    with pytest.raises(AttributeError, match="has no attribute 'Dataset'"):
+        plm_embed.Dataset  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_errors_are_of_one_family() -> None:
+    family = [kind for name, kind in vars(plm_embed.errors).items() if name.endswith("Error")]
+    assert len(family) >= 8
     assert all(issubclass(kind, plm_embed.PlmEmbedError) for kind in family)
-    assert issubclass(plm_embed.DeviceError, plm_embed.PassingError)
-    assert issubclass(plm_embed.UnknownIdError, KeyError)
+    assert issubclass(plm_embed.errors.DeviceError, plm_embed.errors.PassingError)
+    assert issubclass(plm_embed.errors.UnknownIdError, KeyError)
 
 
 def test_the_text_is_message_and_remedy_also_after_pickling() -> None:
-    error = plm_embed.StoreError("a.h5: damaged", path="a.h5", remedy="run `this`")
+    error = plm_embed.errors.StoreError("a.h5: damaged", path="a.h5", remedy="run `this`")
     for same in (error, pickle.loads(pickle.dumps(error))):
         assert str(same) == "a.h5: damaged; run `this`"
         assert (same.message, same.path, same.remedy) == (
@@ -49,30 +56,30 @@ def test_the_text_is_message_and_remedy_also_after_pickling() -> None:
             Path("a.h5"),
             "run `this`",
         )
-    assert str(plm_embed.UnknownIdError("no vector for a")) == "no vector for a"
+    assert str(plm_embed.errors.UnknownIdError("no vector for a")) == "no vector for a"
 
 
 def test_an_input_names_path_record_and_line(tmp_path: Path) -> None:
     cut = tmp_path / "cut.fasta.gz"
     cut.write_bytes(gzip.compress(b">a\nMKT\n>b\nMKTA\n")[:-12])
-    with pytest.raises(plm_embed.InputError, match="cut short after") as found:
+    with pytest.raises(plm_embed.errors.InputError, match="cut short after") as found:
         list(Reader(cut, TABLE))
     assert found.value.path == cut
     assert found.value.record is not None
     quoted = tmp_path / "quoted.csv"
     quoted.write_text('id,sequence\na,MKT\nb,"MKT\n', encoding="utf-8")
-    with pytest.raises(plm_embed.InputError, match="a quote") as found:
+    with pytest.raises(plm_embed.errors.InputError, match="a quote") as found:
         list(Reader(quoted, TABLE))
     assert (found.value.path, found.value.record, found.value.line) == (quoted, 2, 3)
     page = tmp_path / "page.fasta"
     page.write_text("<html>", encoding="utf-8")
-    with pytest.raises(plm_embed.InputError) as found:
+    with pytest.raises(plm_embed.errors.InputError) as found:
         Reader(page, TABLE)
     assert (found.value.path, found.value.line) == (page, 1)
 
 
 def test_a_configuration_names_keys_and_problems() -> None:
-    with pytest.raises(plm_embed.ConfigError) as found:
+    with pytest.raises(plm_embed.errors.ConfigError) as found:
         read_config(None, ["inputs=[a.fasta]", "buckets=0", "model=esm5", "store=3"])
     assert len(found.value.problems) == 2
     assert found.value.key == found.value.problems[0].partition(":")[0] == "buckets"
@@ -81,12 +88,12 @@ def test_a_configuration_names_keys_and_problems() -> None:
 def test_what_the_program_wrote_names_path_and_remedy(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
     (campaign.sequences / "summary.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(plm_embed.StoreError) as found:
+    with pytest.raises(plm_embed.errors.StoreError) as found:
         read_summary(campaign.sequences)
     assert found.value.path == campaign.sequences / "summary.json"
     assert found.value.remedy == f"delete {found.value.path} and run the campaign again"
     assert "delete" not in found.value.message
-    with pytest.raises(plm_embed.WeightsError) as weights:
+    with pytest.raises(plm_embed.errors.WeightsError) as weights:
         read_manifest(tmp_path / "absent")
     assert weights.value.path is not None
     assert "weights" in weights.value.remedy
@@ -126,7 +133,7 @@ def test_an_unknown_id_is_a_key_error(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     with plm_embed.open(campaign.master) as embeddings, pytest.raises(KeyError) as found:
         embeddings.get(["nobody"])
-    assert isinstance(found.value, plm_embed.UnknownIdError)
+    assert isinstance(found.value, plm_embed.errors.UnknownIdError)
     assert found.value.path == campaign.master
 
 

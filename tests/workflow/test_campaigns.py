@@ -16,7 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.watch import Watch
 from plm_embed.sequences.summary import read_summary
 from support import checkpoints
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
@@ -61,9 +61,10 @@ def test_a_second_run_has_nothing_to_do(copy: Path) -> None:
 
 def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> None:
     logs = sorted(path for path in copy.glob("results/logs/**/*.log"))
-    commands = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in logs}
-    steps = [words.split()[2] for words in commands.values() if words.startswith("# plm-embed ")]
-    assert sorted(steps) == [
+    first = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in logs}
+    commands = {name: line.partition("plm-embed ")[2] for name, line in first.items()}
+    assert all(line.startswith("# ") for line in first.values())
+    assert sorted(words.split()[0] for words in commands.values()) == [
         "deduplicate",
         "embed",
         "embed",
@@ -80,7 +81,7 @@ main()
 sys.exit("torch" in sys.modules)  # only what computes loads it, for a second
 """
     for step in ("0000", "gather"):
-        words = shlex.split(commands[step].removeprefix("# plm-embed "))
+        words = shlex.split(commands[step])
         subprocess.run([sys.executable, "-c", code, *words], cwd=copy, check=True)
     assert digests(copy) == before
 

@@ -39,7 +39,7 @@ with plm_embed.open(sys.argv[1]) as embeddings:
     try:
         embeddings.get(["nobody"])
     except KeyError as error:
-        assert isinstance(error, plm_embed.UnknownIdError) and error.path == embeddings.path
+        assert isinstance(error, plm_embed.errors.UnknownIdError) and error.path == embeddings.path
         print(error)
     for method in (embeddings.to_torch, embeddings.to_pandas):
         try:
@@ -48,7 +48,7 @@ with plm_embed.open(sys.argv[1]) as embeddings:
             print(error)
 try:
     plm_embed.open("absent.h5")
-except plm_embed.StoreError as error:
+except plm_embed.errors.StoreError as error:
     print(error.path)
 
 from plm_embed.reading.exports import export
@@ -241,7 +241,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(
     commands: Path, campaign: Campaign, tmp_path: Path
 ) -> None:
     for module, extra, *command in (
-        ("torch", "embed", "export", campaign.master, "tensors", "--to", "pt"),
+        ("torch", "embed", "weights", "--model", "esm2_8m", "--output", "weights"),
         ("huggingface_hub", "embed", "weights", "--model", "esmc_300m", "--output", "weights"),
         ("jinja2", "report", "report", campaign.results),
     ):

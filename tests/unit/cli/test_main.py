@@ -14,6 +14,7 @@ import pytest
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS, group, main
+from plm_embed.program import called
 from support.commands import COMMANDS
 
 pytestmark = pytest.mark.workflow
@@ -180,13 +181,11 @@ def test_weights_end_well_whoever_listens(closed: str, tmp_path: Path) -> None:
 
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
-    assert (
-        done.stderr.splitlines()[0]
-        == f"# plm-embed weights --model absent --output '{tmp_path}/with a blank'"
-    )
+    words = f"weights --model absent --output '{tmp_path}/with a blank'"
+    assert done.stderr.splitlines()[0] == f"# {called('plm-embed')} {words}"
     for arguments in (["report", "--help"], ["scan", "--bogus"], ["embed"]):  # no step begins
         shown = plm_embed(*arguments)
-        assert (shown.stdout + shown.stderr).startswith("Usage: plm-embed ")
+        assert (shown.stdout + shown.stderr).startswith(f"Usage: {called('plm-embed')} ")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,7 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "module", ["plm_embed.io.terminal", "plm_embed.cli.show", "plm_embed.reporting.summary"]
+    "module", ["plm_embed.io.terminal", "plm_embed.cli.campaign", "plm_embed.reporting.summary"]
 )
 def test_ctrl_c_ends_in_one_line_also_while_modules_are_loaded(module: str, tmp_path: Path) -> None:
     """The first one is loaded before `main` begins, the others by a command."""
@@ -269,3 +268,31 @@ from plm_embed.cli.main import main; main()
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "RuntimeError: a bug" in done.stderr
+
+
+@pytest.mark.parametrize("megabytes", [100, 300, 500])
+def test_little_memory_is_named_and_no_file_is_blamed(tmp_path: Path, megabytes: int) -> None:
+    (tmp_path / "some.fasta").write_text(">a\nMKTAYIAK\n")
+    limited = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({megabytes} << 20,) * 2)\n"
+        "from plm_embed.cli.main import main; main()"
+    )
+    where = ["--output", str(tmp_path / "sequences")]
+    done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=limited)
+    known = "plm-embed: error: " in done.stderr and "(ulimit -v" in done.stderr
+    assert done.returncode == 0 or known, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_limit_of_threads_is_named(tmp_path: Path) -> None:
+    """As a user to whom the system gives none, since root has no such limit."""
+    (tmp_path / "some.fasta").write_text(">a\nMKTAYIAK\n")
+    refused = (
+        "import threading\n"
+        'def start(self): raise RuntimeError("can\'t start new thread")\n'
+        "threading.Thread.start = start\n"
+        "from plm_embed.cli.main import main; main()"
+    )
+    where = ["--output", str(tmp_path / "sequences")]
+    done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=refused)
+    assert "allows no more threads: processes (ulimit -u)" in done.stderr, done.stderr

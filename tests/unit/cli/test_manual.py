@@ -93,7 +93,9 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_the_first_page_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+    assert (
+        len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 780
+    )  # with the bars of tables
 
 
 def test_laptop_slurm_and_pbs_take_five_lines_each() -> None:

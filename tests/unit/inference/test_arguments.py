@@ -7,7 +7,7 @@ import pytest
 import plm_embed
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.inference.embed_like import embed_like
+from plm_embed.inference.language_model import embed_like
 from support.campaigns import MEAN
 
 MODEL = "esm2_t3_untrained"
@@ -16,11 +16,10 @@ MODEL = "esm2_t3_untrained"
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would make weights fails."""
-    for module in ("weights", "embed_like"):
-        monkeypatch.setattr(
-            f"plm_embed.inference.{module}.prepared_weights",
-            lambda *_: pytest.fail("weights were made"),
-        )
+    monkeypatch.setattr(
+        "plm_embed.inference.language_model.prepared_weights",
+        lambda *_: pytest.fail("weights were made"),
+    )
 
 
 @pytest.mark.usefixtures("no_weights")
@@ -53,7 +52,7 @@ def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
         ({"pooling": "per_token"}, "a token of esm2_t3_untrained is a residue"),
         ({"layer": "6"}, "layer: '6' is not a whole number"),
         ({"layer": 4}, "esm2_t3_untrained has layers 0 to 3"),
-        ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
+        ({"long_sequences": "crop"}, "long_sequences: a dictionary of policy, max_residues"),
         ({"long_sequences": LongSequences("crop", 0)}, "policy crop needs max_residues above 0"),
         ({"strand": "both"}, "strand: 'both' is not one of"),
     ],

@@ -10,10 +10,10 @@ import pytest
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
-from plm_embed.inference import packing
-from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference import batches
+from plm_embed.inference.batches import Room
+from plm_embed.inference.language_model import LanguageModel, machine
 from plm_embed.inference.reference import reference_vectors
-from plm_embed.inference.room import Room
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare
 from plm_embed.models.family import pooling_problems
@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def model(folders: dict[str, Path]) -> Iterator[LanguageModel]:
-    with LanguageModel(folders["dnabert"], "cpu", threads=1) as model:
+    with LanguageModel(folders["dnabert"], machine("cpu", threads=1)) as model:
         yield model
 
 
@@ -62,7 +62,7 @@ def test_vectors_are_the_references(
 def test_batches_are_filled_by_the_true_number_of_tokens(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "BATCHES_AHEAD", 2)
+    monkeypatch.setattr(batches, "BATCHES_AHEAD", 2)
     sequences = [*make_dna(150, 300), *make_dna(10, 300, "N"), "A" * 2000]
     stream = stream_of(model, sequences, 512)
     todo = list(range(len(sequences)))
@@ -85,7 +85,7 @@ def test_a_vector_does_not_depend_on_what_is_tokenized_with_it(model: LanguageMo
 
 def test_pieces_that_memory_did_not_hold_are_tokenized_again(model: LanguageModel) -> None:
     sequences = make_dna(30, 200)
-    ahead = packing.TokensAhead(
+    ahead = batches.TokensAhead(
         model._ready(),
         [len(each) for each in sequences],
         lambda pieces: [sequences[at] for at in pieces],
@@ -99,7 +99,7 @@ def test_pieces_that_memory_did_not_hold_are_tokenized_again(model: LanguageMode
 
 
 def test_more_tokens_than_positions_are_refused(folders: dict[str, Path]) -> None:
-    with LanguageModel(folders["nt_v1"], "cpu", threads=1) as model:
+    with LanguageModel(folders["nt_v1"], machine("cpu", threads=1)) as model:
         whole, wordy = "ACGTTC" * 999, "ACGTN" * 400
         assert np.isfinite(model.embed([whole])).all()
         with pytest.raises(InputError, match="sequence 2: too_many_tokens"):
@@ -124,7 +124,7 @@ def test_rows_per_token_are_the_published_ones_and_say_their_bases(
     name: str, folders: dict[str, Path]
 ) -> None:
     known = golden(name)
-    with LanguageModel(folders[name], "cpu", "float32", threads=1) as model:
+    with LanguageModel(folders[name], machine("cpu", "float32", threads=1)) as model:
         found = model.embed(list(known.sequences), pooling="per_token")
         family = model.manifest.family
         tokenize = model._ready().tokenize
@@ -189,7 +189,7 @@ def test_the_reference_leaves_out_what_has_more_tokens_than_positions(
 ) -> None:
     """As the model does: of such a sequence among the spot checks, nothing is compared."""
     sequences = ["ACGTTC" * 100, "ACGTN" * 400]
-    with LanguageModel(folders["nt_v1"], "cpu", threads=1) as model:
+    with LanguageModel(folders["nt_v1"], machine("cpu", threads=1)) as model:
         asked = model.fingerprint()
     found = reference_vectors(folders["nt_v1"], sequences, asked, most_tokens=2500)
     assert [bool(each) for each in found] == [True, False]

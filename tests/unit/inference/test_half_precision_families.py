@@ -12,7 +12,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import StorageDtype
 from plm_embed.inference import self_test
 from plm_embed.inference.inputs import named_sequences
-from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.language_model import LanguageModel, machine
 from plm_embed.inference.weights import prepare, seal
 from plm_embed.io.files import sha256_file
 from plm_embed.models import weights
@@ -48,7 +48,7 @@ def test_what_float16_cannot_store_is_refused(published: tuple[str, Path], tmp_p
     (norm, *_) = (each for each in LAST_NORMS if each in tensors)
     folder = changed(as_published, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
     sequence = golden(name).sequences[0]
-    with LanguageModel(folder, "cpu", "float32", threads=1) as model:
+    with LanguageModel(folder, machine("cpu", "float32", threads=1)) as model:
         named = list(named_sequences([sequence], model.policy))
         asked: dict[StorageDtype, object] = {}
         for storage in ("bfloat16", "float32"):
@@ -81,6 +81,6 @@ def test_weights_in_half_precision_are_rounded_once(
         for dtype in ("float32", "bfloat16"):
             found = []
             for folder in folders:
-                with LanguageModel(folder, "cpu", dtype, threads=1) as model:  # type: ignore[arg-type]
+                with LanguageModel(folder, machine("cpu", dtype, threads=1)) as model:  # type: ignore[arg-type]
                     found.append(model.embed(sequences, bar=False))
             assert np.array_equal(*found)

@@ -17,9 +17,8 @@ from Bio.SeqRecord import SeqRecord
 import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
-from plm_embed.inference import arguments
-from plm_embed.inference.embed_like import embed_like
-from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference import language_model
+from plm_embed.inference.language_model import LanguageModel, embed_like
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Step, VectorStream
 from plm_embed.keys import key
@@ -155,7 +154,7 @@ def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel
             {"pooling": "men"},
             "pooling: 'men' is not one of mean, mean_special, bos, max, per_residue",
         ),
-        ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
+        ({"long_sequences": "crop"}, "long_sequences: a dictionary of policy, max_residues"),
         ({"layer": "6"}, "layer: '6' is not a whole number"),
         ({"layer": True}, "layer: True is not a whole number"),
     ],
@@ -198,7 +197,7 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     sequences = make_sequences(40)
     expected = model.embed(sequences)
     before = torch.get_num_threads()
-    monkeypatch.setattr(arguments, "cores", lambda: before + 1)
+    monkeypatch.setattr(language_model, "cores", lambda: before + 1)
     other = plm_embed.load(MODEL, weights=prepared, threads=before + 1)
     monkeypatch.setattr(VectorStream, "run", counted)
     found: list[bool] = []

@@ -16,11 +16,10 @@ from plm_embed.fingerprint import (
     StorageDtype,
     has_matrix,
 )
-from plm_embed.inference import room as room_module
-from plm_embed.inference.packing import Packer
+from plm_embed.inference import batches as room_module
+from plm_embed.inference.batches import Packer, Room, budget_from
 from plm_embed.inference.pipeline import STORED, Inference, Prefetch, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
-from plm_embed.inference.room import Room, budget_from
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source

@@ -22,7 +22,7 @@ HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]]
 def test_what_is_pooled(pooling: str, expected: list[float]) -> None:
     assert pool(pooling, HIDDEN, (1, 3)).tolist() == expected  # type: ignore[arg-type]
     assert pooling in POOLING_DEFINITIONS
-    batch = pack([np.zeros(4, np.uint8), np.zeros(3, np.uint8)], [(1, 3), (1, 2)], 8, 0, False)
+    batch = pack([np.zeros(4, np.uint8), np.zeros(3, np.uint8)], [(1, 3), (1, 2)], 8, pinned=False)
     both = torch.cat((HIDDEN, HIDDEN))
     for found in (pool_batch, pool_packed):
         rows = found(pooling, both, batch).tolist()  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import ConfigError, InputError, StoreError
-from plm_embed.inference.embed_like import embed_like
+from plm_embed.inference.language_model import embed_like
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.keys import key

@@ -1,13 +1,16 @@
 import hashlib
 import json
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.json_files import unsealed, write_sealed
+from plm_embed.io.json_files import read_sealed, to_plain, unsealed, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -72,3 +75,26 @@ def test_the_seal_is_the_sha256_of_the_rest_as_plain_json(tmp_path: Path) -> Non
     assert json.loads(path.read_text(encoding="utf-8"))["sha256"] == (
         hashlib.sha256('{"a":"ü","b":1}'.encode()).hexdigest()
     )
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Record:
+    counts: dict[int, int]
+    parts: tuple[Inner, ...] = (Inner(),)
+    gpu: str | None = None
+    share: float = 0.5
+
+
+def test_defaults_are_written_whoever_made_the_record(tmp_path: Path) -> None:
+    plain = {"counts": {"30": 2}, "parts": [{"name": "x"}], "gpu": None, "share": 0.5}
+    assert to_plain(Record(Counter({30: 2}))) == plain
+    write_sealed(tmp_path / "record.json", {"counts": {30: 2}})
+    record = read_sealed(tmp_path / "record.json", Record, "a record", "")
+    assert record == Record({30: 2})
+    assert to_plain(record) == plain
+    assert to_plain(Record({}, share=np.float32(0.5)))["share"] == 0.5

@@ -63,9 +63,8 @@ def test_errors_logs_and_answers_of_commands(tmp_path: Path) -> None:
     evil = tmp_path / f"{EVIL}.csv"
     evil.write_text(f"id,{EVIL}\n1,2\n", encoding="utf-8")
     said = plm_embed("deduplicate", evil, "--output", tmp_path / "out")
-    assert (
-        said.splitlines()[0].startswith("# plm-embed deduplicate") and SHOWN in said.splitlines()[0]
-    )
+    first = said.splitlines()[0]
+    assert first.startswith("# ") and " deduplicate " in first and SHOWN in first
     assert "no column 'sequence'" in said
     assert SHOWN in plm_embed("summary", tmp_path / EVIL)
     assert SHOWN in plm_embed(EVIL)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
-from plm_embed.inference import room, vector_stream
+from plm_embed.inference import batches, vector_stream
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import embedder as embedder_module
@@ -66,7 +66,7 @@ def test_a_budget_that_was_lowered_stays_low_for_some_batches(
         return forward(self, batch, layers)
 
     monkeypatch.setattr(Engine, "forward", short_of_memory)
-    monkeypatch.setattr(room, "BATCHES_TO_FORGET", 1000)
+    monkeypatch.setattr(batches, "BATCHES_TO_FORGET", 1000)
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
     for number in range(2):
         texts = [sequence + "M" * number for sequence in SEQUENCES]

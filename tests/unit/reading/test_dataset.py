@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError
+from plm_embed.reading.dataset import Dataset
 from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, with_column
 from support.manual import blocks
 
@@ -37,7 +38,7 @@ def ids_of(loader: Any) -> list[str]:
     ("start", "workers"), [pytest.param("spawn", 2, marks=pytest.mark.workflow), ("fork", 4)]
 )
 def test_workers_bring_each_record_once(campaign: Campaign, start: str, workers: int) -> None:
-    dataset = plm_embed.Dataset(campaign.results, block=8)
+    dataset = Dataset(campaign.results, block=8)
     loader = DataLoader(
         dataset,
         batch_size=7,
@@ -68,13 +69,13 @@ def test_the_seed_of_torch_decides_the_order(campaign: Campaign) -> None:
     orders = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        loader = DataLoader(plm_embed.Dataset(campaign.master, block=8), batch_size=5)
+        loader = DataLoader(Dataset(campaign.master, block=8), batch_size=5)
         orders.append(ids_of(loader))
     assert orders[0] == orders[1] != orders[2]
     forked = []
     for seed in (1, 1, 2):
         loader = DataLoader(
-            plm_embed.Dataset(campaign.master, block=8),
+            Dataset(campaign.master, block=8),
             batch_size=5,
             num_workers=2,
             multiprocessing_context="fork",
@@ -86,14 +87,14 @@ def test_the_seed_of_torch_decides_the_order(campaign: Campaign) -> None:
 
 
 def test_unshuffled_it_is_the_index(campaign: Campaign) -> None:
-    dataset = plm_embed.Dataset(campaign.results, shuffle=False, columns=["function", "length"])
+    dataset = Dataset(campaign.results, shuffle=False, columns=["function", "length"])
     for found, line in zip(dataset, lines(campaign), strict=True):
         told = {name: found[name] for name in ("id", "function", "length")}
         assert told == {name: line[name] or "" for name in told}
 
 
 def test_matrices_come_one_by_one(campaign: Campaign) -> None:
-    dataset = plm_embed.Dataset(campaign.results, "per_residue_l3", ids=["p20", "p30"])
+    dataset = Dataset(campaign.results, "per_residue_l3", ids=["p20", "p30"])
     found = {each["id"]: each["vector"] for each in DataLoader(dataset, batch_size=None)}
     with plm_embed.open(campaign.master) as embeddings:
         assert set(found) == {"p20", "p30"}
@@ -105,7 +106,7 @@ def test_matrices_come_one_by_one(campaign: Campaign) -> None:
 def test_a_classifier_learns_from_it(campaign: Campaign) -> None:
     """Of the made-up vectors a small network learns by heart which sequences are long."""
     torch.manual_seed(0)
-    dataset = plm_embed.Dataset(campaign.results, columns=["length"])
+    dataset = Dataset(campaign.results, columns=["length"])
     network = torch.nn.Sequential(torch.nn.Linear(DIM, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
     steps = torch.optim.Adam(network.parameters(), lr=0.02)
     for _ in range(30):
@@ -124,25 +125,25 @@ def test_values_of_a_column_are_compared_as_text_and_one_id_is_no_list(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(campaign.results.parent))
-    found = plm_embed.Dataset(
+    found = Dataset(
         f"~/{campaign.results.name}",
         where={"length": 30},
         columns="length",  # type: ignore[dict-item]
     )
     assert {each["length"] for each in found} == {30}
-    assert {each["id"] for each in plm_embed.Dataset(campaign.results, ids="p2")} == {"p2"}
+    assert {each["id"] for each in Dataset(campaign.results, ids="p2")} == {"p2"}
 
 
 def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
-        plm_embed.Dataset(campaign.results, columns=["functoin"])
+        Dataset(campaign.results, columns=["functoin"])
     with pytest.raises(PlmEmbedError, match="no representation mean_l9"):
-        plm_embed.Dataset(campaign.results, "mean_l9")
+        Dataset(campaign.results, "mean_l9")
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
-        plm_embed.Dataset(campaign.results, where={"function": "nothing"})
+        Dataset(campaign.results, where={"function": "nothing"})
     for block, said in ((-1, "not above 0"), (0, "not above 0"), (10.5, "not a whole number")):
         with pytest.raises(PlmEmbedError, match=f"block: {block} is {said}"):
-            plm_embed.Dataset(campaign.results, block=block)
+            Dataset(campaign.results, block=block)
     odd: dict[str, Any]
     for odd, said in (
         ({"path": 5}, "path: 5 is not a path"),
@@ -155,18 +156,16 @@ def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: P
         ({"block": True}, "block: True is not a whole number"),
     ):
         with pytest.raises(ConfigError, match=said):
-            plm_embed.Dataset(**({"path": campaign.results} | odd))
+            Dataset(**({"path": campaign.results} | odd))
     master = with_column(campaign, tmp_path, "vector")
     with pytest.raises(PlmEmbedError, match="the column 'vector' would stand in place"):
-        plm_embed.Dataset(master, columns=["vector"])
-    with pytest.raises(AttributeError, match="has no attribute 'Datasets'"):
-        plm_embed.Datasets  # noqa: B018
+        Dataset(master, columns=["vector"])
 
 
 def test_torch_is_loaded_when_it_is_asked_for() -> None:
     code = (
         "import sys, plm_embed; assert 'torch' not in sys.modules; sys.modules['torch'] = None;"
-        "plm_embed.Dataset"
+        "from plm_embed.reading.dataset import Dataset"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "torch is not installed: pip install 'plm-embed[embed]'" in done.stderr

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.watch import Watch
 from plm_embed.wording import duration
 from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
 
@@ -32,7 +32,10 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert "There is no such folder yet" in shown(tmp_path / "later")
     assert Watch(tmp_path).look().models == () and "Nothing has begun" in shown(tmp_path)
     written(campaign(tmp_path, 2) / "weights.json")
-    assert look(tmp_path).eta is None and "no worker is at work" in shown(tmp_path)
+    assert look(
+        tmp_path
+    ).eta is None and "weights done, sequences done, embed waits, gather waits" in shown(tmp_path)
+    assert "0 of 2 buckets done, 0 at work, 2 queued; 0.0 %; no worker" in shown(tmp_path)
 
 
 def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
@@ -45,18 +48,17 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     states = Watch(tmp_path).look().models
     assert [state.folder.name for state in states] == [MODEL, "esmc_300m", "prot_bert"]
     beat(other, 1)
-    head, *rows = shown(tmp_path).splitlines()[1:5]
-    assert head.split()[:4] == ["model", "step", "embedded", "buckets"]
-    assert [row.split()[:4] for row in rows] == [
-        [MODEL, "weights", "waits", "0.0"],
-        ["esmc_300m", "embed", "waits", "0.0"],
-        ["prot_bert", "embed", "75.0", "%"],
-    ]
+    text = shown(tmp_path)
+    assert f"{MODEL}  weights waits, sequences done, embed waits" in text
+    assert "prot_bert  weights done, sequences done, embed at work" in text
+    assert "1 of 2 buckets done, 1 at work, 0 queued; 75.0 %; 50 tokens/s" in text
     for width in (60, 80, 120, 200):
         lines = screen(tmp_path, width)
         assert all(len(line) <= width for line in lines)
-        rows = [line.split()[0] for line in lines if "embed" in line or "weights" in line]
-        assert rows == ["model", MODEL, "esmc_300m", "prot_bert"]
+        bars = [line for line in lines if line.endswith(" %") and "GPU" not in line]
+        assert len(bars) == 2, "one for each that is at embed"
+        (title,) = [line for line in lines if line.startswith("worker ")]
+        assert ("model" in title) == (width >= 100)
 
 
 def test_a_model_of_an_earlier_campaign_is_left_out(tmp_path: Path) -> None:
@@ -90,7 +92,9 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     assert state.tokens_per_second == 100
     text = shown(tmp_path)
     assert "node1 GPU 1" in text and "A100" in text and "12 min" in text
-    assert "2 stalled" in text and "5 min ago" in text and "SILENT" in text and "STUCK" in text
+    assert (
+        "2 workers stalled" in text and "5 min ago" in text and "SILENT" in text and "STUCK" in text
+    )
 
 
 def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
@@ -148,10 +152,10 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
     for bucket in range(3):
         beat(model, bucket)
     text = CliRunner().invoke(group, ["watch", str(tmp_path), "--once"]).output
-    assert "0 of 4 buckets finished, 3 workers, 1 bucket queued" in text and "\x1b" not in text
+    assert "0 of 4 buckets done, 3 at work, 1 queued" in text and "\x1b" not in text
     for bucket in range(4):
         beat(model, bucket)
-    assert "and 1 worker more " in screen(tmp_path, 140, height=9)[-1]
+    assert "and 1 more workers: " in screen(tmp_path, 140, height=9)[-1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -165,12 +169,12 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     lines = screen(tmp_path, width)
     assert all(len(line) <= width for line in lines) and len(lines) < 24
     text = " ".join(" ".join(lines).split())
-    assert "✓weights ✓sequences ✗embed 18.7 % ·gather ·validate ·report" in text
-    assert "1 of 8 buckets finished, 2 workers, 6 buckets queued, 50 tokens/s, 1 stalled" in text
-    assert ", 1 failed; about 2 min left at this speed" in text and "FAILED" in text
+    assert "✓weights ✓sequences ✗embed ·gather ·validate ·report" in text
+    assert "1 of 8 buckets done, 1 at work, 5 queued, 1 failed, 1 worker stalled" in text
+    assert "; 50 tokens/s, about 2 min left, until" in text and "FAILED" in text
     (row,) = [line for line in lines if "SILENT" in line]
     assert row.split()[:3] == ["node1", "GPU", "2"] and "loading" in row and "5 min ago" in row
-    (title,) = [line for line in lines if line.startswith("worker")]
+    (title,) = [line for line in lines if line.startswith("worker ")]
     assert ("memory" in title) == (width >= 120) and "…" not in title + row
 
 

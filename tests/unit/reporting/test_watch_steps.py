@@ -19,7 +19,7 @@ def begun(folder: Path, buckets: int) -> Path:
 
 def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
     model = begun(tmp_path, 2)
-    assert "embed 50.0 % waits" in shown(tmp_path)
+    assert "embed waits" in shown(tmp_path)
     record = written(model / "embedded" / "0001.json", "{}", at=-80)
     logs = tmp_path / "logs" / MODEL
     for name, file, said in (
@@ -30,7 +30,7 @@ def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
         assert f"{name} has not begun" in shown(tmp_path)
         written(logs / f"{name}.log", f"# plm-embed {name}\n{said}\n", at=-30)
         text = shown(tmp_path)
-        assert f"{name} is at work, last word 30 s ago{': ' * bool(said)}{said}\n" in text
+        assert f"{name} is at work, last line 30 s ago{': ' * bool(said)}{said}\n" in text
         assert "finished:" not in text and not look(tmp_path).finished
         written(model / file, at=-30)
     assert look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)

@@ -1,40 +1,31 @@
 """Protein sequences to language-model embeddings, from ten in a notebook to a billion on a cluster.
 
-`plm_embed.embed(sequences)` computes vectors in memory, `plm_embed.load(model)` keeps the model for
-more of them, and `plm_embed.open(path)` reads what the workflow made; `plm_embed.Dataset(path)`
-streams it into training.
+`embed(sequences)` computes vectors in memory, `load(model)` keeps a model for more of them,
+`open(path)` reads what the workflow made, and `models` has the table of models
+(`plm_embed.models.find_model("esm2_650m").dim`).
 
-What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses say of what
-kind it is.
+What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses in
+`plm_embed.errors` say of what kind it is.
 """
 
 import typing as _typing
 
 from plm_embed import errors as _errors
-from plm_embed._version import __version__
-from plm_embed.errors import (
-    ConfigError,
-    DeviceError,
-    InputError,
-    PassingError,
-    PlmEmbedError,
-    StoreError,
-    UnknownIdError,
-    WeightsError,
-)
+from plm_embed._version import __version__ as __version__
+from plm_embed.errors import PlmEmbedError
 
 if _typing.TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
-    from typing import Literal
+    from typing import Any, Literal
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from plm_embed.fingerprint import ComputeDtype, Fingerprint, Pooling, Strand
-    from plm_embed.fingerprint import LongSequences as LongSequences
+    from plm_embed import models as models
+    from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
     from plm_embed.inference.inputs import Given
     from plm_embed.inference.language_model import EmbedHow, LanguageModel, Pooled, TokenRows
-    from plm_embed.reading.dataset import Dataset as Dataset
     from plm_embed.reading.open import Embeddings
     from plm_embed.sequences.settings import OnError
 
@@ -46,35 +37,16 @@ if _typing.TYPE_CHECKING:
         strand: Strand
 
 
-__all__ = [
-    "ConfigError",
-    "DeviceError",
-    "InputError",
-    "PassingError",
-    "PlmEmbedError",
-    "StoreError",
-    "UnknownIdError",
-    "WeightsError",
-    "__version__",
-    "embed",
-    "load",
-    "open",
-]
+__all__ = ["PlmEmbedError", "embed", "load", "models", "open"]
 
 
 def __getattr__(name: str) -> object:
-    """`Dataset` needs torch, which is not loaded before it is asked for, and `LongSequences` the
-    settings.
-    """
-    if name == "LongSequences":
-        from plm_embed.fingerprint import LongSequences
-
-        return LongSequences
-    if name != "Dataset":
+    """Import the table of models when it is asked for."""
+    if name != "models":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _errors.extra():
-        from plm_embed.reading.dataset import Dataset
-    return Dataset
+    from importlib import import_module
+
+    return import_module("plm_embed.models")
 
 
 def open(path: "str | Path") -> "Embeddings":
@@ -97,7 +69,7 @@ def _embed_like(
     on_error: "OnError",
 ) -> "tuple[list[str], NDArray[np.float32]]":
     with _errors.extra():
-        from plm_embed.inference.embed_like import embed_like
+        from plm_embed.inference.language_model import embed_like
     return embed_like(fingerprint, name, sequences, weights, on_error)
 
 
@@ -131,16 +103,8 @@ def load(
 
     set_up("embed")
     with _errors.extra():
-        from plm_embed.inference.arguments import machine, residue_policy
-        from plm_embed.inference.language_model import LanguageModel
-        from plm_embed.inference.weights import prepared_weights
-        from plm_embed.models.registry import find_model
-
-        found = find_model(model)
-        machine(device, dtype, threads)  # what is asked for wrongly must not wait for a download
-        residue_policy(found.family, strand)
-        folder = prepared_weights(found, weights)
-        return LanguageModel(folder, device, dtype, threads, strand)
+        from plm_embed.inference import language_model
+    return language_model.load(model, weights, (device, dtype, threads), strand)
 
 
 @_typing.overload
@@ -175,7 +139,7 @@ def embed(
     *,
     pooling: "Pooling" = "mean",
     layer: int = -1,
-    long_sequences: "LongSequences | None" = None,
+    long_sequences: "LongSequences | Mapping[str, Any] | None" = None,
     on_error: "OnError" = "raise",
     weights: "str | Path | None" = None,
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
@@ -195,7 +159,8 @@ def embed(
         pooling: mean or max over the residues, mean_special (over special tokens too), bos (the
             first token), per_residue, or per_token where tokens are several bases.
         layer: The layer whose output is taken; 0 is the embedding, -1 the last layer.
-        long_sequences: Windows, or a limit; None embeds each sequence whole.
+        long_sequences: Windows, or a limit, by the keys of the configuration (policy, max_residues,
+            overlap); None embeds each sequence whole.
         on_error: raise an InputError for a sequence that has no vector (it names the record), or
             skip it: its row is NaN (per residue, its matrix is empty), and a warning names it.
         weights: As in `load`.
@@ -212,28 +177,14 @@ def embed(
 
     set_up("embed")
     with _errors.extra():
-        from plm_embed.inference.arguments import asked, check_call
-        from plm_embed.inference.inputs import of_kind
-        from plm_embed.models.registry import find_model
-
-    found = find_model(model)
-    check_call(found, asked(pooling, layer, long_sequences, strand), on_error)
-    sequences = of_kind(sequences, found.family.alphabet)
-    with load(
+        from plm_embed.inference import language_model
+    return language_model.embed(
+        sequences,
         model,
-        weights=weights,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        strand=strand,
-    ) as loaded:
-        vectors: NDArray[np.float32] | list[NDArray[np.float32]] | list[TokenRows]
-        vectors = loaded.embed(
-            sequences,
-            pooling=pooling,
-            layer=layer,
-            long_sequences=long_sequences,
-            on_error=on_error,
-            bar=bar,
-        )
-        return vectors
+        weights,
+        (device, dtype, threads),
+        strand,
+        (pooling, layer, long_sequences),
+        on_error,
+        bar,
+    )

@@ -1,4 +1,4 @@
-"""How the commands of this environment are called where the user stands."""
+"""Names of the commands of this environment, as the user can call them."""
 
 import os
 import shlex
@@ -14,9 +14,9 @@ def program() -> str:
     """Return this program as it was called: `plm-embed`, `.venv/bin/plm-embed` or
     `python -m plm_embed`.
     """
-    python, *words = sys.orig_argv
-    if words[-len(sys.argv) - 1 :][:2] == ["-m", "plm_embed"] and USERS_PATH not in os.environ:
-        return f"{shlex.quote(python)} -m plm_embed"
+    words = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    if words[-2:] == ["-m", "plm_embed"] and USERS_PATH not in os.environ:
+        return shlex.join(words)
     return called("plm-embed")
 
 

@@ -15,11 +15,13 @@ from plm_embed.errors import (
     NodeError,
     PassingError,
     PlmEmbedError,
+    limit_reached,
     missing_extra,
     no_space,
 )
 from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
+from plm_embed.program import program
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def main() -> None:
     startup.spare_collector()
     log_to_stderr()
     try:
-        group.main(prog_name="plm-embed", standalone_mode=False)
+        group.main(prog_name=program(), standalone_mode=False)
         if sys.argv[1:2] and sys.argv[1] in startup.COMPUTING:
             startup.end_at_once(0)
     except PassingError as error:
@@ -47,10 +49,8 @@ def main() -> None:
     except click.Abort:
         sys.exit(interrupted())
     except Exception as error:
-        if said := unusable_path(error):
-            sys.exit(printable(f"plm-embed: error: {said}"))
-        if missing := missing_extra(error):
-            sys.exit(f"plm-embed: error: {missing}")
+        if known := unusable_path(error) or missing_extra(error) or limit_reached(error):
+            sys.exit(printable(f"plm-embed: error: {known}"))
         full = no_space(error)
         if not full:
             raise
@@ -59,8 +59,8 @@ def main() -> None:
 
 
 SECTIONS = {
-    "Plan and run": {"plan": "show", "run": "run", "profile": "profile"},
-    "Look": {"watch": "show", "summary": "show", "report": "show"},
+    "Plan and run": {"plan": "campaign", "run": "run", "profile": "profile"},
+    "Look": {"watch": "campaign", "summary": "campaign", "report": "campaign"},
     "Use the result": dict.fromkeys(("search", "export", "diff"), "reading"),
     "Store": {"import": "store"},
     "Single steps, which the workflow calls": {

@@ -13,6 +13,7 @@ import click
 from plm_embed import startup
 from plm_embed.fingerprint import Strand
 from plm_embed.io.terminal import printable
+from plm_embed.program import program
 
 
 def is_text(value: object) -> bool:
@@ -89,7 +90,7 @@ class Step(click.Command):
 
     def invoke(self, context: click.Context) -> Any:
         if not sys.stderr.isatty():
-            print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
+            print("#", program(), printable(shlex.join(sys.argv[1:])), file=sys.stderr)
         return super().invoke(context)
 
 

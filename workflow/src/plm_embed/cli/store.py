@@ -107,8 +107,8 @@ def import_(
     )
     if not done.by_key:
         say(
-            "  told by the ids of their records: a sequence that has changed since under its id is "
-            "seen only in the rows that were checked (--sample)"
+            "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
+            "rows reveal it (--sample)."
         )
     for reason, count in done.left_out.items():
         say(f"  {count:,} left out: {reason}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
-from plm_embed.inference.packing import Packer
+from plm_embed.inference.batches import Packer
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
@@ -27,9 +27,9 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 
 Vectors = dict[str, NDArray[Any]]
-"""Of one sequence or window, by representation name: (D,) fp32, or (L, D) per residue: fp32, or
-stored bits (uint16), which were rounded on the device; then `largest_number` knows what they were
-before. Stored bits may lie in memory that the next batches need: copy them.
+"""Vectors of one sequence or window, by representation name: (D,) fp32, or (L, D) per residue:
+fp32, or stored bits (uint16), which were rounded on the device; then `largest_number` knows what
+they were before. Stored bits may lie in memory that the next batches need: copy them.
 """
 LARGEST = "largest_"
 STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -1,6 +1,4 @@
-"""From settings to a fingerprint: layer -1, dtype `auto` and length limits become what they stand
-for.
-"""
+"""Fingerprints from settings: layer -1, dtype `auto` and length limits get their values."""
 
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -19,7 +17,7 @@ from plm_embed.sequences.settings import ONE_STRAND
 
 
 class Shape(Protocol):
-    """What is known of a model with its weights or without them."""
+    """Facts of a model that are known with its weights or without them."""
 
     @property
     def layers(self) -> int: ...
@@ -67,12 +65,20 @@ def compute_dtype(
     return dtype
 
 
-def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
-    """Resolve the settings and dtype `auto`; ConfigError when the model or the device cannot do
-    what is asked.
+def fingerprint_of(
+    manifest: Manifest,
+    settings: Settings,
+    device: torch.device,
+    dtype: ComputeDtype | None = None,
+) -> Fingerprint:
+    """Return what vectors depend on that are made by these settings, with layer -1 and dtype `auto`
+    as what they stand for; ConfigError when the model or the device cannot do what is asked.
+
+    `dtype`: where it was chosen before, and the settings are resolved.
     """
-    settings = resolved(settings, manifest, manifest.model)
-    dtype = compute_dtype(settings.compute_dtype, manifest, device)
+    if dtype is None:
+        settings = resolved(settings, manifest, manifest.model)
+        dtype = compute_dtype(settings.compute_dtype, manifest, device)
     return Fingerprint(
         model=manifest.model,
         weights_sha256=manifest.weights_sha256,

@@ -11,7 +11,7 @@ import torch
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.packing import Packer, TokensAhead
+from plm_embed.inference.batches import Packer, Room, TokensAhead
 from plm_embed.inference.pipeline import (
     LARGEST,
     Inference,
@@ -20,7 +20,6 @@ from plm_embed.inference.pipeline import (
     Vectors,
     largest_number,
 )
-from plm_embed.inference.room import Room
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
@@ -34,7 +33,7 @@ Piece = tuple[int, Span]
 
 
 class Step(NamedTuple):
-    """What one batch brought: how many tokens it had, how many it counts for in
+    """The outcome of one batch: how many tokens it had, how many it counts for in
     `VectorStream.tokens`, and the sequences that it finished.
     """
 

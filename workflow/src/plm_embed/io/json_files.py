@@ -8,7 +8,7 @@ without white space.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,10 +69,16 @@ def unsealed(
 
 def to_plain(record: object) -> dict[str, Any]:
     """Return a dataclass as JSON gives it back: dictionaries with text as keys, and lists."""
-    # numbers of NumPy have `item`
-    plain = msgspec.to_builtins(record, str_keys=True, enc_hook=lambda number: number.item())
-    content: dict[str, Any] = json.loads(json.dumps(plain))
+    content: dict[str, Any] = json.loads(json.dumps(record, default=_plain))
     return content
+
+
+def _plain(value: Any) -> Any:
+    # not by msgspec, which leaves out defaults of dataclasses that it made, nor by `asdict`, which
+    # cannot copy a Counter
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value.item()  # of NumPy
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, limit_reached
 from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
@@ -136,6 +136,8 @@ def _reading(path: Path, remedy: str = "") -> Iterator[None]:
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except (OSError, pa.ArrowException, LookupError, ValueError) as error:
+        if limit := limit_reached(error):
+            raise PlmEmbedError(limit) from None
         what = f"not a whole Parquet file with the expected columns ({str(error).strip()})"
         raise StoreError(f"{path}: {what}", path=path, remedy=remedy) from None
 
@@ -237,3 +239,9 @@ def read_schema(path: Path, remedy: str = "") -> pa.Schema:
     """Column names and types of a Parquet file. StoreError when it is missing or damaged."""
     with _reading(path, remedy):
         return pq.read_schema(path)
+
+
+def count_rows(path: Path, remedy: str = "") -> int:
+    """Return the number of rows of a Parquet file. StoreError when it is missing or damaged."""
+    with _reading(path, remedy):
+        return int(pq.read_metadata(path).num_rows)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import DeviceError, NodeError, PlmEmbedError, no_space
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
+from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.pipeline import Vectors
 from plm_embed.inference.resolve import fingerprint_of
-from plm_embed.inference.room import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream

@@ -1,6 +1,4 @@
-"""What went wrong in a campaign, by the logs of its steps: a step that fails ends its log with an
-error.
-"""
+"""Failures of a campaign: a step that fails ends its log with an error."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,3 +67,9 @@ def error_at_the_end(log: Path) -> str:
     if "Traceback (most recent call last)" in tail:
         return tail.strip().splitlines()[-1]
     return ""
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log; '' while there is nothing but the command."""
+    lines = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines and not lines[-1].startswith("#") else ""

@@ -33,7 +33,7 @@ FITTED = 10_000
 WORTH_UMAP = 1_000
 """Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
 LETTERS = 1_500_000
-"""Of the ids, besides those of the points, that the page knows."""
+"""Letters of the ids, besides those of the points, that the page knows."""
 VALUES = 1_000
 """Most values of a kept column that vectors are colored by."""
 
@@ -219,8 +219,7 @@ def _other_records(
     reason why it was skipped), and whether these are all.
     """
     room, others = LETTERS, list[tuple[str, int | str]]()
-    again = delete(index)
-    for table in read_batches(records, ["id", "status", "reason"], again):
+    for table in read_batches(records, ["id", "status", "reason"], delete(records)):
         skipped = table.filter(pc.equal(table["status"], "skipped"))
         for id, reason in zip(
             skipped["id"].to_pylist(), skipped["reason"].to_pylist(), strict=True
@@ -231,7 +230,7 @@ def _other_records(
             others.append((id or "", str(reason).replace("_", " ")))
     points, names = len(firsts), firsts["id"].to_pylist()
     seen = np.zeros(points, dtype=bool)
-    for table in read_batches(index, ["id", "row"], again):
+    for table in read_batches(index, ["id", "row"], delete(index)):
         for id, row in zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True):
             if row < points and not seen[row] and names[row] == id:
                 seen[row] = True

@@ -6,15 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plm_embed.cli.campaign_run import (
-    CLONE,
-    SNAKEFILE,
-    command,
-    configuration,
-    execute,
-    write_configuration,
-)
+from plm_embed.cli.run import command, configuration, execute, write_configuration
 from plm_embed.errors import ConfigError, PlmEmbedError
+from plm_embed.workflow.call import CLONE, shell_line
 
 MODEL = "esm2_t6_8M_UR50D"
 
@@ -66,23 +60,39 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
         configuration(given(), [setting])
 
 
-def test_a_campaign_keeps_its_settings_and_may_grow() -> None:
-    for name in ("more.fasta", "w.pt"):
+def test_only_vectors_are_kept_from_being_replaced() -> None:
+    for name in ("more.fasta", "w.pt", "x.pt"):
         shutil.copy("some.fasta", name)
-    path = write("buckets=3")
-    write("buckets=3", "embedding.pooling=[mean]")
-    with pytest.raises(ConfigError, match="buckets: 3 there, 4 asked for; choose another") as found:
-        write()
-    assert found.value.key == "buckets"
-    both = ["some.fasta", "more.fasta"]
-    write("buckets=3", inputs=both, model=[MODEL, "prott5"])
+    table = {"path": "some.fasta", "keep": ["a", "b"]}
+    write("buckets=3", weights="w.pt", inputs=["more.fasta"])
+    path = write("buckets=3", weights="x.pt", inputs=[table])  # nothing is embedded yet
+    record = Path("out") / MODEL / "embedded" / "0000.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    both = [table | {"keep": ["a"]}, "more.fasta"]
+    write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
-    with pytest.raises(ConfigError, match=r"inputs: .* asked for"):
-        write("buckets=3", inputs=["more.fasta"], model=[MODEL, "prott5"])
-    with pytest.raises(ConfigError, match=r"model: .* asked for"):
-        write("buckets=3", inputs=both)
-    path.unlink()
-    write(weights="w.pt")
+    with pytest.raises(ConfigError, match=r"have inputs: some.fasta, too; choose another") as found:
+        write(inputs=["more.fasta"])
+    assert found.value.key == "inputs"
+    with pytest.raises(ConfigError, match=r"embedding.layers: \[-1\], not \[3\]; choose another"):
+        write("embedding.layers=[3]", inputs=both)
+    with pytest.raises(ConfigError, match=r"residues.gaps: remove, not skip"):
+        write("residues.gaps=skip", inputs=both)
+
+
+def test_results_that_were_moved_are_the_same_campaign(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("buckets=3")
+    record = Path("out") / MODEL / "embedded" / "0000.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    Path("elsewhere").mkdir()
+    path.parent.rename("elsewhere/moved")
+    monkeypatch.chdir("elsewhere")
+    write("buckets=3", results="moved", inputs=["../some.fasta"])
+    write("buckets=3", results="moved", inputs=[str(here / "some.fasta")])
 
 
 def test_weights_are_named_by_model_whatever_its_name() -> None:
@@ -96,11 +106,14 @@ def test_weights_are_named_by_model_whatever_its_name() -> None:
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration(given(), [])
-    common = ["snakemake", "--snakefile", str(SNAKEFILE), "--configfile", "out/config.yaml"]
+    common = ["--configfile", "out/config.yaml"]
     common += ["--workflow-profile", str(CLONE / "profiles" / "default")]
     assert command(config, "", 3) == [*common, "--cores", "3"]
     shipped = str(CLONE / "profiles" / "slurm")
     assert command(config, "slurm", None) == [*common, "--profile", shipped]
+    assert f"--snakefile {CLONE}/workflow/Snakefile --conf" in shell_line(common)
+    monkeypatch.chdir(CLONE)
+    assert "--snakefile" not in shell_line(common)
     assert command(config, "mine", None)[-1] == "mine"  # a folder, or of ~/.config/snakemake
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     words = " ".join(command(config, "", None))
@@ -109,15 +122,13 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_lock_is_named_with_what_to_do(here: Path) -> None:
-    (here / ".snakemake" / "locks").mkdir(parents=True)
-    (here / ".snakemake" / "locks" / "0.output.lock").write_text("out/m/records.parquet\n")
-    (here / "Snakefile").write_text(
-        "rule a:\n    output: 'out/m/records.parquet'\n    shell: 'x'\n"
-    )
-    words = ["snakemake", "--snakefile", "Snakefile", "--cores", "1"]
+    (here / "random.py").write_text("raise SystemExit('executed')")
+    words = ["--configfile", str(write("buckets=1")), "--cores", "1"]
+    execute([*words, "--dry-run"])
+    locks = here / ".snakemake" / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    (locks / "0.output.lock").write_text("out/sequences/summary.json\n")
     with pytest.raises(PlmEmbedError, match=r"or was killed; wait for .*--unlock`, then"):
         execute(words)
-    (here / "random.py").write_text("raise SystemExit('executed')")
-    execute([*words, "--dry-run", "--nolock"])
     with pytest.raises(PlmEmbedError, match="a step failed; its log is above"):
-        execute([*words, "--nolock"])
+        execute([*words, "--nolock", "--until", "nothing"])

@@ -27,7 +27,7 @@ def watch(results: Path, once: bool) -> None:
     Example:
       plm-embed watch results
     """
-    from plm_embed.reporting.screen.watch_loop import watch as run
+    from plm_embed.reporting.watch_view import watch as run
 
     sys.exit(run(results, once=once))
 
