@@ -1,4 +1,4 @@
-"""How the commands of this environment are called where the user stands."""
+"""Names by which the commands of this environment are called where the user stands."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What went wrong in a campaign, by the logs of its steps: a step that fails ends its log with an
+"""Failures of a campaign, by the logs of its steps: a step that fails ends its log with an
 error.
 """
 
