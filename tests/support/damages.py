@@ -35,13 +35,16 @@ from support.edits import (
 DAMAGES = {
     "missing part": (
         lambda c: a_part(c).unlink(),
-        r"parts: .*: missing, though completion records name it",
+        r"parts: .*: missing, but .* names it",
     ),
     "truncated part": (
         lambda c: a_part(c).write_bytes(a_part(c).read_bytes()[:-9]),
         r"parts: .*\(truncated\?\)",
     ),
-    "changed part": (lambda c: flip_a_bit(a_part(c)), "parts: .*its bytes have changed"),
+    "changed part": (
+        lambda c: flip_a_bit(a_part(c)),
+        "parts: .*its bytes are not those that were written",
+    ),
     "part that is no part": (
         lambda c: (c.parts / "00000000-ffffffff-1-0123456789abcdef.h5").write_bytes(b"no"),
         "fingerprints in the store: .*corrupt",

@@ -105,7 +105,6 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "plm-embed watch results --once || test $? = 3",
         "ends only with the campaign",
     ),
-    "plm-embed search results query.fasta --index": ("", "there is no index; test_approximate.py"),
     "make gpu-wheels": ("make -n gpu-wheels", "needs a network"),
     "make gpu-check": ("make -n gpu-check", "needs a GPU"),
     'make gpu-check GPU_CHECK="--weights esm2_t33_650M_UR50D.pt"': (

@@ -3,9 +3,9 @@
 import gzip
 import random
 import re
-import shlex
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -52,8 +52,9 @@ def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
     logs = "".join(
         log.read_text(encoding="utf-8") for log in copy.glob(f"results/logs/{MODEL}/**/*.log")
     )
-    (said,) = set(re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", logs))
-    healed = snakemake(copy, GATHERED, *ONE_THREAD, *shlex.split(said))
+    assert f"results/sequences/{damaged}: changed since it was written; delete " in logs
+    delete_what_is_named(copy, logs)
+    healed = snakemake(copy, GATHERED, *ONE_THREAD)
     assert healed.returncode == 0, healed.stdout
     assert digests(copy) == before
 
@@ -136,31 +137,35 @@ def test_weights_that_were_deleted_are_made_again_when_they_are_needed(copy: Pat
     assert list(gone.glob("*/manifest.json"))
 
 
-def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_says(
+def test_parts_that_are_damaged_after_the_end_are_healed_by_what_validate_says(
     copy: Path, tmp_path: Path
 ) -> None:
-    master, folder = copy / MASTER, f"results/{MODEL}"
-    old = Path(shutil.copy(master, tmp_path))
+    old = Path(shutil.copy(copy / MASTER, tmp_path))
     part, missing = parts(copy)[:2]
     with h5py.File(part, "r+") as file:
         next(iter(file["representations"].values()))[0, 0] = 7
-    fingerprint = part.parents[1] / "fingerprint.json"
-    fingerprint.write_text(fingerprint.read_text().replace("esm2", "esm3"))
-    refused = snakemake(copy, *ONE_THREAD, "--forcerun", "gather_esm2")
-    said = f"delete {folder}/embedded and run"
-    assert refused.returncode
-    assert f"its bytes are not those that were written; {said}" in refused.stdout
     missing.unlink()
-    refused = snakemake(copy, *ONE_THREAD)  # gather is not taken for finished
-    assert refused.returncode and missing.name in refused.stdout
-    shutil.rmtree(copy / folder / "embedded")
+    command = [sys.executable, "-m", "plm_embed", "validate", "results", "--spot-checks", "0"]
+    refused = subprocess.run(command, cwd=copy, stderr=subprocess.PIPE, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"{part.name}: its bytes are not those that were written" in refused.stderr
+    assert f"{missing.name}: missing, but " in refused.stderr
+    delete_what_is_named(copy, refused.stderr)
+    assert not part.exists()
     healed = snakemake(copy, *ONE_THREAD)
     assert healed.returncode == 0, healed.stdout
-    assert compare(old, master, 0).equal and report(copy).status == "passed"
-    assert part.with_name(f"{part.name}.damaged").exists()
+    assert compare(old, copy / MASTER, 0).equal and report(copy).status == "passed"
     # of the same sequences; it says when it was computed, so that its bytes are others
     assert len(list(part.parent.glob(f"{part.name.rpartition('-')[0]}-*.h5"))) == 1
     assert "Nothing to be done" in snakemake(copy, "-n").stdout
+
+
+def delete_what_is_named(folder: Path, message: str) -> None:
+    """Do what a message says before the campaign is run again."""
+    named = re.search(r"; delete (.*?) and run the campaign again", message)
+    assert named, message
+    for path in named[1].split(" and "):
+        (folder / path).unlink()
 
 
 def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:

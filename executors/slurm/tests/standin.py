@@ -37,7 +37,7 @@ if [ -e waits ]; then state PENDING "$(cat waits)"; echo $SLURM_JOB_ID; exit; fi
 state RUNNING
 export SLURM_JOB_ID SLURMD_NODENAME
 ( cd "$RUNS"; setsid sh "$HERE/scripts/$SLURM_JOB_ID" > "$out" 2>&1
-  s=$?; grep -q RUNNING "$HERE/jobs/$SLURM_JOB_ID" || exit 0
+  s=$?; [ ! -e "$HERE/unnoticed" ] || exit; grep -q RUNNING "$HERE/jobs/$SLURM_JOB_ID" || exit 0
   if [ $s = 0 ]; then state COMPLETED; else state FAILED; fi
 ) > /dev/null 2>&1 < /dev/null &
 echo $SLURM_JOB_ID"""

@@ -21,6 +21,11 @@ rule one:
     resources: runtime=1, mem_mb=100
     shell: "COMMAND"
 """
+SOON = """
+import snakemake.cli, snakemake_executor_plugin_slurm_steady as executor
+executor.SECONDS_TO_NOTICE = 0.1
+snakemake.cli.main()
+"""
 PATIENCE = 300.0
 
 
@@ -29,6 +34,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "it's a $HOME & (co)"
+        self.program = ["-m", "snakemake"]
         self.folder.mkdir(parents=True)
         self.slurm = StandIn(folder / "slurm", self.folder)
         self.write("echo $SLURMD_NODENAME > {output}")
@@ -37,7 +43,7 @@ class Run:
         (self.folder / "Snakefile").write_text(SNAKEFILE.replace("COMMAND", command))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "snakemake", "--executor", "slurm-steady", "--jobs", "2"]
+        command = [sys.executable, *self.program, "--executor", "slurm-steady", "--jobs", "2"]
         command += ["--slurm-steady-jobname-prefix", "plm-embed", "--latency-wait", "20"]
         return subprocess.Popen(
             [*command, *words],
@@ -142,6 +148,17 @@ def test_a_job_that_slurm_could_not_launch_is_submitted_again(run: Run) -> None:
     assert status == 1
     assert len(run.slurm.names()) == len(run.slurm.calls("scancel")) == 2
     assert output.count("SLURM could not start it (launch failed requeued held)") == 2
+
+
+@pytest.mark.parametrize(("command", "status"), [("touch {output}", 0), ("exit 5", 1)])
+def test_the_end_of_a_job_without_its_slurmstepd_is_noticed(
+    command: str, status: int, run: Run
+) -> None:
+    run.write(command)
+    (run.slurm.folder / "unnoticed").touch()
+    run.program = ["-c", SOON]
+    assert run("out/0.txt")[0] == status
+    assert run.slurm.calls("scancel") == ["scancel 0"]
 
 
 def test_what_was_taken_without_an_answer_is_cancelled_and_submitted_again(run: Run) -> None:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +92,7 @@ class Record:
 
 def test_defaults_are_written_whoever_made_the_record(tmp_path: Path) -> None:
     plain = {"counts": {"30": 2}, "parts": [{"name": "x"}], "gpu": None, "share": 0.5}
-    assert to_plain(Record({30: 2})) == plain
+    assert to_plain(Record(Counter({30: 2}))) == plain
     write_sealed(tmp_path / "record.json", {"counts": {30: 2}})
     record = read_sealed(tmp_path / "record.json", Record, "a record", "")
     assert record == Record({30: 2})

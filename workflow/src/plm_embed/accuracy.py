@@ -1,4 +1,4 @@
-"""How near two computations of a vector have to be: a bound that comes from the weights in use.
+"""Bounds on the distance of two computations of a vector, taken from the weights in use.
 
 Trained weights amplify rounding, some much more than others. So when weights are prepared, the
 reference path measures how far the rounding of each compute dtype alone moves the vectors of a few
@@ -12,8 +12,8 @@ from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 
 MULTIPLE = 3.0
-"""Of the distance that rounding alone makes. On CPUs, kernels that are right came to 2.1 times that
-distance at most: all families, random weights, scores up to 12 times as large.
+"""Multiple of the distance that rounding alone makes. On CPUs, kernels that are right came to 2.1
+times that distance at most: all families, random weights, scores up to 12 times as large.
 """
 FLOOR: dict[ComputeDtype, float] = {
     "float32": 1e-5,
@@ -21,11 +21,11 @@ FLOOR: dict[ComputeDtype, float] = {
     "bfloat16": 5e-3,
     "float16": 1e-3,
 }
-"""What a device may be off by in any case: about what random weights show. A tanh GELU for the
+"""Distance that a device may have in any case: about what random weights show. A tanh GELU for the
 exact one makes 6e-5 in float32.
 """
 STORED: dict[StorageDtype, float] = {"float16": 1e-3, "float32": 0.0, "bfloat16": 8e-3}
-"""What rounding to the storage dtype adds."""
+"""Distance that rounding to the storage dtype adds."""
 NOTABLE = 0.999
 """A cosine below which rounding is worth a line to the user."""
 REFUSED = 0.99
@@ -34,42 +34,42 @@ REFUSED = 0.99
 
 @dataclass(frozen=True)
 class Rounding:
-    """How far the rounding of a compute dtype alone moves vectors of some weights: the worst of
-    the probes, after the last layer.
+    """Distance by which the rounding of a compute dtype alone moves vectors of some weights: the
+    worst of the probes, after the last layer.
     """
 
     mean: float
     """Relative L2 distance of a mean over residues from exact arithmetic."""
     tokens: float
-    """The same of all tokens together."""
+    """Relative L2 of all tokens together."""
     cosine: float
-    """Of a mean and its exact value; 0 where it is not finite."""
+    """Cosine of a mean and its exact value; 0 where it is not finite."""
 
 
 Roundings = Mapping[str, Rounding]
-"""By compute dtype."""
+"""Rounding by compute dtype."""
 _UNKNOWN: Roundings = {
     dtype: Rounding(mean=3e-5, tokens=3e-5, cosine=1.0)
     if dtype == "float32"
     else Rounding(mean=1e-2, tokens=1e-2, cosine=1.0)
     for dtype in FLOOR
 }
-"""Of weights that an earlier version prepared."""
+"""Value for weights that an earlier version prepared."""
 
 FALLBACK = "fallback: "
-"""In the name of a kernel that serves in place of a better one; the reason follows."""
+"""Words in the name of a kernel that serves in place of a better one; the reason follows."""
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What the test of a device with golden vectors measured; kept in completion records."""
+    """Results of the test of a device with golden vectors; kept in completion records."""
 
     relative_error: float
     """The worst over the probes."""
     cosine: float
     """The worst over the probes."""
     batch_invariant: bool
-    """Whether a probe and a pair of 600 residues gave the same bits alone and in company, in the
+    """True if a probe and a pair of 600 residues gave the same bits alone and with others, in the
     first rows of a batch, across the edge of two slices and in the last rows.
     """
     attention: str
@@ -77,7 +77,7 @@ class SelfTest:
     elementwise: str
     """Name of the kernel in use."""
     rounding: str = ""
-    """What `remark` says of the compute dtype and these weights."""
+    """Text of `remark` on the compute dtype and these weights."""
 
 
 def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = False) -> float:

@@ -12,8 +12,8 @@ from typing import SupportsIndex
 
 
 class PlmEmbedError(Exception):
-    """What is wrong and where (file, record, line, key), in one or two lines; and what to do about
-    it.
+    """Error that a user can cause: what is wrong and where (file, record, line, key), in one or two
+    lines, and the remedy.
 
     `message` is what is wrong, `remedy` what to do about it, a command where one mends it, `path`
     the file or folder that it is about, if it is about one. As text, the message with the remedy.
@@ -118,9 +118,7 @@ EXTRAS = {
     "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),
 }
-"""Of a module that may be absent: the package that has it, and the extra of plm-embed that brings
-that.
-"""
+"""Package that has a module that may be absent, and the extra of plm-embed that brings it."""
 _MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
 _LOST = (
     *("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS"),
@@ -129,10 +127,8 @@ _LOST = (
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error is about memory, the device's or the host's, after which the device works as
-    before.
-
-    By what torch's allocators, CUDA and cuBLAS say: they have no common type.
+    """Return whether an error is about memory, the device's or the host's, after which the device
+    works as before. Torch's allocators, CUDA and cuBLAS have no common type: their words tell.
     """
     return (
         isinstance(error, MemoryError)
@@ -142,16 +138,14 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def device_lost(error: BaseException) -> bool:
-    """Whether an error leaves the device unusable for this process (device assert, Xid, ECC, a
-    failed launch).
+    """Return whether an error leaves the device unusable for this process (device assert, Xid, ECC,
+    a failed launch).
     """
     return any(text in str(error) for text in _LOST) and not out_of_memory(error)
 
 
 def missing_extra(error: BaseException) -> str:
-    """What to say when `error` is that a package is not installed which an extra brings; else
-    empty.
-    """
+    """Return a message when `error` is that a package of an extra is not installed; else ''."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module not in EXTRAS:
         return ""
@@ -191,12 +185,12 @@ def embed_again(model_folder: "str | PathLike[str]") -> str:
 
 
 EMBED_AGAIN = f"delete it and results/{{model}}/embedded and {RUN_AGAIN}"
-"""For a part, where it is not known which campaign it is about."""
+"""Remedy for a part whose campaign is not known."""
 
 
 def no_space(error: BaseException, written: str = "") -> str:
-    """What to say when `error`, or one that it came from, is a full or read-only disk or a spent
-    quota; else empty. `written`: what was being written, for an error that names no file.
+    """Return a message when `error`, or one that it came from, is a full or read-only disk or a
+    spent quota; else ''. `written`: what was being written, for an error that names no file.
     """
     seen: BaseException | None = error
     before: set[int] = set()

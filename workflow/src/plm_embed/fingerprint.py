@@ -1,5 +1,5 @@
-"""What a vector depends on. A store belongs to one fingerprint; vectors of two fingerprints never
-mix.
+"""Fingerprint: everything that a vector depends on. A store belongs to one fingerprint; vectors of
+two never mix.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import msgspec
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
-"""Those that keep a matrix of each sequence, not a vector."""
+"""Poolings that keep a matrix of each sequence, not a vector."""
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32).
@@ -19,9 +19,10 @@ ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
-"""Of DNA; canonical: of a sequence and its reverse complement the alphabetically first one."""
+"""Strand of DNA; canonical: of a sequence and its reverse complement the alphabetically first one.
+"""
 AlphabetName = Literal["protein", "dna", "3di"]
-"""Of the sequences that a model reads."""
+"""Alphabet of the sequences that a model reads."""
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
     "mean": "arithmetic mean over the sequence's own tokens; special tokens and padding are left "
@@ -45,12 +46,12 @@ REFERENCE = "reference"
 IMPORTED = "imported"
 """The engine in stores of vectors that earlier versions imported."""
 IMPORTED_DEVICE = "unknown (imported)"
-"""What stands among the devices for that of another program."""
+"""Entry among the devices for that of another program."""
 
 
 @dataclass(frozen=True)
 class LongSequences:
-    """What happens to a sequence of more than `max_residues` residues (0: no limit).
+    """Policy for sequences of more than `max_residues` residues (0: no limit).
 
     whole: embedded in one piece; window: windows of `max_residues` that share `overlap` residues,
     combined as `plm_embed.sequence_windows` says; crop: the first `max_residues`; skip: no vector.
@@ -83,14 +84,16 @@ class Fingerprint:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a vector's bits are promised not to depend on its batch: with all kernels but
-        torch's plain one, and not of vectors that another program computed.
+        """Return whether a vector's bits are promised not to depend on its batch: with all kernels
+        but torch's plain one, and not for vectors of another program.
         """
         return self.engine != IMPORTED and not self.engine.endswith("-math")
 
     @property
     def of_reference(self) -> "Fingerprint":
-        """The same vectors as the reference path computes them, in float32."""
+        """Return the fingerprint of the same vectors as the reference path computes them, in
+        float32.
+        """
         return replace(self, compute_dtype="float32", storage_dtype="float32", engine=REFERENCE)
 
     @property
@@ -150,14 +153,14 @@ def representation(pooling: Pooling, layer: int) -> str:
 
 
 def pooling_and_layer(name: str) -> tuple[str, int]:
-    """What `representation` made a name from."""
+    """Return the pooling and the layer that `representation` made a name from."""
     pooling, _, layer = name.rpartition("_l")
     return pooling, int(layer)
 
 
 def has_matrix(name: str) -> bool:
-    """Whether a representation has a matrix per sequence, a row per residue or token, rather than a
-    vector.
+    """Return whether a representation has a matrix per sequence, a row per residue or token, rather
+    than a vector.
     """
     return name.startswith(("per_residue_", "per_token_"))
 

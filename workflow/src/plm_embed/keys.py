@@ -17,7 +17,7 @@ from plm_embed.errors import ConfigError, StoreError
 KEY_BYTES = 32
 KEY_DIGITS = 2 * KEY_BYTES
 SPACE = 1 << 64
-"""How many prefixes there are."""
+"""Number of prefixes."""
 MOST_RANGES = 64
 MAX_BUCKETS = 20_000
 
@@ -98,7 +98,7 @@ def _text(column: pa.Array) -> Keys:
 
 
 def increasing(keys: Keys) -> bool:
-    """Whether the keys are sorted, each once."""
+    """Return whether the keys are sorted, each once."""
     heads = _heads(keys)
     close = np.flatnonzero(heads[1:] <= heads[:-1])
     return bool((keys[close + 1] > keys[close]).all())
@@ -128,7 +128,5 @@ KEY = pa.binary(KEY_BYTES)
 
 
 def keys_sha256(keys: Keys) -> str:
-    """What a completion record says about the keys of its bucket: SHA-256 of the sorted keys,
-    joined.
-    """
+    """Return the SHA-256 of the sorted keys, joined, as a completion record has it."""
     return hashlib.sha256(np.ascontiguousarray(keys).data).hexdigest()

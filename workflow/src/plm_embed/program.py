@@ -1,4 +1,4 @@
-"""Names by which the commands of this environment are called where the user stands."""
+"""Names of the commands of this environment, as the user can call them."""
 
 import os
 import shlex

@@ -1,5 +1,5 @@
-"""What happens to sequences longer than the limit: which pieces are embedded, and how pieces become
-one vector.
+"""Windows of sequences that are longer than the limit: the pieces that are embedded, and how they
+become one vector.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,9 @@ def spans(length: int, policy: LongSequences) -> list[Span]:
 
 
 def window_count(length: int, policy: LongSequences) -> int:
-    """How a sequence was embedded, as stored: 1 in one piece, k > 1 in k windows, 0 cropped."""
+    """Code of how a sequence was embedded, as stored: 1 in one piece, k > 1 in k windows, 0
+    cropped.
+    """
     pieces = spans(length, policy)
     return 0 if pieces and pieces[-1][1] < length else len(pieces)
 
@@ -92,8 +94,8 @@ def stored_spans(
 
 
 def span_ends(stored: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-    """What `stored_spans` made its numbers of: the first letter of each token, and one past the
-    last, (T, 2).
+    """Return the spans that `stored_spans` made its numbers of: the first letter of each token, and
+    one past the last, (T, 2).
     """
     steps = stored.astype(np.int64)
     stop = steps.sum(axis=1).cumsum()
@@ -121,7 +123,7 @@ def shared_tokens(
 
 
 def _edges(where: Sequence[Span]) -> list[int]:
-    """Where the share of each window begins, and the last one's ends."""
+    """Return where the share of each window begins, and the last one's ends."""
     cuts = [(after[0] + before[1]) // 2 for before, after in pairwise(where)]
     return [where[0][0], *cuts, where[-1][1]]
 

@@ -1,4 +1,4 @@
-"""What libraries, and Python's collector of garbage, are told before the libraries are loaded."""
+"""Settings of libraries and of Python's garbage collector before the libraries are loaded."""
 
 import atexit
 import gc
@@ -16,8 +16,8 @@ are used again and again, as in gather, huge pages are faster.
 """
 
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""For steps that multiply no matrices: each thread of the library for that spins when it starts,
-which takes 0.1 s of processor time.
+"""Settings for steps that multiply no matrices: each thread of the library for that spins when it
+starts, which takes 0.1 s of processor time.
 """
 
 WAIT_IN_SLEEP = {"OMP_WAIT_POLICY": "passive"}
@@ -53,9 +53,10 @@ def set_up(step: str) -> None:
 
 
 def spare_collector() -> None:
-    """What libraries have loaded stays to the end. The collector of garbage would look through all
-    of it again and again while they load, and once more at the end of the process: together a
-    quarter of the processor time of a short step.
+    """Keep the garbage collector from libraries, whose objects stay to the end. It would look
+    through all of them again and again while they load, and once more at the end of the process:
+    together a quarter of the processor time of a short step. For processes of our own: it holds for
+    the whole process.
 
     For processes of our own: it holds for the whole process.
     """

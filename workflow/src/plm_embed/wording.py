@@ -23,7 +23,7 @@ def did_you_mean(
 
 
 def duration(seconds: float) -> str:
-    """In words, in two units at most: '35 s', '12 min', '3 h 20 min', '2 d 5 h'."""
+    """Return a time in words, in two units at most: '35 s', '12 min', '3 h 20 min', '2 d 5 h'."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -118,13 +118,6 @@ class StandIn:
                 if job.state == "R" and node in job.where:
                     self._lose(job, -20)
 
-    def restart_mom(self, number: int) -> None:
-        """The daemon of a job's node is restarted: a rerunable job runs again, another ends with
-        -4.
-        """
-        with self.lock:
-            self._lose(self.jobs[number], -4)
-
     def purge(self, number: int) -> None:
         """The history of a job runs out."""
         with self.lock:

@@ -48,6 +48,8 @@ MOST_NODES = 3
 """Tried by a job before a fault of the node counts as a failed attempt."""
 SECONDS_TO_SUBMIT_LATER = 60.0
 """At most, after sbatch has named a limit; there may be room as soon as a job ends."""
+SECONDS_TO_NOTICE = 60.0
+"""Between two readings of the logs of running jobs; SLURM notices their ends by itself, at once."""
 
 
 class Executor(PlainExecutor):
@@ -70,6 +72,9 @@ class Executor(PlainExecutor):
         """Keys of what the user was told, and when."""
         self._hopeless: set[str] = set()
         """Jobs that, at the last look, could never start."""
+        self._logs_read = 0.0
+        self._unnoticed: set[str] = set()
+        """Running jobs whose scripts, at the last reading of their logs, had ended."""
         self._tries: dict[JobExecutorInterface, int] = {}
         """Nodes on which a job has met a fault of the node."""
         self._faulty: set[str] = set()
@@ -201,11 +206,17 @@ class Executor(PlainExecutor):
         if not active_jobs:  # as in the first look, which may come before __init__ is done
             self.next_seconds_between_status_checks = SHORTEST_INTERVAL
             return
-        left = 0
+        left, now = 0, time.monotonic()
+        reads_logs = now - self._logs_read >= SECONDS_TO_NOTICE
+        self._logs_read = now if reads_logs else self._logs_read
         jobs = self._queue.look([str(job_info.external_jobid) for job_info in active_jobs])
         for job_info in active_jobs:
             job = jobs.get(str(job_info.external_jobid))
-            if job is None or not self._has_ended(job_info, job):
+            ended = job is not None and (
+                self._has_ended(job_info, job)
+                or (job.state == "RUNNING" and reads_logs and self._has_ended_unnoticed(job_info))
+            )
+            if not ended:
                 left += 1
                 yield job_info
         self.next_seconds_between_status_checks = self._queue.interval(left)
@@ -236,6 +247,34 @@ class Executor(PlainExecutor):
             return waits and self._can_never_start(job_info, job.reason)
         return True
 
+    def _has_ended_unnoticed(self, job_info: SubmittedJobInfo) -> bool:
+        """Return if the script of a running job has ended a while ago, and then cancel the job and
+        report it: without its slurmstepd, SLURM would wait for its time limit.
+        """
+        number = str(job_info.external_jobid)
+        log = job_info.aux["slurm_logfile"]  # type: ignore[index]
+        status = reasons.exit_status(reasons.tail(log))
+        again, self._unnoticed = number in self._unnoticed, self._unnoticed - {number}
+        if status is None:
+            return False
+        if not again or not self._cancelled(number):
+            self._unnoticed.add(number)
+            return False
+        if status == 0:
+            self.report_job_success(job_info)
+        else:
+            why = f"exit status {status}. SLURM did not notice its end, and it is cancelled"
+            self._fail(job_info, why, aux_logs=[str(log)])
+        return True
+
+    def _cancelled(self, number: str) -> bool:
+        """Cancel a job; return False where SLURM does not answer."""
+        try:
+            ask("scancel", number)
+        except SlurmError as error:
+            return not error.away
+        return True
+
     def _can_never_start(self, job_info: SubmittedJobInfo, reason: str) -> bool:
         """Return if a job can't start, as a second look shows, or SLURM holds it after a launch
         that failed; it is then cancelled. Say what to do about one that waits for ever.
@@ -251,11 +290,8 @@ class Executor(PlainExecutor):
             return False
         if not never and reasons.LAUNCH_FAILED not in reason:
             return False
-        try:
-            ask("scancel", number)
-        except SlurmError as error:
-            if error.away:
-                return False
+        if not self._cancelled(number):
+            return False
         if never:
             fail_for_good(job_info.job)
             self._fail(job_info, f"it can never start: {reason}")

@@ -6,17 +6,19 @@ srun; SLURM then accounts for what happens (out of memory, an exit status) to th
 
 SECONDS_BETWEEN_TRIES, TRIES = 10, 60
 """To have SLURM end a job whose slurmstepd is gone; the controller may be away just then."""
-SECONDS_OF_THE_GUARD = 30
-"""After the script, until a job is ended whose slurmstepd was never seen."""
+
+END = "slurm-steady: exit status "
+"""Last line of a job's log; the first one, of a job that is run again, comes after it."""
 
 # SIGTERM: with proctrack/cgroup SLURM announces the end of a job to this shell alone. Elsewhere it
 # tells all processes, and the rule is told twice.
 # slurmstepd: without it (kill -9) nobody tells SLURM that the script has ended, and the job would
-# keep its GPUs until its time is up. Where /proc has never shown it, it may have been killed at
-# once: a process that SLURM ends with the job is left behind, which cancels the job if it does not.
+# keep its GPUs until its time is up. Where /proc does not show it, or where it dies before or after
+# this shell, the executor notices by the last line.
 # SIGHUP: the kernel sends it to all processes when slurmstepd ends while one of them is stopped
 # (scontrol suspend); a zombie's name may then still be in /proc.
 _SCRIPT = """\
+echo "{begin}$SLURM_JOB_ID on $SLURMD_NODENAME"
 told= gone=
 trap gone=1 HUP
 trap 'told=1; trap "" TERM; kill -TERM 0' TERM
@@ -30,17 +32,13 @@ if [ "$told" ] && [ $status -gt 128 ]; then
     wait $!
     status=$?
 fi
-cancel() {{
+if [ "$gone" ] || {{ [ "$watched" ] && ! stepd; }}; then
     for _ in $(seq {tries}); do
         scancel "$SLURM_JOB_ID" && break
         sleep {pause}
     done
-}}
-if [ "$gone" ] || {{ [ "$watched" ] && ! stepd; }}; then
-    cancel
-elif [ ! "$watched" ]; then
-    {{ sleep {guard}; cancel; }} &
 fi
+echo "{end}$status"
 exit $status"""
 
 
@@ -50,5 +48,6 @@ def job_script(command: str) -> str:
         command=command,
         tries=TRIES,
         pause=SECONDS_BETWEEN_TRIES,
-        guard=SECONDS_OF_THE_GUARD,
+        begin="slurm-steady: job ",
+        end=END,
     )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from .job_script import END
+
 NODE_FAULT = 75
 """Exit status (EX_TEMPFAIL of sysexits.h) of a rule's command that cannot work on its node."""
 
@@ -39,6 +41,7 @@ _ENDS = {
 }
 _OUT_OF_MEMORY = re.compile(rb"oom[-_ ]kill|exceeded memory limit", re.IGNORECASE)
 _NODE_FAULT = re.compile(rb"non-zero exit status %d\b" % NODE_FAULT)
+_END = re.compile(rb"^%s(\d+)\n\Z" % END.encode(), re.MULTILINE)
 _TAIL_BYTES = 65536
 
 
@@ -69,6 +72,12 @@ def tail(log: Path) -> bytes:
             return lines.read()
     except OSError:
         return b""
+
+
+def exit_status(log: bytes) -> int | None:
+    """Return the exit status of a job's script; None while it has not ended."""
+    match = _END.search(log)
+    return int(match[1]) if match else None
 
 
 def is_node_fault(log: bytes) -> bool:

@@ -8,7 +8,7 @@ without white space.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,9 +74,11 @@ def to_plain(record: object) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    # not by msgspec, which leaves out defaults of dataclasses that it made; numbers of NumPy have
-    # `item`
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value.item()
+    # not by msgspec, which leaves out defaults of dataclasses that it made, nor by `asdict`, which
+    # cannot copy a Counter
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value.item()  # of NumPy
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -91,7 +91,7 @@ class KeySorter:
         rows, self._rows, self._bytes = sort_rows(self._rows, self._once), [], 0
         if not self._bits:
             expected = rows.nbytes / max(self._done(), 1e-6)
-            count = min(max(expected / PIECE, 2 * expected / self._limit, 2), MOST_RANGES)
+            count = min(max(expected / (2 * PIECE), 2 * expected / self._limit, 2), MOST_RANGES)
             self._bits = ceil(log2(count))
         self._distribute(rows, self._ranges, self._bits)
 

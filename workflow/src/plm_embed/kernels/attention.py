@@ -23,7 +23,7 @@ from plm_embed.kernels.packed import Distances, Packed, pack
 
 log = logging.getLogger(__name__)
 IN_C = ("avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "fma3")
-"""What `compiled_attention.FLAGS` let a C compiler use, in torch's words."""
+"""Features that `compiled_attention.FLAGS` let a C compiler use, in torch's words."""
 
 Attend = Callable[[Tensor, Packed], Tensor]
 """qkv (T, 3, H, d), which is used up, and the sequences in it -> (T, D), contiguous; zero in the
@@ -103,15 +103,15 @@ def _candidates(
 
 
 def matrix_unit() -> bool:
-    """Whether the processor has a unit for products of bfloat16 (AMX), which torch's fused kernel
-    uses. Products of blocks serve where torch does not tell.
+    """Return whether the processor has a unit for products of bfloat16 (AMX), which torch's fused
+    kernel uses. Products of blocks serve where torch does not tell.
     """
     return _can("amx_bf16")
 
 
 def _in_c(dtype: torch.dtype) -> bool:
-    """Whether the processor can do what the kernel in C asks for: in bfloat16 it must multiply it,
-    but have no unit for that.
+    """Return whether the processor can run the kernel in C: in bfloat16 it must multiply it, but
+    have no unit for that.
     """
     if dtype == torch.float16 or not all(map(_can, IN_C)):
         return False
@@ -119,7 +119,7 @@ def _in_c(dtype: torch.dtype) -> bool:
 
 
 def _can(feature: str) -> bool:
-    """What the processor can do; an older torch does not tell."""
+    """Return whether the processor has a feature; an older torch does not tell."""
     known: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
     return bool(known().get(feature))
 

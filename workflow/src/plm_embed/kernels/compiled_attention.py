@@ -79,6 +79,6 @@ def _go_anywhere() -> None:
 
 
 def _at(tensor: Tensor | None) -> ctypes.c_void_p:
-    """Where its numbers lie; they lie one after another."""
+    """Return the address of a tensor's numbers, which lie one after another."""
     assert tensor is None or tensor.is_contiguous()
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """As the system calls it."""
+    """Return the name of the processor."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             return next(

@@ -23,14 +23,15 @@ from plm_embed.kernels import node_gpus
 from plm_embed.kernels.cpu import cpu_name
 
 NO_GPU = ("", "-1", "NoDevFiles")
-"""What CUDA_VISIBLE_DEVICES is where GPUs are hidden from a process; the last is SLURM's."""
+"""Values of CUDA_VISIBLE_DEVICES that hide GPUs from a process; the last is SLURM's."""
 _NO_CODE = "no kernel image is available"
 _OLDER = "install the torch for older drivers (docs/laptop.md)"
 SECONDS_TO_COMPUTE = 3 * 3600.0
-"""What is queued on a GPU and is not done by then never will be: the longest batches take minutes.
-"""
+"""Time after which work queued on a GPU never ends: the longest batches take minutes."""
 SECONDS_BETWEEN_LOOKS = 0.0005
-"""At a GPU that computes: short beside a batch, and another is queued meanwhile."""
+"""Pause between looks at a GPU that computes: short beside a batch, and another is queued
+meanwhile.
+"""
 ALONE = threading.Lock()
 """Held while torch's settings, which are those of the whole process, are those of one model."""
 
@@ -56,7 +57,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def _unusable(shown: str, visible: str) -> PlmEmbedError:
-    """What to say of a GPU that cannot be used; `shown`: whose it is, or empty without one."""
+    """Return the error for a GPU that cannot be used; `shown`: its vendor, or '' without one."""
     cuda, hip = torch.version.cuda, torch.version.hip
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU only"
     if not shown:
@@ -149,7 +150,9 @@ def as_set_up(
 
 
 def _tf32_name() -> str:
-    """What torch lets TF32 be read by: the older name raises once the newer one was set."""
+    """Return the name under which torch lets TF32 be read: the older one raises once the newer one
+    was set.
+    """
     try:
         _ = torch.backends.cuda.matmul.allow_tf32
     except RuntimeError:
@@ -186,7 +189,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def wait(event: torch.cuda.Event) -> None:
-    """Until the device has come to the event; DeviceError when it hangs, which CUDA waits for
+    """Wait until the device has come to the event; DeviceError when it hangs, for which CUDA waits
     without end.
     """
     # looks are counted, not seconds, which pass for a suspended job too
@@ -202,7 +205,7 @@ def wait(event: torch.cuda.Event) -> None:
 
 
 def too_small(device: torch.device) -> DeviceError:
-    """What to say when a device lacks the memory for the model and the smallest batch."""
+    """Return the error for a device without the memory for the model and the smallest batch."""
     return DeviceError(
         f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model"
     )
@@ -210,7 +213,9 @@ def too_small(device: torch.device) -> DeviceError:
 
 @contextmanager
 def loading(device: torch.device) -> Iterator[None]:
-    """While a model comes onto a device: DeviceError when that lacks the room, or fails."""
+    """Name the error when a model does not come onto a device: DeviceError when that lacks the
+    room, or fails.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -222,7 +227,9 @@ def loading(device: torch.device) -> Iterator[None]:
 
 
 def failure(error: Exception, device: torch.device) -> DeviceError | None:
-    """What to say when an error leaves the device unusable for this process; else None."""
+    """Return the error to raise when `error` leaves the device unusable for this process; else
+    None.
+    """
     if device.type != "cuda" or not device_lost(error):
         return None
     said = str(error).strip().splitlines()[0]

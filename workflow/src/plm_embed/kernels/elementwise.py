@@ -1,4 +1,4 @@
-"""What a layer does besides matrix products and attention: norms, residual sums, rotary angles,
+"""Operations of a layer besides matrix products and attention: norms, residual sums, rotary angles,
 activations, all in fp32.
 """
 
@@ -25,14 +25,14 @@ UP = 300, 256
 DEPTH = 256
 """Columns of the product that is tried with a sum within it."""
 ROUNDED = 3
-"""How far a kernel may be from exact arithmetic, in steps (`eps`) of its dtype, at the result or at
-1, whichever is larger.
+"""Bound on the distance of a kernel from exact arithmetic, in steps (`eps`) of its dtype, at the
+result or at 1, whichever is larger.
 
 A right one rounds where a product ends (with a gate, where two of them do) and where it writes its
 result, by half a step each time: those here stay below 1.5 steps for every model.
 """
 SUMMED = 1e-4
-"""The same in float32, which sums thousands of numbers in another order: 2e-6 was seen."""
+"""Bound in float32, which sums thousands of numbers in another order: 2e-6 was seen."""
 TF32 = 2.0**-10
 """A step of what products read in TF32."""
 
@@ -144,7 +144,8 @@ PLAIN = Elementwise("torch", norm, _add, _query_key, _up)
 
 @dataclass(frozen=True)
 class Form:
-    """What they are for: a model's widths, of all heads together `inner`, and what its layers do.
+    """Shape of the model that kernels are chosen for: its widths, of all heads together `inner`,
+    and what its layers do.
 
     normed: queries and keys have norms; turned: they are rotated. biased: the products into the
     feed-forward have biases.

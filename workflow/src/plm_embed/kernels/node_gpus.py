@@ -58,7 +58,9 @@ def ask_nvidia(*words: str) -> list[str]:
 
 
 def shown() -> Literal["", "NVIDIA", "AMD", "Intel"]:
-    """Whose GPU this process is shown, if any. Integrated graphics are none."""
+    """Return the vendor of the GPU that this process is shown, if any. Integrated graphics are
+    none.
+    """
     if nvidia_gpus() or any(map(_given, DEV.glob("nvidia[0-9]*"))):
         return "NVIDIA"
     folders = sorted(PCI.glob("*"))

@@ -1,4 +1,4 @@
-"""Where packed sequences lie, and what attention knows of positions."""
+"""Places of packed sequences, and the positions that attention knows."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ Rotary = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Packed:
-    """Where the sequences lie in the rows: `lengths`, and on the device `boundaries` (n + 1,)
+    """Places of the sequences in the rows: `lengths`, and on the device `boundaries` (n + 1,)
     int32, 0 first.
     """
 
@@ -19,12 +19,12 @@ class Packed:
     boundaries: Tensor
     distances: "Distances | None" = None
     rotary: Rotary | None = None
-    """For kernels that rotate queries and keys themselves."""
+    """Angles for kernels that rotate queries and keys themselves."""
 
 
 @dataclass(frozen=True)
 class Distances:
-    """What is added to scores by the distance of key and query, alike for all sequences.
+    """Biases that are added to scores by the distance of key and query, alike for all sequences.
 
     table: (H, 2 M - 1) fp32, from distance -(M - 1) (key - query) on, for sequences of at most M.
     scale: what the scores are multiplied by before.

@@ -26,7 +26,8 @@ _FLASH = torch.ops.aten._flash_attention_forward
 _UNSPLIT: dict[str, Any] = {
     each.name: 1 for each in _FLASH.default._schema.arguments if each.name == "num_splits"
 }
-"""To split keys among blocks would depend on the batch. Where torch cannot be told, it never does.
+"""Argument that keeps keys of a sequence in one block: splits would depend on the batch. Where
+torch cannot be told, it never splits.
 """
 
 

@@ -1,4 +1,4 @@
-"""What a layer does besides matrix products and attention, as one pass over memory each: Triton
+"""Operations of a layer besides matrix products and attention, as one pass over memory each: Triton
 kernels for CUDA.
 
 On a modern GPU the plain operations of torch take nearly as long as all matrix products of ESM-2
@@ -234,5 +234,7 @@ def activate(x: Tensor, activation: str, by: Tensor | None = None) -> Tensor:
 
 
 def _warps(block: int) -> int:
-    """Of a program over so many numbers: 8 of each thread, 16 bytes of half precision."""
+    """Return the warps of a program over so many numbers: 8 of each thread, 16 bytes of half
+    precision.
+    """
     return min(max(block // 256, 1), 16)

@@ -66,36 +66,38 @@ def adopt(
     adopted = Adopted()
     with read_foreign(files) as foreign:
         longest = _check_stated(foreign, files.master, fingerprint, manifest)
-        known = KnownSequences(files, manifest.family.alphabet.name)
-        adopted.by_key = named_by_key(foreign.names, known)
+        sequences = KnownSequences(files, manifest.family.alphabet.name)
+        adopted.by_key = named_by_key(foreign.names, sequences)
         rows: dict[bytes, int] = {}
-        for row, key in enumerate(sequence_of_each(foreign.names, known)):
+        for row, key in enumerate(sequence_of_each(foreign.names, sequences)):
             if isinstance(key, str):
                 adopted.left_out[key] += 1
             elif key in rows:
                 adopted.left_out["a sequence of an earlier row"] += 1
             elif (
-                known.length[key] > longest
-                or len(spans(known.length[key], fingerprint.long_sequences)) != 1
+                sequences.length[key] > longest
+                or len(spans(sequences.length[key], fingerprint.long_sequences)) != 1
             ):
                 adopted.left_out["a sequence that may have been cut"] += 1
             else:
                 rows[key] = row
         if not rows:
             counted = dict(adopted.left_out)
-            what = f"none of its {len(foreign.names):,} rows can be adopted: {counted}"
-            raise StoreError(f"{files.master}: {what}", path=files.master)
+            message = f"none of its {len(foreign.names):,} rows can be adopted: {counted}"
+            raise StoreError(f"{files.master}: {message}", path=files.master)
         chosen = np.random.default_rng(len(rows)).choice(
             len(rows), size=min(sample, len(rows)), replace=False
         )
         adoptable = list(rows)
-        keys = [adoptable[at] for at in sorted(chosen.tolist())]
+        keys = [adoptable[place] for place in sorted(chosen.tolist())]
         stored = [np.asarray(foreign.vectors[rows[key]], np.float32) for key in keys]
         layer = fingerprint.layers[0]
-        states = hidden_states(weights_folder, known.residues(keys), [layer])
+        states = hidden_states(weights_folder, sequences.residues(keys), [layer])
         hidden = [of_layer[layer].numpy() for of_layer in states]
         _check_sample(adopted, files.master, stored, hidden, fingerprint, manifest)
-        _publish(adopted, foreign, rows, known, Store(store_root, fingerprint), files.master.name)
+        _publish(
+            adopted, foreign, rows, sequences, Store(store_root, fingerprint), files.master.name
+        )
     return adopted
 
 
@@ -158,8 +160,8 @@ def _check_sample(  # noqa: PLR0917
         product = float(vector @ means[RIGHT])
         cosines.append(product / (float(np.linalg.norm(vector)) * norms[RIGHT] or 1.0))
         if not apart[RIGHT] <= limit or nearest != RIGHT:
-            known = nearest != RIGHT and apart[nearest] <= 10 * limit
-            causes[nearest if known else "no known cause"] += 1
+            explained = nearest != RIGHT and apart[nearest] <= 10 * limit
+            causes[nearest if explained else "no known cause"] += 1
     adopted.checked = len(stored)
     adopted.relative_l2, adopted.cosine = max(distances), min(cosines)
     if causes:
@@ -178,7 +180,7 @@ def _publish(  # noqa: PLR0917
     adopted: Adopted,
     foreign: Foreign,
     rows: dict[bytes, int],
-    known: KnownSequences,
+    sequences: KnownSequences,
     store: Store,
     source: str,
 ) -> None:
@@ -187,7 +189,7 @@ def _publish(  # noqa: PLR0917
     """
     (name,), vectors = store.fingerprint.representations, foreign.vectors
     keys = np.array(list(rows), dtype="S64")
-    lengths = np.array([known.length[key] for key in rows], dtype=np.int32)
+    lengths = np.array([sequences.length[key] for key in rows], dtype=np.int32)
     places: NDArray[np.int64] = np.array(list(rows.values()))
     height = max(1, _BLOCK_BYTES // (4 * vectors.shape[1]))
     with scratch_folder("", 2 * _BLOCK_BYTES, store.folder / "scratch") as scratch:

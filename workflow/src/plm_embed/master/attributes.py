@@ -6,58 +6,56 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint
+from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS
 from plm_embed.io.json_files import to_plain
 from plm_embed.master.campaign import Campaign
 from plm_embed.sequences.summary import Summary
-from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.parts import SCHEMA_VERSION
 
 
 def attributes(
     campaign: Campaign, summary: Summary, provenance: Mapping[str, str]
 ) -> dict[str, Any]:
-    """All of them, by name."""
-    counted = to_plain(summary)
-    told = ("inputs", "records", "accepted", "skipped", "unique", "policy")
-    inputs = {name: counted[name] for name in told if counted[name] is not None}
-    found: dict[str, Any] = plain_attributes(campaign.fingerprint) | {
+    """Return all of them, by name: the fingerprint whole, and again as plain attributes for readers
+    that know nothing of it (max_length 0: no limit).
+    """
+    fingerprint, counted = campaign.fingerprint, to_plain(summary)
+    named = ("inputs", "records", "accepted", "skipped", "unique", "policy")
+    inputs = {name: counted[name] for name in named if counted.get(name) is not None}
+    versions = campaign.versions.items()
+    values: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "fingerprint": campaign.fingerprint.to_json(),
+        "fingerprint": fingerprint.to_json(),
+        "fingerprint_id": fingerprint.id,
+        "model_name": fingerprint.model,
+        "weights_sha256": fingerprint.weights_sha256,
+        "layers": list(fingerprint.layers),
+        "pooling": list(fingerprint.pooling),
         "pooling_definition": "\n".join(
-            f"{name}: {POOLING_DEFINITIONS[name]}" for name in campaign.fingerprint.pooling
+            f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling
         ),
+        "precision": fingerprint.storage_dtype,
+        "compute_dtype": fingerprint.compute_dtype,
+        "long_sequences": fingerprint.long_sequences.policy,
+        "max_length": fingerprint.long_sequences.max_residues,
+        "window_overlap": fingerprint.long_sequences.overlap,
+        "engine": fingerprint.engine,
         "batch_invariance": _batch_invariance(campaign),
-        "library_versions": {
-            name: ", ".join(sorted(found)) for name, found in campaign.versions.items()
-        },
+        "library_versions": {name: ", ".join(sorted(several)) for name, several in versions},
         "devices": sorted(campaign.devices),
         "inputs": inputs | {"embedded": campaign.vectors},
+        **provenance,
     }
-    found |= provenance
+    if fingerprint.strand != "as_given":  # masters that know of one strand have no such attribute
+        values["strand"] = fingerprint.strand
     return {
         name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
-        for name, value in sorted(found.items())
+        for name, value in sorted(values.items())
     }
-
-
-def gathered_from(master: Path) -> dict[str, Any]:
-    """What a master says of the sequences that it was gathered from. StoreError for a file that is
-    no whole HDF5.
-    """
-    with open_hdf5(master) as file:
-        found: dict[str, Any] = json.loads(file.attrs.get("inputs", "{}"))
-        return found
-
-
-def is_of(said: Mapping[str, Any], summary: Summary) -> bool:
-    """Whether these are the sequences that `gathered_from` gives."""
-    counted = to_plain(summary)
-    return all(counted.get(name, count) == count for name, count in said.items())
 
 
 def _batch_invariance(campaign: Campaign) -> str:
-    """In words: whether a vector's bits may depend on the batch that it was computed in."""
+    """Say whether a vector's bits may depend on the batch that it was computed in."""
     if not campaign.fingerprint.batch_invariant:
         return "not promised by the engine"
     imported = any(IMPORTED_DEVICE in name for name in campaign.devices)
@@ -68,25 +66,10 @@ def _batch_invariance(campaign: Campaign) -> str:
     )
 
 
-def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
-    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0:
-    no limit.
-    """
-    found = {
-        "fingerprint_id": fingerprint.id,
-        "model_name": fingerprint.model,
-        "weights_sha256": fingerprint.weights_sha256,
-        "layers": list(fingerprint.layers),
-        "pooling": list(fingerprint.pooling),
-        "precision": fingerprint.storage_dtype,
-        "compute_dtype": fingerprint.compute_dtype,
-        "long_sequences": fingerprint.long_sequences.policy,
-        "max_length": fingerprint.long_sequences.max_residues,
-        "window_overlap": fingerprint.long_sequences.overlap,
-        "engine": fingerprint.engine,
-    }
-    # masters that know of one strand alone have no such attribute
-    return found if fingerprint.strand == "as_given" else found | {"strand": fingerprint.strand}
+def is_of(inputs: Mapping[str, Any], summary: Summary) -> bool:
+    """Tell whether the attribute `inputs` of a master is about these sequences."""
+    counted = to_plain(summary)
+    return all(counted.get(name, count) == count for name, count in inputs.items())
 
 
 def workflow_commit() -> str:
@@ -94,19 +77,11 @@ def workflow_commit() -> str:
     changed; 'unknown' outside of a clone.
     """
     root = Path(__file__).parents[4]
-    command = [
-        "git",
-        "-C",
-        str(root),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     if not (root / ".git").exists():
         return "unknown"
     try:
+        command = ["git", "-C", str(root), *describe]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

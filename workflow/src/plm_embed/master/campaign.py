@@ -1,10 +1,11 @@
-"""What the completion records of a campaign add up to, before anybody looks at the master."""
+"""The completion records of a campaign, added up before anybody looks at the master."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
+from plm_embed.io.files import sha256_file
 from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names
@@ -78,18 +79,20 @@ class Campaign:
         """The folder of the parts."""
         return store_folder(self.store, self.fingerprint) / "parts"
 
-    def check_parts(self) -> None:
-        """Raise StoreError unless all parts are there, of their size."""
+    def wrong_parts(self, *, hashed: bool) -> dict[str, str]:
+        """Return what is wrong with parts that completion records name, by name; `hashed`: whether
+        all of their bytes are read.
+        """
         wrong = {}
-        for name, info in self.parts.items():
+        for name, info in sorted(self.parts.items()):
             path = self.parts_folder / name
             if not path.is_file():
-                wrong[name] = f"{path}: missing, but {self.records[name][0]} names it"
+                wrong[name] = f"missing, but {self.records[name][0]} names it"
             elif (size := path.stat().st_size) != info.bytes:
-                wrong[name] = f"{path}: has {size:,} bytes instead of {info.bytes:,} (truncated?)"
-        for name, what in wrong.items():
-            path = self.parts_folder / name
-            raise StoreError(what, path=path, remedy=self.part_remedy(*wrong))
+                wrong[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
+            elif hashed and sha256_file(path) != info.sha256:
+                wrong[name] = "its bytes are not those that were written"
+        return wrong
 
     def part_remedy(self, *names: str) -> str:
         """Return what to delete because of damaged or missing parts."""
@@ -123,7 +126,10 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     campaign = Campaign(sequences, embedded, store)
     for name in bucket_names(sequences):
         campaign.add(campaign.bucket(name))
-    campaign.check_parts()
+    wrong = campaign.wrong_parts(hashed=False)
+    for name, message in wrong.items():
+        path = campaign.parts_folder / name
+        raise StoreError(f"{path}: {message}", path=path, remedy=campaign.part_remedy(*wrong))
     for path in (campaign.parts_folder / name for name in [*campaign.parts][:1]):
         with read_part(path) as part:
             campaign.dims = part.dims

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Problem(Protocol):
-    """Takes note of a problem, with what to delete because of it."""
+    """Take note of a problem, with the remedy."""
 
     def __call__(self, text: str, remedy: str = "") -> None: ...
 
@@ -49,13 +49,13 @@ def check(
         @wraps(function)
         def run(findings: Findings, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
             def problem(text: str, remedy: str = "") -> None:
-                found = findings.checks[name]
-                listed = (*found.listed, text) if len(found.listed) < LISTED else found.listed
+                outcome = findings.checks[name]
+                listed = (*outcome.listed, text) if len(outcome.listed) < LISTED else outcome.listed
                 findings.checks[name] = Check(
                     check=name,
                     meaning=meaning,
                     result="failed",
-                    problems=found.problems + 1,
+                    problems=outcome.problems + 1,
                     listed=listed,
                 )
                 findings.remedy = findings.remedy or remedy

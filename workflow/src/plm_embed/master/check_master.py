@@ -49,8 +49,8 @@ def check_attributes(problem: Problem, file: h5py.File, campaign: Campaign) -> N
         value = file.attrs[name]
         plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         if plain != expected:
-            what = f"{name} is {plain!r}, completion records and inputs say {expected!r}"
-            problem(what, again)
+            message = f"{name} is {plain!r}, completion records and inputs say {expected!r}"
+            problem(message, again)
 
 
 @check(
@@ -64,8 +64,8 @@ def check_layout(problem: Problem, file: h5py.File, campaign: Campaign) -> bool:
         problem(f"{count:,} rows, but {campaign.vectors:,} sequences have a vector", again)
     if more := set(file["representations"]) - set(fingerprint.representations):
         for name in sorted(more):
-            what = f"{name} is not among the representations of the fingerprint"
-            problem(f"{what}: nothing vouches for it", again)
+            message = f"{name} is not among the representations of the fingerprint"
+            problem(f"{message}: nothing vouches for it", again)
     wrong = []
     for name in ("length", "windows"):
         if file[name].shape != (count,):
@@ -81,8 +81,8 @@ def check_layout(problem: Problem, file: h5py.File, campaign: Campaign) -> bool:
     pooled = [name for name in fingerprint.representations if not has_matrix(name)]
     if pooled and file["emb"] != file["representations"][pooled[0]]:
         wrong.append(f"emb is not {pooled[0]}")
-    for what in wrong:
-        problem(what, again)
+    for message in wrong:
+        problem(message, again)
     return not wrong
 
 
@@ -93,11 +93,11 @@ def check_order(problem: Problem, file: h5py.File) -> bool:
     for start in range(0, file["emb_keys"].shape[0], _KEYS_AT_ONCE):
         keys = file["emb_keys"][start : start + _KEYS_AT_ONCE]
         previous = np.concatenate([np.array([before], dtype="S64"), keys[:-1]])
-        for at in np.flatnonzero(keys <= previous).tolist():
+        for place in np.flatnonzero(keys <= previous).tolist():
             increasing = False
-            what = "a duplicate of" if keys[at] == previous[at] else "out of order after"
-            row = f"row {start + at:,}: key {text(keys[at])}"
-            problem(f"{row} is {what} {text(previous[at])}", again)
+            message = "a duplicate of" if keys[place] == previous[place] else "out of order after"
+            row = f"row {start + place:,}: key {text(keys[place])}"
+            problem(f"{row} is {message} {text(previous[place])}", again)
         before = keys[-1]
     return increasing
 
@@ -115,11 +115,11 @@ def check_keys(problem: Problem, file: h5py.File, bucket: Bucket, buckets: int) 
     if np.array_equal(held, bucket.keys):
         return start
     for key in np.setdiff1d(bucket.keys, held):
-        what = f"bucket {bucket.name}: key {key.decode()} has no row"
-        problem(what, delete(Path(file.filename)))
+        message = f"bucket {bucket.name}: key {key.decode()} has no row"
+        problem(message, delete(Path(file.filename)))
     for key in np.setdiff1d(held, bucket.keys):
-        what = f"bucket {bucket.name}: key {text(key)} has a row, but is not in the input or"
-        problem(f"{what} was skipped", delete(Path(file.filename)))
+        message = f"bucket {bucket.name}: key {text(key)} has a row, but is not in the input or"
+        problem(f"{message} was skipped", delete(Path(file.filename)))
     return None
 
 
@@ -129,8 +129,9 @@ def check_finite(
 ) -> None:
     """Look at the numbers of rows `row`, ...; those of a row lie between two of `edges`."""
     finite = np.logical_and.reduceat(np.isfinite(numbers).all(axis=1), edges[:-1])
-    for at in np.flatnonzero(~finite).tolist():
-        problem(f"row {row + at:,} of {name} (key {keys[at].decode()}) holds NaN or infinity")
+    for place in np.flatnonzero(~finite).tolist():
+        key = keys[place].decode()
+        problem(f"row {row + place:,} of {name} (key {key}) holds NaN or infinity")
 
 
 @check("rows equal their parts", "Each vector is, bit for bit, the one that its job wrote.")
@@ -153,8 +154,8 @@ def check_rows(
         if start is None:
             continue
         located = locate(bucket, campaign.store)
-        for row, what in _wrong_columns(file, bucket, located, start):
-            problem(f"row {start + row:,}: {what}", again)
+        for row, message in _wrong_columns(file, bucket, located, start):
+            problem(f"row {start + row:,}: {message}", again)
         for block in blocks(located):
             inside = slice(block.start, block.stop)
             first, keys = start + block.start, bucket.keys[inside]
@@ -177,14 +178,14 @@ def check_rows(
                 if name == SPANS:
                     letters = stored_residues(bucket.length[inside], fingerprint.long_sequences)
                     bad = wrong_spans(numbers, edges, letters, located.windows[inside])
-                    what = "its tokens are not all its letters, in their order"
-                    wrong += [(row, what) for row in np.flatnonzero(bad).tolist()]
+                    message = "its tokens are not all its letters, in their order"
+                    wrong += [(row, message) for row in np.flatnonzero(bad).tolist()]
                 else:
                     squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
                     norms[name][first : first + len(keys)] = np.sqrt(squares / np.diff(edges))
-                for row, what in wrong:
+                for row, message in wrong:
                     key = keys[row].decode()
-                    problem(f"row {first + row:,} of {name} (key {key}): {what}", again)
+                    problem(f"row {first + row:,} of {name} (key {key}): {message}", again)
                 check_finite(findings, name, numbers, edges, keys, row=first)
     return {name: distribution(norms.pop(name), file["emb_keys"]) for name in list(norms)}
 
@@ -210,8 +211,8 @@ def _wrong_sums(
     file: h5py.File, name: str, start: int, expected: checksums.Sums
 ) -> list[tuple[int, str]]:
     """Rows from `start` on whose checksums in the master are not these (n,)."""
-    kept = checksums.kept(file, name, np.arange(start, start + len(expected)))
-    wrong = np.flatnonzero(kept != expected).tolist() if kept is not None else []
+    sums = checksums.kept(file, name, np.arange(start, start + len(expected)))
+    wrong = np.flatnonzero(sums != expected).tolist() if sums is not None else []
     return [(row, f"the checksum of {name} is not that of what its part holds") for row in wrong]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from plm_embed.accuracy import remark
 from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import columns
-from plm_embed.io.files import sha256_file
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.check import Problem, check
 from plm_embed.models.manifest import MANIFEST, read_manifest
@@ -39,18 +38,9 @@ def check_completion_records(
 @check("parts", "Every file that the jobs wrote is there, unchanged since it was written.")
 def check_parts(problem: Problem, campaign: Campaign) -> None:
     """Compare the parts with what completion records say."""
-    wrong = {}
-    for name, info in sorted(campaign.parts.items()):
-        path = campaign.parts_folder / name
-        try:
-            if (size := path.stat().st_size) != info.bytes:
-                wrong[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
-            elif sha256_file(path) != info.sha256:
-                wrong[name] = "its bytes have changed: another SHA-256 than when it was written"
-        except FileNotFoundError:
-            wrong[name] = "missing, though completion records name it"
-    for name, what in wrong.items():
-        problem(f"{campaign.parts_folder / name}: {what}", campaign.part_remedy(*wrong))
+    wrong = campaign.wrong_parts(hashed=True)
+    for name, message in wrong.items():
+        problem(f"{campaign.parts_folder / name}: {message}", campaign.part_remedy(*wrong))
 
 
 @check("fingerprints in the store", "All stored vectors were computed with exactly these settings.")
@@ -70,8 +60,8 @@ def check_fingerprints(problem: Problem, campaign: Campaign) -> None:
                 part.check(campaign.fingerprint)
                 campaign.dims = campaign.dims or part.dims
                 if part.dims != campaign.dims:
-                    what = f"dimensions {part.dims}, other parts have {campaign.dims}"
-                    problem(f"{path}: {what}", remedy)
+                    message = f"dimensions {part.dims}, other parts have {campaign.dims}"
+                    problem(f"{path}: {message}", remedy)
         except StoreError as error:
             problem(error.message, remedy)
 

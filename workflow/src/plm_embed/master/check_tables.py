@@ -5,6 +5,7 @@ about it.
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def check_index(problem: Problem, index: Path, file: h5py.File, lines: RecordTab
     lengths. Return its number of lines, and note them in `lines`.
     """
     again = delete(index)
-    kept = [name for name in read_schema(index, again).names if name not in INDEX_COLUMNS]
+    more = [name for name in read_schema(index, again).names if name not in INDEX_COLUMNS]
     count, last, total = file["emb_keys"].shape[0], -1, 0
     for table in read_batches(index, remedy=again):
         row = table["row"].to_numpy()
@@ -46,10 +47,10 @@ def check_index(problem: Problem, index: Path, file: h5py.File, lines: RecordTab
         wrong = (step < 0) | (step > 1) | (row < 0) | (row >= count)
         wrong[0] |= last < 0 and row[0] != 0
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            before = row[at - 1] if at else last
+            place = int(np.flatnonzero(wrong)[0])
+            before = row[place - 1] if place else last
             problem(
-                f"entry {total + at:,} ({_name(table, at)}) has row {row[at]:,} after row "
+                f"entry {total + place:,} ({_name(table, place)}) has row {row[place]:,} after row "
                 f"{before:,}: rows of the master are skipped, repeated or unknown",
                 again,
             )
@@ -59,19 +60,19 @@ def check_index(problem: Problem, index: Path, file: h5py.File, lines: RecordTab
         keys, lengths = (file[name][inside][row - row[0]] for name in ("emb_keys", "length"))
         line = np.zeros(len(row), LINE)
         line["row"], line["key"] = row + 1, key_array(table["cache_key"])
-        line["length"], line["text"] = table["length"].to_numpy(), _digests(table, kept)
+        line["length"], line["text"] = table["length"].to_numpy(), _digests(table, more)
         for name, differs in (
             ("cache_key", line["key"] != keys),
             ("length", line["length"] != lengths),
         ):
-            for at in np.flatnonzero(differs).tolist():
-                what = f"{name} is {table[name][at]}, row {row[at]:,} of the master says otherwise"
-                problem(f"{_name(table, at)}: {what}", again)
+            for place in np.flatnonzero(differs).tolist():
+                message = f"{name} is {table[name][place]}, row {row[place]:,} of the master"
+                problem(f"{_name(table, place)}: {message} says otherwise", again)
         places = lines.places(table)
         twice = lines.values["row"][places] != 0
         twice |= ~np.isin(np.arange(len(places)), np.unique(places, return_index=True)[1])
-        for at in np.flatnonzero(twice).tolist():
-            problem(f"{_name(table, at)} is in the index twice", again)
+        for place in np.flatnonzero(twice).tolist():
+            problem(f"{_name(table, place)} is in the index twice", again)
         lines.values[places] = line
         total += len(row)
     if last != count - 1:
@@ -104,12 +105,12 @@ def check_records(
             break
         for name in before.schema.names:
             if name not in _DECIDED and not after[name].equals(before[name]):
-                at = int(np.flatnonzero(_differ(after[name], before[name]))[0])
-                what = f"{name} is {after[name][at]}, the input says {before[name][at]}"
-                problem(f"{_name(after, at)}: {what}", again)
+                place = int(np.flatnonzero(_differ(after[name], before[name]))[0])
+                message = f"{name} is {after[name][place]}, the input says {before[name][place]}"
+                problem(f"{_name(after, place)}: {message}", again)
         line = lines.values[lines.places(after)]
-        for at, what in _wrong_outcomes(before, after, line, skipped):
-            problem(f"{_name(after, at)}: {what}", again)
+        for place, message in _wrong_outcomes(before, after, line, skipped):
+            problem(f"{_name(after, place)}: {message}", again)
         columns = (after[name].to_pylist() for name in ("source", "status", "reason"))
         counted.update(zip(*columns, strict=True))
     return counted
@@ -126,25 +127,25 @@ def _wrong_outcomes(
     status = np.array(after["status"].to_pylist(), dtype=object)
     accepted = pc.equal(before["status"], "accepted").to_numpy()
     keys = key_array(pc.fill_null(after["key"], "-" * 64))
-    kept = [name for name in before.schema.names if name not in _PLAIN]
-    same = (line["key"] == keys) & (line["text"] == _digests(after, kept))
+    more = [name for name in before.schema.names if name not in _PLAIN]
+    same = (line["key"] == keys) & (line["text"] == _digests(after, more))
     same &= line["length"] == pc.fill_null(after["length"], -1).to_numpy()
     reasons = after["reason"].to_pylist()
-    given = after["reason"].is_valid().to_numpy()
-    for what, wrong in {
+    reasoned = after["reason"].is_valid().to_numpy()
+    for message, wrong in {
         "its status is not what its row and events say": status != expected,
         "has a vector, though its residues were refused": has & ~accepted,
         "the index gives it another row, or none": ~indexed,
         "id, key, length or kept columns differ from the index": has & indexed & ~same,
-        "a vector and a reason": has & given,
+        "a vector and a reason": has & reasoned,
     }.items():
-        for at in np.flatnonzero(wrong).tolist():
-            yield at, what
+        for place in np.flatnonzero(wrong).tolist():
+            yield place, message
     refused = before["reason"].to_pylist()
-    for at in np.flatnonzero(~has).tolist():
-        reason = skipped.get(keys[at]) if accepted[at] else refused[at]
-        if reason is None or reasons[at] != reason:
-            yield at, f"no vector and reason {reasons[at]!r}, expected {reason or 'a vector'}"
+    for place in np.flatnonzero(~has).tolist():
+        reason = skipped.get(keys[place]) if accepted[place] else refused[place]
+        if reason is None or reasons[place] != reason:
+            yield place, f"no vector and reason {reasons[place]!r}, expected {reason or 'a vector'}"
 
 
 @check("counts", "Embedded and skipped records add up to the input, file by file.")
@@ -181,13 +182,13 @@ def summed(counted: Counted, sources: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def _name(table: pa.Table, at: int) -> str:
-    return f"{table['source'][at]}, record {table['number'][at]}"
+def _name(table: pa.Table, place: int) -> str:
+    return f"{table['source'][place]}, record {table['number'][place]}"
 
 
-def _digests(table: pa.Table, kept: list[str]) -> NDArray[np.uint32]:
+def _digests(table: pa.Table, more: list[str]) -> NDArray[np.uint32]:
     """Return a checksum of each row's id and kept columns."""
-    columns = [pc.fill_null(table[name], "\x00") for name in ("id", *kept)]
+    columns = [pc.fill_null(table[name], "\x00") for name in ("id", *more)]
     texts = pc.binary_join_element_wise(*columns, "\x1f").to_pylist()
     return np.array([zlib.crc32(text.encode()) for text in texts], dtype=np.uint32)
 
@@ -195,24 +196,22 @@ def _digests(table: pa.Table, kept: list[str]) -> NDArray[np.uint32]:
 def _aligned(
     first: Iterator[pa.Table], second: Iterator[pa.Table]
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Batches of two files side by side; where one file ends early, its batch is empty."""
-    for one in first:
-        other = next(second, None)
-        yield one, one.slice(0, 0) if other is None else other
-    for other in second:
-        yield other.slice(0, 0), other
+    """Pair the batches of two files; where one file ends early, its batch is empty."""
+    for before, after in zip_longest(first, second):
+        empty = (after if before is None else before).slice(0, 0)
+        yield empty if before is None else before, empty if after is None else after
 
 
 def _first_lost(before: pa.Table, after: pa.Table) -> str:
     rows = min(before.num_rows, after.num_rows)
     differ = _differ(before["number"].slice(0, rows), after["number"].slice(0, rows))
     differ |= _differ(before["source"].slice(0, rows), after["source"].slice(0, rows))
-    at = int(np.flatnonzero(differ)[0]) if differ.any() else rows
-    if at < before.num_rows:
-        return f"{_name(before, at)} is not where it belongs: lost, doubled or moved"
-    return f"{_name(after, at)} is not in the input"
+    place = int(np.flatnonzero(differ)[0]) if differ.any() else rows
+    if place < before.num_rows:
+        return f"{_name(before, place)} is not where it belongs: lost, doubled or moved"
+    return f"{_name(after, place)} is not in the input"
 
 
-def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> NDArray[np.bool_]:
-    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+def _differ(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArray[np.bool_]:
+    pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
     return np.array([a != b for a, b in pairs], dtype=bool)

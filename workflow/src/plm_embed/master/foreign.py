@@ -25,7 +25,7 @@ from plm_embed.store.hdf5 import open_hdf5
 
 @dataclass(frozen=True)
 class Files:
-    """What is adopted: a master (emb, emb_keys), its index (cache_key, row and ids) and the
+    """Files to adopt: a master (emb, emb_keys), its index (cache_key, row and ids) and the
     sequences behind it.
 
     id_column: the column of the index that holds the ids of the records in `sequences`; empty: `id`
@@ -41,7 +41,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Names:
-    """What a row is called: its keys in the master and in the index, and the ids of its records."""
+    """Names of a row: its keys in the master and in the index, and the ids of its records."""
 
     keys: set[str]
     ids: set[str]
@@ -71,8 +71,8 @@ def hdf5_master(files: Files) -> Iterator[Foreign]:
         column = file["emb_keys"]
         keys = column.asstr()[...] if h5py.check_string_dtype(column.dtype) else column[...]
         if len(keys) != len(file["emb"]):
-            what = f"{len(file['emb']):,} vectors for {len(keys):,} keys"
-            raise StoreError(f"{files.master}: {what}", path=files.master)
+            message = f"{len(file['emb']):,} vectors for {len(keys):,} keys"
+            raise StoreError(f"{files.master}: {message}", path=files.master)
         names = [Names({str(name)}, set()) for name in keys]
         _add_index(names, files)
         stated = {
@@ -92,8 +92,8 @@ READERS: dict[str, Callable[[Files], AbstractContextManager[Foreign]]] = {
 def read_foreign(files: Files) -> AbstractContextManager[Foreign]:
     """Open what another program left. StoreError for a kind of file that is not known."""
     if (suffix := files.master.suffix) not in READERS:
-        what = f"{files.master}: cannot be imported, which takes {', '.join(READERS)}"
-        raise StoreError(what, path=files.master)
+        message = f"{files.master}: cannot be imported, which takes {', '.join(READERS)}"
+        raise StoreError(message, path=files.master)
     return READERS[suffix](files)
 
 
@@ -113,8 +113,8 @@ def _add_index(names: list[Names], files: Files) -> None:
         rows = table["row"].to_pylist()
         for row in rows:
             if not 0 <= row < len(names):
-                what = f"{files.index}: row {row} of {len(names):,} in {files.master}"
-                raise StoreError(what, path=files.index)
+                message = f"{files.index}: row {row} of {len(names):,} in {files.master}"
+                raise StoreError(message, path=files.index)
         for column, kind in kinds.items():
             for row, name in zip(rows, table[column].to_pylist(), strict=True):
                 if name is not None:
@@ -146,17 +146,17 @@ class KnownSequences:
                 reader = Reader(path, self._files.table)
             for batch in reader:
                 for id, raw in zip(batch.ids.to_pylist(), batch.residues.to_pylist(), strict=True):
-                    found = normalize(raw, self._policy)
-                    if isinstance(found, Normalized):
-                        yield id, found.sequence
+                    normalized = normalize(raw, self._policy)
+                    if isinstance(normalized, Normalized):
+                        yield id, normalized.sequence
 
     def residues(self, keys: Sequence[bytes]) -> list[str]:
         """Return the sequences of some keys; the files are read again."""
-        wanted = set(keys)
+        chosen = set(keys)
         sequences = {
             name: sequence
             for _, sequence in self._read()
-            if (name := key(sequence).encode()) in wanted
+            if (name := key(sequence).encode()) in chosen
         }
         return [sequences[name] for name in keys]
 
@@ -164,26 +164,26 @@ class KnownSequences:
 UNKNOWN, AMBIGUOUS = "no sequence for its key or id", "names of several rows or sequences"
 
 
-def named_by_key(names: Sequence[Names], known: KnownSequences) -> bool:
+def named_by_key(names: Sequence[Names], sequences: KnownSequences) -> bool:
     """Tell whether the keys of the rows are those of sequences, as some that are known show."""
-    return any(name.encode() in known.length for row in names for name in row.keys)
+    return any(name.encode() in sequences.length for row in names for name in row.keys)
 
 
-def sequence_of_each(names: Sequence[Names], known: KnownSequences) -> Iterator[bytes | str]:
+def sequence_of_each(names: Sequence[Names], sequences: KnownSequences) -> Iterator[bytes | str]:
     """Yield for each row the key of its sequence, or why it has none.
 
     Where keys are those of sequences they alone count: the sequence of an id may have changed
     since. Elsewhere rows go by ids, but for those that stand for several rows.
     """
-    by_key = named_by_key(names, known)
+    by_key = named_by_key(names, sequences)
     rows_of = Counter(name for row in names for name in row.keys | row.ids)
     for row in names:
         if by_key:
-            keys = {name.encode() for name in row.keys} & known.length.keys()
+            keys = {name.encode() for name in row.keys} & sequences.length.keys()
             shared = False
         else:
-            called = (row.keys | row.ids) & known.by_id.keys()
-            keys = {known.by_id[name] for name in called}
+            called = (row.keys | row.ids) & sequences.by_id.keys()
+            keys = {sequences.by_id[name] for name in called}
             shared = any(rows_of[name] > 1 for name in called)
         if not keys:
             yield UNKNOWN

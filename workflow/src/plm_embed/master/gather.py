@@ -59,7 +59,7 @@ def gather(  # noqa: PLR0917
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
         lines = stack.enter_context(row_group_writer(index, _index_schema(campaign), hashed=False))
-        told = stack.enter_context(row_group_writer(records, outcomes.schema, hashed=False))
+        results = stack.enter_context(row_group_writer(records, outcomes.schema, hashed=False))
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         pool = stack.enter_context(ThreadPoolExecutor(1))
@@ -67,7 +67,7 @@ def gather(  # noqa: PLR0917
         tables = deque(
             pool.submit(write_index, lines, campaign, name, outcomes) for name in campaign.rows
         )
-        tables.append(pool.submit(outcomes.write, told))
+        tables.append(pool.submit(outcomes.write, results))
         hashed = ahead(_hashed(campaign), 2)
         sound: set[str] = set()
         for name in campaign.rows:
@@ -158,8 +158,10 @@ def write_vectors(file: h5py.File, bucket: Bucket, campaign: Campaign) -> None:
 
 def _index_schema(campaign: Campaign) -> pa.Schema:
     first = verified(campaign.sequences, f"members/{next(iter(campaign.rows))}.parquet")
-    kept = [column for column in read_schema(first) if column.name not in ("key", "events", *INDEX)]
-    return pa.schema([*INDEX.items(), *kept])
+    columns = [
+        column for column in read_schema(first) if column.name not in ("key", "events", *INDEX)
+    ]
+    return pa.schema([*INDEX.items(), *columns])
 
 
 def write_index(lines: RowGroupWriter, campaign: Campaign, name: str, outcomes: Outcomes) -> None:
@@ -170,14 +172,14 @@ def write_index(lines: RowGroupWriter, campaign: Campaign, name: str, outcomes: 
     columns = [name for name in lines.schema.names if name not in ("cache_key", "row")]
     for table in read_groups(path, ["key", *columns]):
         keys = key_array(table["key"])
-        at, has = find(bucket.keys, keys)
+        place, has = find(bucket.keys, keys)
         if not has.all():
             if not np.isin(keys[~has], skipped).all():
-                what = f"{path}: has keys that bucket {name} lacks"
-                raise StoreError(what, path=path, remedy=read_again(campaign.sequences))
+                message = f"{path}: has keys that bucket {name} lacks"
+                raise StoreError(message, path=path, remedy=read_again(campaign.sequences))
             outcomes.skipped(table.filter(pa.array(~has)), bucket.completion.reasons)
-            table, at = table.filter(pa.array(has)), at[has]  # noqa: PLW2901
-        row = campaign.rows[name] + at
+            table, place = table.filter(pa.array(has)), place[has]  # noqa: PLW2901
+        row = campaign.rows[name] + place
         outcomes.embedded(table, row)
         more = table.append_column("row", pa.array(row)).append_column("cache_key", table["key"])
         for batch in more.select(lines.schema.names).cast(lines.schema).to_batches():

@@ -1,4 +1,4 @@
-"""What became of every input record: noted bucket by bucket, written in input order."""
+"""Outcomes of all input records: noted bucket by bucket, written in input order."""
 
 import os
 import tempfile
@@ -58,8 +58,8 @@ class RecordTable:
         first, count = np.array(spans, np.int64).reshape(-1, 2)[of_source].T
         number = table["number"].to_numpy()
         if (unknown := (number < 0) | (number > count)).any():
-            at = int(np.flatnonzero(unknown)[0])
-            raise StoreError(f"{table['source'][at]}, record {number[at]}: no input has it")
+            place = int(np.flatnonzero(unknown)[0])
+            raise StoreError(f"{table['source'][place]}, record {number[place]}: no input has it")
         places: NDArray[np.int64] = first + number
         return places
 
@@ -99,30 +99,30 @@ class Outcomes:
             outcome = self._table.values[self._table.places(table)]
             accepted = pc.equal(table["status"], "accepted").to_numpy()
             if (wrong := accepted != (outcome != 0)).any():
-                at = int(np.flatnonzero(wrong)[0])
+                place = int(np.flatnonzero(wrong)[0])
+                record = f"{table['source'][place]}, record {table['number'][place]}"
                 raise StoreError(
-                    f"{table['source'][at]}, record {table['number'][at]}: {self._source} and the "
-                    "buckets disagree about it",
+                    f"{record}: {self._source} and the buckets disagree about it",
                     path=self._source,
                     remedy=read_again(self._source.parent),
                 )
-            for batch in self._told(table, outcome).select(self.schema.names).to_batches():
+            for batch in self._with_outcomes(table, outcome).select(self.schema.names).to_batches():
                 to.write(batch)
 
-    def _told(self, table: pa.Table, outcome: NDArray[np.int64]) -> pa.Table:
+    def _with_outcomes(self, table: pa.Table, outcome: NDArray[np.int64]) -> pa.Table:
         has, lengths = outcome > 0, pc.fill_null(table["length"], 0).to_numpy()
         windows = np.where(has, window_counts(np.where(has, lengths, 0), self._policy), 1)
         changed = np.flatnonzero((windows != 1) | (outcome < 0)).tolist()
         names = ("reason", "detail", "events") if changed else ()
         texts: dict[str, list[str | None]] = {name: table[name].to_pylist() for name in names}
-        for at in changed:
-            if has[at]:
-                cropped = f"cropped={lengths[at] - self._policy.max_residues}"
-                event = f"windowed={windows[at]}" if windows[at] > 1 else cropped
-                texts["events"][at] = ";".join(filter(None, [texts["events"][at], event]))
+        for place in changed:
+            if has[place]:
+                cropped = f"cropped={lengths[place] - self._policy.max_residues}"
+                event = f"windowed={windows[place]}" if windows[place] > 1 else cropped
+                texts["events"][place] = ";".join(filter(None, [texts["events"][place], event]))
             else:
-                texts["reason"][at] = self._reasons[-outcome[at]]
-                texts["detail"][at] = f"{lengths[at]} residues"
+                texts["reason"][place] = self._reasons[-outcome[place]]
+                texts["detail"][place] = f"{lengths[place]} residues"
         new = {name: pa.array(values, pa.string()) for name, values in texts.items()}
         events = pc.fill_null(new.get("events", table["events"]), "")
         kinds = np.where(has, 1 + np.asarray(pc.not_equal(events, "")), 0)

@@ -88,10 +88,10 @@ def draw(sequences: Path, count: int, fingerprint: Fingerprint) -> dict[str, str
     names = bucket_names(sequences)
     shares = Counter(random.integers(len(names), size=count).tolist())
     # where some of these hold too few that are short enough, the others are looked at, too
-    others = ((bucket, count) for bucket in random.permutation(len(names)).tolist())
+    rest = ((bucket, count) for bucket in random.permutation(len(names)).tolist())
     rows: dict[str, list[int]] = defaultdict(list)
     missing = count
-    for bucket, share in chain(sorted(shares.items()), others):
+    for bucket, share in chain(sorted(shares.items()), rest):
         if not missing:
             break
         name = names[bucket]
@@ -147,8 +147,8 @@ def _sequences(sequences: Path, name: str, rows: Sequence[int]) -> Iterator[tupl
     path, first = _bucket(sequences, name), 0
     verified(sequences, f"buckets/{path.name}")
     for batch in record_batches(path, ["key", "sequence"], _ROWS, read_again(sequences)):
-        here = [row - first for row in rows if first <= row < first + batch.num_rows]
-        chosen = pa.Table.from_batches([batch.take(pa.array(here, pa.int64()))])
+        inside = [row - first for row in rows if first <= row < first + batch.num_rows]
+        chosen = pa.Table.from_batches([batch.take(pa.array(inside, pa.int64()))])
         check_keys(path, chosen)
         yield from zip(chosen["key"].to_pylist(), chosen["sequence"].to_pylist(), strict=True)
         first += batch.num_rows
@@ -199,8 +199,8 @@ def check_spots(  # noqa: PLR0917
             limit = bound(fingerprint.compute_dtype, roundings, tokens=tokens)
             limit += STORED[fingerprint.storage_dtype]
             if not distance <= limit:
-                own = OWN * allowed(fingerprint.compute_dtype, rounding_of(key)[name])
-                limit = max(limit, own)
+                allowance = OWN * allowed(fingerprint.compute_dtype, rounding_of(key)[name])
+                limit = max(limit, allowance)
             if not distance <= limit:
                 problem(
                     f"{where}: relative distance {distance:.2g} to the reference, more than "

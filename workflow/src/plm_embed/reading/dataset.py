@@ -22,7 +22,7 @@ with extra():
 
 
 class Dataset(IterableDataset[dict[str, Any]]):
-    """The records of a master, each as a dictionary: `id`, `vector`, and the columns asked for.
+    """Stream the records of a master as dictionaries: `id`, `vector`, and the columns asked for.
 
     Args:
         path: As for `plm_embed.open`, but no store.
@@ -89,7 +89,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
     def _blocks(
         self, embeddings: Embeddings, share: tuple[int, int], seed: list[int]
     ) -> Iterator[tuple[pa.Table, np.random.Generator]]:
-        """A worker's share of the blocks: lines of the index, and what orders them."""
+        """Yield a worker's share of the blocks: lines of the index, and a generator to order
+        them.
+        """
         worker, workers = share
         names = list(dict.fromkeys(["id", "row", *self._columns, *self._selection.where]))
         random, number = np.random.default_rng(seed), 0
@@ -106,8 +108,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
                 lines = index.read_row_group(group, columns=names) if mine else None
                 for place, block in mine:
                     assert lines is not None
-                    found = lines.slice(block * self._block, self._block).combine_chunks()
-                    yield found, np.random.default_rng([*seed, place])
+                    piece = lines.slice(block * self._block, self._block).combine_chunks()
+                    yield piece, np.random.default_rng([*seed, place])
 
     def _records(
         self, embeddings: Embeddings, lines: pa.Table, random: np.random.Generator
@@ -118,30 +120,31 @@ class Dataset(IterableDataset[dict[str, Any]]):
             columns = {name: _filled(chosen[name]) for name in ("id", *self._columns)}
             vectors = None
             if not has_matrix(self._name):
-                taken = embeddings.rows(rows, self._name).astype(np.float32)
-                vectors = torch.from_numpy(taken)
+                numbers = embeddings.rows(rows, self._name).astype(np.float32)
+                vectors = torch.from_numpy(numbers)
             for place in self._order(len(rows), random):
                 if vectors is None:
                     matrix = embeddings.matrix(rows[place], self._name).astype(np.float32)
                     vector = torch.from_numpy(matrix)
                 else:
                     vector = vectors[place]
-                found = {name: values[place] for name, values in columns.items()}
-                yield {"id": found["id"], "vector": vector} | found
+                record = {name: values[place] for name, values in columns.items()}
+                yield {"id": record["id"], "vector": vector} | record
 
     def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         return random.permutation(count) if self._shuffle else np.arange(count)
 
 
-def _texts(name: str, given: Iterable[str]) -> list[str]:
-    """One text, or several. ConfigError for anything else."""
-    texts = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    if wrong := [one for one in texts if not isinstance(one, str)]:
+def _texts(name: str, value: Iterable[str]) -> list[str]:
+    """Return one text, or several, as a list. ConfigError for anything else."""
+    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if wrong := [text for text in texts if not isinstance(text, str)]:
         raise ConfigError(f"{name}: {wrong[0]!r} is not text", key=name)
     return texts
 
 
 def _filled(column: pa.Array) -> list[Any]:
-    values = column.fill_null("") if pa.types.is_string(column.type) else column
-    found: list[Any] = values.to_pylist()
-    return found
+    """Return the values of a column, with empty text in place of missing text."""
+    filled = column.fill_null("") if pa.types.is_string(column.type) else column
+    values: list[Any] = filled.to_pylist()
+    return values

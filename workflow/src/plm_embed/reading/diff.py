@@ -27,7 +27,7 @@ LISTED = 20
 
 @dataclass
 class Compared:
-    """One representation in both masters, over the keys that both have.
+    """Differences of one representation, over the keys that both masters have.
 
     equal: the same numbers; within: different ones, but by no more than the tolerance; different:
     the rest. max_abs and min_cosine are over all; worst: the different ones that differ most.
@@ -43,7 +43,7 @@ class Compared:
 
 @dataclass
 class Difference:
-    """What `compare` finds. Counts of keys, the first that only one has with the ids of their
+    """Differences of two masters. Counts of keys, the first that only one has with the ids of their
     records, and Compared by representation.
     """
 
@@ -60,8 +60,8 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether both have the same keys and representations, and no vector differs by more than
-        the tolerance.
+        """Return whether both have the same keys and representations, and no vector differs by more
+        than the tolerance.
         """
         return not (
             self.only_first
@@ -85,7 +85,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         rows = np.flatnonzero(both), places[both]
         only = np.delete(a.keys, rows[0]), np.delete(b.keys, rows[1])
         examples = [keys[:LISTED].astype(str).tolist() for keys in only]
-        found = Difference(
+        difference = Difference(
             keys_both=len(rows[0]),
             only_first=len(only[0]),
             only_second=len(only[1]),
@@ -98,9 +98,9 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         for name in sorted(set(a.names) & set(b.names)):
             if a.dim != b.dim and len(a) and len(b):
                 raise PlmEmbedError(f"{a.path} and {b.path}: the vectors have other dimensions")
-            found.representations[name] = _compare_vectors((a, b), name, rows, tolerance)
-        _name_records(found, a, b)
-    return found
+            difference.representations[name] = _compare_vectors((a, b), name, rows, tolerance)
+        _name_records(difference, a, b)
+    return difference
 
 
 def _compare_vectors(
@@ -113,7 +113,7 @@ def _compare_vectors(
         keys = pair[0].keys[some[0]]
         if has_matrix(name):
             counts, others = (
-                each.residues_at(numbers) for each, numbers in zip(pair, some, strict=True)
+                reader.residues_at(numbers) for reader, numbers in zip(pair, some, strict=True)
             )
         else:
             counts = others = np.ones(len(keys), np.int64)
@@ -125,8 +125,8 @@ def _compare_vectors(
         for piece in np.split(same, np.flatnonzero(np.diff(sizes)) + 1):
             if len(piece):
                 a, b = (
-                    each.flat(name, numbers[piece]).astype(np.float32, copy=False)
-                    for each, numbers in zip(pair, some, strict=True)
+                    reader.flat(name, numbers[piece]).astype(np.float32, copy=False)
+                    for reader, numbers in zip(pair, some, strict=True)
                 )
                 _compare_numbers(compared, keys[piece], a, b, counts[piece], tolerance)
     return compared
@@ -152,8 +152,8 @@ def _compare_numbers(  # noqa: PLR0917
 
 
 def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
-    """Of each key's numbers, which begin at the rows `heads`; 1 where both are zero, 0 where NaN or
-    one is zero.
+    """Return the cosine of each key's numbers, which begin at the rows `heads`; 1 where both are
+    zero, 0 where NaN or one is zero.
     """
 
     def dot(x: Array, y: Array) -> NDArray[np.float64]:
@@ -165,10 +165,10 @@ def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         norms = dot(a, a), dot(b, b)
         cosine = dot(a, b) / np.sqrt(norms[0] * norms[1])
-    found: NDArray[np.float64] = np.where(
+    bounded: NDArray[np.float64] = np.where(
         (norms[0] == 0) & (norms[1] == 0), 1.0, np.nan_to_num(np.minimum(cosine, 1))
     )
-    return found
+    return bounded
 
 
 def _list(compared: Compared, key: bytes, max_abs: float, cosine: float) -> None:
@@ -178,23 +178,23 @@ def _list(compared: Compared, key: bytes, max_abs: float, cosine: float) -> None
     )
 
 
-def _name_records(found: Difference, first: Embeddings, second: Embeddings) -> None:
+def _name_records(difference: Difference, first: Embeddings, second: Embeddings) -> None:
     """Add to each listed key the ids of its records, where the index that knows them is there."""
-    listed = [entry for compared in found.representations.values() for entry in compared.worst]
-    ids = _ids([*(entry["key"] for entry in listed), *found.examples_only_first], first)
-    ids |= _ids(found.examples_only_second, second)
+    listed = [entry for compared in difference.representations.values() for entry in compared.worst]
+    ids = _ids([*(entry["key"] for entry in listed), *difference.examples_only_first], first)
+    ids |= _ids(difference.examples_only_second, second)
     for entry in listed:
         entry["ids"] = ids[entry["key"]]
-    examples = (*found.examples_only_first, *found.examples_only_second)
-    found.ids_of_examples = {key: ids[key] for key in examples}
+    examples = (*difference.examples_only_first, *difference.examples_only_second)
+    difference.ids_of_examples = {key: ids[key] for key in examples}
 
 
 def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
     ids: dict[str, list[str]] = {key: [] for key in keys}
     if ids and embeddings.index and embeddings.index.is_file():
-        wanted = pa.array(sorted(ids))
+        listed = pa.array(sorted(ids))
         for lines in embeddings.lines(["id", "cache_key"]):
-            for line in lines.filter(pc.is_in(lines["cache_key"], wanted)).to_pylist():
+            for line in lines.filter(pc.is_in(lines["cache_key"], listed)).to_pylist():
                 ids[line["cache_key"]].append(line["id"])
     return ids
 
@@ -203,23 +203,25 @@ def _named(key: str, ids: list[str]) -> str:
     return f"{key} ({some(ids)})" if ids else key
 
 
-def in_words(found: Difference) -> str:
-    """The difference as a few lines of text."""
-    lines = [f"keys: {found.keys_both:,} in both, {found.only_first:,} only in the first, "
-             f"{found.only_second:,} only in the second"]  # fmt: skip
-    ids = found.ids_of_examples
+def in_words(difference: Difference) -> str:
+    """Return the difference as a few lines of text."""
+    lines = [
+        f"keys: {difference.keys_both:,} in both, {difference.only_first:,} only in the first, "
+        f"{difference.only_second:,} only in the second"
+    ]
+    ids = difference.ids_of_examples
     for which, examples in (
-        ("first", found.examples_only_first),
-        ("second", found.examples_only_second),
+        ("first", difference.examples_only_first),
+        ("second", difference.examples_only_second),
     ):
         lines += [f"  only in the {which}: {_named(key, ids[key])}" for key in examples[:3]]
-    lines += [f"settings: {difference}" for difference in found.fingerprint]
+    lines += [f"settings: {line}" for line in difference.fingerprint]
     for which, names in (
-        ("first", found.representations_only_first),
-        ("second", found.representations_only_second),
+        ("first", difference.representations_only_first),
+        ("second", difference.representations_only_second),
     ):
         lines += [f"{name}: only in the {which}" for name in names]
-    for name, compared in found.representations.items():
+    for name, compared in difference.representations.items():
         lines.append(
             f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
             f"{compared.different:,} different; largest difference {compared.max_abs:.3g}, "
@@ -228,4 +230,4 @@ def in_words(found: Difference) -> str:
         for entry in compared.worst:
             named = _named(entry["key"], entry["ids"])
             lines.append(f"  {named}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}")
-    return "\n".join([*lines, "equal" if found.equal else "different"])
+    return "\n".join([*lines, "equal" if difference.equal else "different"])

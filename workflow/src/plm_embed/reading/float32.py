@@ -7,8 +7,8 @@ from plm_embed.store.hdf5 import Array
 
 
 def all_finite(values: Array) -> bool:
-    """Whether no number, of any float type, is infinite or NaN. By their bits those are the largest
-    whole numbers: signed the positive ones, unsigned the negative ones.
+    """Return whether no number, of any float type, is infinite or NaN. By their bits those are the
+    largest whole numbers: signed the positive ones, unsigned the negative ones.
     """
     whole, signed = (f"{kind}{values.dtype.itemsize}" for kind in "ui")
     infinite = np.array([np.inf, -np.inf], values.dtype)
@@ -24,21 +24,24 @@ _AT_ONCE = 1 << 17
 
 
 def as_float32(values: Array, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Numbers as they are stored, all finite, as float32; in `out`, of their shape, if given.
+    """Return stored numbers, all finite, as float32; in `out`, of their shape, where there is one.
 
     Half precision by shifting its bits to their places, and correcting the exponent by a product,
     which is exact, in pieces that stay in the processor's cache: NumPy's own conversion takes five
     times as long, torch's too (53 ms and 50 against 10 for 17 M numbers on an AMD EPYC).
     """
-    if values.dtype != "<f2":
+    if values.dtype != "<f2" and out is None:
         return values.astype(np.float32, copy=False)
-    found = np.empty(values.shape, np.float32) if out is None else out
-    bits, numbers = np.ascontiguousarray(values).view(np.int16).ravel(), found.reshape(-1)
+    numbers = np.empty(values.shape, np.float32) if out is None else out
+    if values.dtype != "<f2":
+        numbers[...] = values
+        return numbers
+    bits, flat = np.ascontiguousarray(values).view(np.int16).ravel(), numbers.reshape(-1)
     for start in range(0, bits.size, _AT_ONCE):
-        piece = numbers[start : start + _AT_ONCE]
+        piece = flat[start : start + _AT_ONCE]
         shifted = piece.view(np.int32)
         shifted[...] = bits[start : start + _AT_ONCE]
         shifted <<= 13
         shifted &= _SIGN_AND_REST
         piece *= _BIASES_APART
-    return found
+    return numbers

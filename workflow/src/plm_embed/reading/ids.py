@@ -52,7 +52,8 @@ class IdIndex:
 
     def rows(self, ids: list[str]) -> NDArray[np.int64]:
         """Return the row of each id, or ABSENT, or SEVERAL: (k,)."""
-        hashes, found = np.fromiter(map(hash, ids), np.int64, len(ids)), np.full(len(ids), ABSENT)
+        hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
+        row_of = np.full(len(ids), ABSENT)
         firsts, stops = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
         for place, (id, first, stop) in enumerate(
             zip(ids, firsts.tolist(), stops.tolist(), strict=True)
@@ -60,8 +61,8 @@ class IdIndex:
             lines = self._order[first:stop].tolist()
             rows = {int(self._rows[line]) for line in lines if self._ids[line].as_py() == id}
             if rows:
-                found[place] = rows.pop() if len(rows) == 1 else SEVERAL
-        return found
+                row_of[place] = rows.pop() if len(rows) == 1 else SEVERAL
+        return row_of
 
     def called(self, id: str) -> str | None:
         """Return the first id that is this one, or has it as UniProt's accession."""

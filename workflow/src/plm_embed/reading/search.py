@@ -108,7 +108,7 @@ def _candidates(  # noqa: PLR0917
         block = np.zeros((piece, dim), np.float32)
         for first in range(0, len(vectors), piece):
             some = vectors[first : first + piece]
-            np.copyto(block[: len(some)], as_float32(some, block[: len(some)]))
+            as_float32(some, block[: len(some)])
             np.matmul(block, turned, out=scores[first : first + piece])
             np.einsum("ij,ij->i", block, block, out=squares[first : first + piece])
         if not squares.max(initial=0) < SURELY_FINITE and not (
@@ -148,12 +148,12 @@ def _candidates(  # noqa: PLR0917
 
 def _settle(query: Array, rows: Array, vectors: Array, k: int, metric: Metric) -> Neighbors:
     """Return the k best of a query's candidates, compared once more in fp64: (1, k) each."""
-    wanted, vectors = query.astype(np.float64), vectors.astype(np.float64)
-    scores = vectors @ wanted
+    target, vectors = query.astype(np.float64), vectors.astype(np.float64)
+    scores = vectors @ target
     if metric == "euclidean":
-        scores = np.linalg.norm(vectors - wanted, axis=1)
+        scores = np.linalg.norm(vectors - target, axis=1)
     elif metric == "cosine":
-        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(wanted)
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(target)
         scores = np.clip(scores / np.where(lengths > 0, lengths, 1), -1, 1)
     order = np.lexsort((rows, scores if metric == "euclidean" else -scores))[:k]
     return Neighbors(rows[None, order], scores[None, order])

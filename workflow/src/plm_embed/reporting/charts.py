@@ -17,7 +17,7 @@ from plm_embed.wording import duration
 
 BINS = 30
 TICKS = 6
-"""At most so many steps between the ticks of an axis: their labels fit a phone."""
+"""Most steps between the ticks of an axis: their labels fit a phone."""
 LANES = 40
 """Rows of the timeline that are drawn."""
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)

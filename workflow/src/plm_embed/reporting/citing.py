@@ -1,6 +1,4 @@
-"""What a paper needs of a campaign: where everything comes from, a paragraph of methods, what to
-cite.
-"""
+"""Facts for a paper: where everything comes from, a paragraph of methods, works to cite."""
 
 import re
 from collections.abc import Iterator
@@ -92,7 +90,7 @@ def _circumstances(facts: Facts) -> str:
 
 
 def _weights(facts: Facts) -> str:
-    """Whose vectors these are: the published model's only where that is proven."""
+    """Name the weights: the published model's only where that is proven."""
     digest = facts.fingerprint.weights_sha256 if facts.fingerprint else ""
     papers = "".join(f"; {_short(paper)}" for paper in _papers(facts.model))
     if not facts.caveat:
@@ -109,7 +107,7 @@ def _papers(name: str) -> tuple[str, ...]:
 
 
 def _short(paper: str) -> str:
-    """How a text refers to it: `Lin et al., 2023`."""
+    """Return a short reference: `Lin et al., 2023`."""
     authors, others, _ = paper.partition(" et al. ")
     name = f"{authors.rpartition(' ')[0]} et al." if others else authors.partition(". ")[0]
     year = re.search(r"\((\d{4})\)", paper)
@@ -117,14 +115,14 @@ def _short(paper: str) -> str:
 
 
 def _version(facts: Facts) -> str:
-    """Of the software that computed the vectors."""
+    """Return the version of the software that computed the vectors."""
     libraries = facts.metadata.get("library_versions", {})
     return str(libraries.get("plm-embed", __version__))
 
 
 def citation(facts: Facts) -> str:
-    """What to cite: this software and the model, or of weights that are not proven to be published
-    the architecture.
+    """Return the works to cite: this software and the model, or the architecture of weights that
+    are not proven to be published.
     """
     paper = (
         "\n".join(_papers(facts.model))

@@ -1,6 +1,4 @@
-"""Failures of a campaign, by the logs of its steps: a step that fails ends its log with an
-error.
-"""
+"""Failures of a campaign: a step that fails ends its log with an error."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

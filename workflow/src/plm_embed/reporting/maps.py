@@ -33,7 +33,7 @@ FITTED = 10_000
 WORTH_UMAP = 1_000
 """Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
 LETTERS = 1_500_000
-"""Of the ids, besides those of the points, that the page knows."""
+"""Letters of the ids, besides those of the points, that the page knows."""
 VALUES = 1_000
 """Most values of a kept column that vectors are colored by."""
 

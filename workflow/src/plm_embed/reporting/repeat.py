@@ -1,4 +1,4 @@
-"""What it takes to run a campaign again: the configuration, the command, the versions."""
+"""Configuration, command and versions with which a campaign can be repeated."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from plm_embed.workflow.call import shell_line
 from plm_embed.workflow.resources import local_resources
 
 CONFIG = "config.yaml"
-"""In the folder of a model: every setting of the run that made the report."""
+"""File in the folder of a model with every setting of the run that made the report."""
 _RELATIVE = "# Paths are relative to "
 
 
@@ -37,7 +37,7 @@ def kept_config(folder: Path) -> str:
 
 
 def kept_settings(folder: Path) -> dict[str, Any]:
-    """What the copy says; empty when there is none. StoreError when it is damaged."""
+    """Return the settings in the copy; empty when there is none. StoreError when it is damaged."""
     try:
         found = yaml.safe_load(kept_config(folder)) or {}
     except yaml.YAMLError:
@@ -66,14 +66,14 @@ def ran_in(folder: Path) -> Path:
 
 
 def command(folder: Path, attempts: Sequence[Heartbeat], on_gpus: bool) -> str:
-    """What runs it again; of a cluster's profile there is no note."""
+    """Return the command that runs the campaign again; no record names a cluster's profile."""
     words = ["--configfile", str(folder / CONFIG), "--cores", "all"]
     workers = len(attempts[-1].workers) if on_gpus and attempts and not attempts[-1].job else 0
     return shell_line([*words, *local_resources(workers)])
 
 
 def lacks(attempts: Sequence[Heartbeat]) -> str:
-    """What the command lacks, in words, of which there is no note; '' when that is nothing."""
+    """Return a sentence on what the command lacks; '' when that is nothing."""
     if not any(attempt.job for attempt in attempts):
         return ""
     return "It ran in jobs of a scheduler: add their profile, such as --profile slurm."

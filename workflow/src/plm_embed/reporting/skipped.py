@@ -13,7 +13,7 @@ from plm_embed.io.parquet import read_batches
 from plm_embed.io.terminal import printable
 
 NAME = "skipped.tsv"
-"""In the folder of the model."""
+"""File in the folder of the model."""
 COLUMNS = ("id", "reason", "detail", "source", "number")
 """number: of the record in its file, from 1."""
 LISTED = 20
@@ -30,7 +30,7 @@ def skipped_rows(records: Path) -> Iterator[tuple[str, ...]]:
 
 
 def first_skipped(records: Path) -> list[tuple[str, ...]]:
-    """As many as the report lists."""
+    """Return as many skipped records as the report lists."""
     return list(islice(skipped_rows(records), LISTED))
 
 

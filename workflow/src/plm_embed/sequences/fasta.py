@@ -25,6 +25,7 @@ from plm_embed.sequences.batch import (
 
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
 _PIR = r"^[A-Z][A-Z0-9];"
+_BLANK, _DELETE = b" \x7f"
 
 
 def read_fasta(pieces: Iterator[bytes]) -> Iterator[Batch]:
@@ -72,7 +73,8 @@ def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, i
                 length += len(data)
         except Exception as raised:
             error = raised
-        block, ended = b"".join(parts), length < size and not error
+        ended = length < size and not error
+        block = b"".join(parts)
         if dropped + len(block) > LARGEST_RECORD:  # only the first record can be too large
             end = _next_start(block, _HEAD_BYTES if dropped else 1)
             if end < 0 and not ended:  # keep the last byte, too: it may end a line
@@ -81,7 +83,8 @@ def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, i
             elif (end := end if end >= 0 else len(block)) + dropped > LARGEST_RECORD:
                 yield block[:_HEAD_BYTES], dropped + end
                 block, dropped = block[end:], 0
-        end = len(block) if ended else max(block.rfind(b"\n>"), block.rfind(b"\r>")) + 1
+        newline = block.rfind(b"\n>")
+        end = len(block) if ended else max(newline, block.rfind(b"\r>", newline + 1)) + 1
         if end and not dropped:
             yield block[:end], 0
             block = block[end:]
@@ -120,15 +123,17 @@ def _parsed(text: bytes, number: int) -> Iterator[Batch]:
     headers = pc.utf8_rtrim_whitespace(
         _between(text, line_starts[header_lines] + 1, line_ends[header_lines])
     )
-    words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
-    ids = pc.list_element(words, 0)
+    ids = _first_words(headers)
     residues, residue_line_ends = text_and_ends(
         _between(text, line_starts[~is_header], line_ends[~is_header])
     )
     # residues up to the end of each record
     lines_before = np.append(header_lines[1:], len(line_ends)) - np.arange(1, len(ids) + 1)
     ends = np.concatenate([[0], residue_line_ends])[lines_before]
-    pir = np.flatnonzero(pc.match_substring_regex(headers, _PIR))
+    pir = np.flatnonzero(
+        codes[np.minimum(line_starts[header_lines] + 3, len(codes) - 1)] == ord(";")
+    )
+    pir = pir[pc.match_substring_regex(headers.take(pa.array(pir)), _PIR).to_numpy(False)]
     for start in range(0, len(ids), MOST_RECORDS):
         part = slice(start, start + MOST_RECORDS)
         begin = ends[start - 1] if start else 0
@@ -148,7 +153,22 @@ def _parsed(text: bytes, number: int) -> Iterator[Batch]:
         )
 
 
-def _between(text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.StringArray:
+def _first_words(headers: pa.StringArray) -> pa.StringArray:
+    """Return the text of each header before the first white space that is not at its start."""
+    text, ends = text_and_ends(headers)
+    codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
+    blanks = np.flatnonzero(codes <= _BLANK)
+    plain = len(codes) and codes.max() < _DELETE and (codes[blanks] == _BLANK).all()
+    if plain and (starts < ends).all() and (codes[starts] != _BLANK).all():  # twice as fast
+        stops = np.append(blanks, len(codes))[np.searchsorted(blanks, starts)]
+        return _between(text, starts, np.minimum(stops, ends))
+    words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
+    return pc.list_element(words, 0)
+
+
+def _between(
+    text: bytes | memoryview, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> pa.StringArray:
     """Return the pieces of `text` from `starts` to `ends` (n,), which follow one another."""
     pieces = strings(text, np.stack([starts, ends], axis=1).ravel())
     return pieces.take(pa.array(np.arange(1, len(pieces), 2)))

@@ -154,15 +154,16 @@ def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
     if policy.strand == "canonical":
         return np.arange(len(batch))
     text, ends = text_and_ends(batch.residues)
-    letters = sorted(ALPHABETS[policy.alphabet].letters.encode())
-    codes = np.frombuffer(text, np.uint8)
-    # bounds and the few codes between them that are no letters: faster than a table of all codes
-    unknown = (codes < letters[0]) | (codes > letters[-1])
-    for code in set(range(letters[0], letters[-1])).difference(letters):
-        unknown |= codes == code
-    starts = np.concatenate([[0], ends[:-1]])
+    codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
     odd = starts == ends
-    if unknown.any():
+    # bounds and the few codes between them that are no letters: faster than a table of all codes
+    low, *letters, high = sorted(ALPHABETS[policy.alphabet].letters.encode())
+    others = set(range(low, high)).difference([low, *letters])
+    within = not len(codes) or (codes.min() >= low and codes.max() <= high)
+    if not within or any((codes == other).any() for other in others):
+        unknown = (codes < low) | (codes > high)
+        for other in others:
+            unknown |= codes == other
         odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
     odd[list(batch.faults)] = True
     if policy.alphabet == "protein":

@@ -226,10 +226,11 @@ def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.int64]:
     if batch.line_ends is None:
         return blanks
     _, ends = text_and_ends(batch.residues)
-    line_ends = batch.line_ends[np.diff(batch.line_ends, prepend=0) > 0]
+    line_ends, lengths = batch.line_ends, np.diff(batch.line_ends, prepend=0)
+    if not lengths.all():  # without empty lines
+        line_ends, lengths = line_ends[lengths > 0], lengths[lengths > 0]
     stops = np.searchsorted(line_ends, ends, side="right")  # of the lines of each record
     counts = np.diff(stops, prepend=0)
-    lengths = np.diff(line_ends, prepend=0)
     last = np.zeros(len(lengths), np.bool_)
     last[stops[counts > 0] - 1] = True
     changes = np.flatnonzero(np.diff(lengths))

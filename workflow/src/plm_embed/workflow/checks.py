@@ -1,4 +1,4 @@
-"""What is refused, and what is said, while the Snakefile is parsed: one line each."""
+"""Refusals and notices while the Snakefile is parsed: one line each."""
 
 import os
 import re
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _NOT_PASSED_ON = re.compile(r"""["'`$\\\n]""")
-"""What Snakemake does not quote as a shell reads it where it writes the job of a cluster."""
+"""Letters that Snakemake does not quote as a shell reads them where it writes the job of a cluster.
+"""
 
 
 def refusals(config: Config, own: Mapping[str, Any], storage: Any, alone: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What jobs may need, where a profile does not say it."""
+"""Resources of jobs, where a profile does not set them."""
 
 from plm_embed.models.registry import Model
 
