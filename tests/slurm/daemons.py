@@ -180,7 +180,8 @@ class Daemons:
     def _kill(self, name: str) -> None:
         # The child of `unshare` is the first process of its namespace; the kernel lets none of the
         # others outlive it.
-        process = self._daemons.pop(name)
+        process = self._daemon(name)
+        del self._daemons[name]
         inside = descendants(process.pid)
         process.kill()
         process.wait()
@@ -195,11 +196,18 @@ class Daemons:
         if self._owner is not None:
             self._owner.close()
 
+    def _daemon(self, name: str) -> "subprocess.Popen[bytes]":
+        """Return what started a daemon. Raises ClusterError while there is none."""
+        try:
+            return self._daemons[name]
+        except KeyError:
+            raise ClusterError(f"{name} does not run") from None
+
     def _daemon_process(self, name: str) -> int:
         program = "slurmd" if name in NODES else name
         return next(
             process
-            for process in descendants(self._daemons[name].pid)
+            for process in descendants(self._daemon(name).pid)
             if process_name(process) == program
         )
 

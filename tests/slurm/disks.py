@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from cluster import Cluster
-from daemons import NODES
+from daemons import NODES, ClusterError
 
 
 class Disk:
@@ -69,7 +69,7 @@ class Disk:
             (self.folder / "lost+found").rmdir()
 
     def _unmount(self) -> None:
-        with contextlib.suppress(KeyError, StopIteration):  # no controller runs
+        with contextlib.suppress(ClusterError, StopIteration):  # no controller runs
             # one that was started again has a mount of its own
             inside = (*self._cluster.inside("slurmctld"), "--pid")
             _succeeds([*inside, "umount", str(self.folder)])

@@ -4,6 +4,8 @@ succeeded.
 
 import contextlib
 import hashlib
+import re
+import shutil
 import signal
 import time
 from dataclasses import dataclass, field
@@ -187,6 +189,9 @@ class Run:
         self._seen[number] += len(said)
         if "Traceback (most recent call last)" in said and code > 0:
             self.result.told.append("a traceback on the screen")
+        for damaged in re.findall(r"delete (\S+) and run the campaign again", said):
+            for folder in {campaign.folder, self.scene.campaigns[0].folder}:
+                shutil.rmtree(folder / damaged, ignore_errors=True)
         for what, do in self.scene.mend:
             do()
             self.tell(what)
