@@ -109,10 +109,12 @@ def write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -
         keep=("function",),
         records=len(records),
         accepted=len(accepted),
-        skipped=Counter(record["reason"] for record in records if record["status"] == "skipped"),
+        skipped=dict(
+            Counter(record["reason"] for record in records if record["status"] == "skipped")
+        ),
         unique=len(unique),
         residues=sum(length * count for length, count in lengths.items()),
-        lengths=lengths,
+        lengths=dict(lengths),
         buckets=buckets,
     )
     write_summary(folder, summary)

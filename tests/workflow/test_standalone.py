@@ -241,7 +241,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(
     commands: Path, campaign: Campaign, tmp_path: Path
 ) -> None:
     for module, extra, *command in (
-        ("torch", "embed", "export", campaign.master, "tensors", "--to", "pt"),
+        ("torch", "embed", "weights", "--model", "esm2_8m", "--output", "weights"),
         ("huggingface_hub", "embed", "weights", "--model", "esmc_300m", "--output", "weights"),
         ("jinja2", "report", "report", campaign.results),
     ):

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import StoreError
-from plm_embed.io.parquet import read_matching, row_group_writer
+from plm_embed.io.parquet import (
+    count_rows,
+    read_batches,
+    read_matching,
+    read_schema,
+    read_table,
+    row_group_writer,
+)
 
 SCHEMA = pa.schema([("sequence", pa.string()), ("length", pa.int32())])
 
@@ -81,3 +88,19 @@ def test_row_groups_without_a_wanted_number_are_not_read(tmp_path: Path) -> None
     assert found["row"].to_pylist() == [1, 8]
     with pytest.raises(StoreError):
         read_matching(path, "row", np.array([4]))
+
+
+def test_each_reader_names_a_file_that_is_missing_or_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    cases = ((None, "there is no such file"), (b"no", "not a whole Parquet file"))
+    for content, words in cases:
+        if content:
+            path.write_bytes(content)
+        for read in (
+            lambda: count_rows(path, "again"),
+            lambda: read_schema(path, "again"),
+            lambda: read_table(path, ["id"], "again"),
+            lambda: list(read_batches(path, ["id"], "again")),
+        ):
+            with pytest.raises(StoreError, match=rf"x\.parquet: {words}.*; again"):
+                read()

@@ -26,12 +26,12 @@ BATCHES_TO_FORGET = 32
 after a shortage that has not passed, twice as many.
 """
 SHARE_OF_FREE_MEMORY = 0.8
-"""What batches may take; the rest is for fragments, and for sequences longer than those that were
-measured.
+"""The share of free memory for batches; the rest is for fragments, and for sequences longer than
+those that were measured.
 """
 
 BATCHES_AHEAD = 16
-"""How many batches' worth of pieces are tokenized at a time, while as many are computed."""
+"""Batches' worth of pieces that are tokenized at a time, while as many are computed."""
 LETTERS_AT_ONCE = 1 << 16
 """Letters that a thread takes at a time."""
 
@@ -168,8 +168,8 @@ class TokensAhead:
 
 
 class Room:
-    """How large batches may be, by what memory was seen to hold: `budget` tokens, in products of
-    `rows` rows. `least`: the smallest budget so far.
+    """The size of batches, by what memory was seen to hold: `budget` tokens, in products of `rows`
+    rows. `least`: the smallest budget so far.
 
     Batches are padded to whole products, so once they are no larger than one, products shrink, down
     to `least_rows`.
@@ -222,7 +222,7 @@ class Room:
 
 
 def room_for(model: Engine, layers: Sequence[int], budget: int = 0) -> Room:
-    """For a model that was just loaded; `budget` 0: by the device's memory."""
+    """Measure the room for a model that was just loaded; `budget` 0: by the device's memory."""
     measured = token_budget(model, layers)
     return Room(budget or measured, model.rows, LEAST_ROWS[model.device.type])
 

@@ -30,7 +30,7 @@ ANSWERS = Path(__file__).with_name("known_answers.npz")
 
 
 def check(folder: Path) -> Iterator[str]:
-    """What holds of a weights folder, in lines.
+    """Check a weights folder; yield each proof as a line.
 
     Raises WeightsError for files that are damaged and for answers that are not the published
     model's, DeviceError when the self-test fails.

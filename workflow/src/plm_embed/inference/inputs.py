@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 AT_ONCE = 256
 """Sequences that are taken from an iterable before the first of them is used."""
 _FILE_NAME = re.compile(r"[^.]\.(fasta|fas|fa|faa|fna|ffn|csv|tsv|parquet)(\.(gz|bz2|xz|zst))?$")
-"""What a file of sequences may be called, there or not: its letters are residues and its dot is a
+"""Names of files of sequences, there or not: such a name's letters are residues and its dot is a
 gap, so that it would pass for an aligned sequence. Those have other capitals, or several dots.
 """
 
 
 class SequenceRecord(Protocol):
-    """What is used of Biopython's SeqRecord."""
+    """The used part of Biopython's SeqRecord."""
 
     id: str | None
     seq: object
@@ -53,13 +53,13 @@ class Named(NamedTuple):
     wrong: str
 
     def refusal(self) -> InputError:
-        """What to raise for a record without a sequence."""
+        """Return the error for a record without a sequence."""
         name = f"sequence {self.number}" + (f" ({self.id})" if self.id else "")
         return InputError(f"{name}: {self.wrong}", record=self.number)
 
 
 def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
-    """The sequences in the order given, one by one, as they are asked for.
+    """Yield the sequences in the order given, one by one, as they are asked for.
 
     A file may be whatever the workflow reads; tables need the columns `id` and `sequence`.
     InputError for a text that names no file, for what is no sequence at all, and for nucleotides
@@ -86,8 +86,9 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
 
 
 def of_kind(given: Given, alphabet: Alphabet) -> Given:
-    """The same sequences, in a list if they could be taken once only. InputError, before a model is
-    loaded or downloaded for them, when the first of them are of another kind than it reads.
+    """Return the same sequences, in a list if they could be taken once only. InputError, before a
+    model is loaded or downloaded for them, when the first of them are of another kind than it
+    reads.
     """
     if isinstance(given, Iterator) and not hasattr(given, "read"):  # an open file is refused below
         given = list(given)

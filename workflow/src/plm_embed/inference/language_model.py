@@ -41,7 +41,7 @@ from plm_embed.store.hdf5 import decode, encode
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "mean_special", "bos", "max"]
 BATCHES_AT_ONCE = 16
-"""How many batches' worth of sequences `stream` collects, so that they can be packed well."""
+"""Batches' worth of sequences that `stream` collects, so that they can be packed well."""
 _LEFT_OUT: dict[LeftOut, str] = {
     "out_of_memory": "out_of_memory: it does not fit into the device's memory",
     "too_many_tokens": "too_many_tokens: more than the model has positions for",
@@ -58,12 +58,12 @@ class TokenRows(NamedTuple):
 
 
 def _token_rows(found: Vectors) -> TokenRows:
-    """Of the vectors of one sequence, a representation per token and the spans."""
+    """Return the representation per token and the spans of one sequence."""
     return TokenRows(next(iter(found.values())), span_ends(found[SPANS]))
 
 
 class How(TypedDict, total=False):
-    """What `stream` may be told besides."""
+    """Further options of `stream`."""
 
     layer: int
     long_sequences: LongSequences | Mapping[str, Any] | None
@@ -71,13 +71,13 @@ class How(TypedDict, total=False):
 
 
 class EmbedHow(How, total=False):
-    """What `embed` may be told besides."""
+    """Further options of `embed`."""
 
     bar: bool
 
 
 class Machine(NamedTuple):
-    """What computes, and in which numbers. `threads` None leaves torch's setting."""
+    """The device that computes, and in which numbers. `threads` None leaves torch's setting."""
 
     device: torch.device
     dtype: ComputeDtype | Literal["auto"]

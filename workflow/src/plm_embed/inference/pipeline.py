@@ -27,9 +27,9 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 
 Vectors = dict[str, NDArray[Any]]
-"""Of one sequence or window, by representation name: (D,) fp32, or (L, D) per residue: fp32, or
-stored bits (uint16), which were rounded on the device; then `largest_number` knows what they were
-before. Stored bits may lie in memory that the next batches need: copy them.
+"""Vectors of one sequence or window, by representation name: (D,) fp32, or (L, D) per residue:
+fp32, or stored bits (uint16), which were rounded on the device; then `largest_number` knows what
+they were before. Stored bits may lie in memory that the next batches need: copy them.
 """
 LARGEST = "largest_"
 STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -1,4 +1,4 @@
-"""From representations to what is stored. The batch says which rows are special tokens'."""
+"""Pooling of representations. The batch says which rows are special tokens'."""
 
 import torch
 from torch import Tensor

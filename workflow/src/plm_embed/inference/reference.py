@@ -1,4 +1,4 @@
-"""What should be stored for a sequence, computed by the reference path of its family."""
+"""Vectors as they should be stored, computed by the reference path of their family."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -32,7 +32,8 @@ def reference_vectors(
     most_tokens: int | None = None,
     states_of: Reference | None = None,
 ) -> list[dict[str, NDArray[np.float32]]]:
-    """What should be stored for each sequence, before it is rounded to the storage dtype.
+    """Compute the vectors that should be stored for each sequence, before they are rounded to the
+    storage dtype.
 
     Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Nothing for a
     sequence with a piece of more than `most_tokens` (memory grows with their square) or than the

@@ -1,6 +1,4 @@
-"""From settings to a fingerprint: layer -1, dtype `auto` and length limits become what they stand
-for.
-"""
+"""Fingerprints from settings: layer -1, dtype `auto` and length limits get their values."""
 
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -19,7 +17,7 @@ from plm_embed.sequences.settings import ONE_STRAND
 
 
 class Shape(Protocol):
-    """What is known of a model with its weights or without them."""
+    """Facts of a model that are known with its weights or without them."""
 
     @property
     def layers(self) -> int: ...

@@ -50,12 +50,12 @@ PROBES = {
     ),
 }
 PAIR_TOKENS = 600
-"""Of two long sequences of one length: a kernel that shares out its work by what else is in the
+"""Tokens of each of two long sequences: a kernel that shares out its work by what else is in the
 call shows it with these.
 """
 PAIR_LAYERS = 2
-"""How far the pair is taken: every layer runs the same kernels, and on a CPU 600 tokens take
-their time.
+"""Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
+take their time.
 """
 
 
@@ -103,7 +103,7 @@ def measure_roundings(
 Copy = tuple[int, int]
 """The number of a sequence in a batch, and that of the sequence that it is a copy of."""
 States = list[tuple[torch.Tensor, torch.Tensor]]
-"""Of sequences: all tokens' representations (T, D), and the mean over the residues (D,)."""
+"""All tokens' representations (T, D) of each sequence, and the mean over the residues (D,)."""
 
 
 def formulas(

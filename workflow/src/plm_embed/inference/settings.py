@@ -21,7 +21,9 @@ from plm_embed.wording import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to compute (part of the fingerprint: the recipe) and how to get there (not part of it).
+    """Settings of what to compute (part of the fingerprint: the recipe) and how to get there (not
+    part of it). The configuration has them as `embedding.*` and `residues.strand`, `plm-embed
+    embed` as options.
 
     The configuration has them as `embedding.*` and `residues.strand`, `plm-embed embed` as options.
     """
@@ -35,7 +37,7 @@ class Settings:
     strand: Strand = "as_given"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 1
-    """Of CPUs, shared by the workers."""
+    """Threads of CPUs, shared by the workers."""
     toks_per_batch: int = 0
     """0: the device's default."""
     scratch: str = "auto"
@@ -45,12 +47,12 @@ class Settings:
     per_residue_limit_gb: float = 100.0
     """A bucket that would make more per-residue output is refused."""
     bar: bool = True
-    """Whether progress may be drawn on a terminal: several workers would draw over each other."""
+    """Draw progress on a terminal; several workers would draw over each other."""
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What to compute, by the fields of the fingerprint; not dtype `auto`, which is decided on
-        the device.
+        """The settings that say what to compute, by the fields of the fingerprint; not dtype
+        `auto`, which is decided on the device.
         """
         return {name: one for name in RECIPE if (one := getattr(self, name)) != "auto"}
 
@@ -58,7 +60,7 @@ class Settings:
 RECIPE = [one.name for one in fields(Fingerprint) if one.name in Settings.__dataclass_fields__]
 """Settings that are part of the fingerprint."""
 MEANING = [name for name in RECIPE if name not in ("compute_dtype", "storage_dtype")]
-"""Those that say which vectors are meant, whatever the numbers are held in."""
+"""Settings that say which vectors are meant, whatever the numbers are held in."""
 
 
 def known(name: str, value: object, words: Sequence[str]) -> None:
@@ -69,8 +71,8 @@ def known(name: str, value: object, words: Sequence[str]) -> None:
 
 
 def within_limit(long: LongSequences, model: str, limit: int | None) -> LongSequences:
-    """What happens to long sequences in a model that takes at most `limit` residues, as models with
-    learned positions do: `whole` then means that longer ones are skipped.
+    """Return the policy for long sequences of a model that takes at most `limit` residues, as
+    models with learned positions do: `whole` then means that longer ones are skipped.
     """
     known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
     for name in ("max_residues", "overlap"):

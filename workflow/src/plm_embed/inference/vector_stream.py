@@ -33,7 +33,7 @@ Piece = tuple[int, Span]
 
 
 class Step(NamedTuple):
-    """What one batch brought: how many tokens it had, how many it counts for in
+    """The outcome of one batch: how many tokens it had, how many it counts for in
     `VectorStream.tokens`, and the sequences that it finished.
     """
 

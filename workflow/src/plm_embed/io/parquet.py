@@ -239,3 +239,9 @@ def read_schema(path: Path, remedy: str = "") -> pa.Schema:
     """Column names and types of a Parquet file. StoreError when it is missing or damaged."""
     with _reading(path, remedy):
         return pq.read_schema(path)
+
+
+def count_rows(path: Path, remedy: str = "") -> int:
+    """Return the number of rows of a Parquet file. StoreError when it is missing or damaged."""
+    with _reading(path, remedy):
+        return int(pq.read_metadata(path).num_rows)

@@ -30,7 +30,7 @@ Layout = Literal["fair-esm", "hugging-face", "tensors"]
 TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
 """The file of tensors of a Hugging Face folder; the first that is there counts."""
 INDEX = ".index.json"
-"""What its name has besides where an index names several instead."""
+"""The end of its name where an index names several files instead."""
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "layers")
 _DIM = ("hidden_size", "d_model", "embed_dim")
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
@@ -38,7 +38,7 @@ _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
 
 @dataclass
 class Checkpoint:
-    """What a source says about its model, and its tensors under the engine's names."""
+    """A source's configuration, and its tensors under the engine's names."""
 
     layout: Layout = "tensors"
     config: dict[str, Any] = field(default_factory=dict)

@@ -44,9 +44,9 @@ kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's 
 its result.
 """
 LATE_BIASES = {"cpu": False, "cuda": True}
-"""Whether the biases of what is added to the residual stream wait for the next norm, which reads
-the stream anyway. On CUDA the sum is a part of the product, and a pass for its bias would cost
-ESM-2 650M a tenth of its speed, on paper.
+"""The biases of what is added to the residual stream may wait for the next norm, which reads the
+stream anyway. On CUDA the sum is a part of the product, and a pass for its bias would cost ESM-2
+650M a tenth of its speed, on paper.
 """
 
 
@@ -70,8 +70,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class BatchContext:
-    """What every layer needs to know of a batch: its precision, its kernels, and where its
-    sequences lie.
+    """Facts of a batch that every layer needs: its precision, its kernels, and where its sequences
+    lie.
     """
 
     dtype: torch.dtype
@@ -98,7 +98,7 @@ class Engine:
         self.manifest, self.device, self.precision = manifest, device, dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
-        """Of a product. Equal bits in any batch are those of one number of rows."""
+        """Rows of one product. Equal bits in any batch are those of one number of rows."""
         self._family, self._encoder = manifest.family, manifest.family.encoder
         self._tokens = self._family.tokens_of(tensors)
         self._distances: Distances | None = None

@@ -1,4 +1,4 @@
-"""What differs between families of models, as data. A family's module in `models/families` says it;
+"""Differences between families of models, as data. The modules in `models/families` state them;
 nothing else knows a family by name.
 
 Every model is embedding -> N x (attention, feed-forward), each with a norm and a residual sum. What
@@ -75,40 +75,40 @@ class Encoder:
     """The arithmetic of a family."""
 
     rows: int
-    """Of the embedding table."""
+    """Rows of the embedding table."""
     positions: Rotary | Learned | T5RelativeBias | ALiBi
     token_types: bool = False
-    """Whether the embedding's sum has row 0 of a table of two token types."""
+    """Add row 0 of a table of two token types to the embedding."""
     embedding_norm: Literal["never", "always", "optional"] = "never"
-    """Whether a norm follows the embedding; with `optional` the checkpoint decides."""
+    """A norm after the embedding; with `optional` the checkpoint decides."""
     order: Literal["pre", "post"] = "pre"
     """pre: x + f(norm(x)), and a norm after the last layer. post: norm(x + f(x)), and none."""
     final_norm: bool = True
-    """Whether the order `pre` has a norm after the last layer."""
+    """A norm after the last layer, in the order `pre`."""
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = True
-    """Of the layers' norms; an RMS norm has none."""
+    """Biases of the layers' norms; an RMS norm has none."""
     final_norm_bias: bool = True
     epsilon: float = 1e-5
     attention_bias: bool = True
-    """Whether q, k, v and the output projection have biases."""
+    """Biases of q, k, v and the output projection."""
     query_key_norm: bool = False
     """Norms of the same kind, without bias, of q and of k over all heads together, before the
     rotation.
     """
     scaled_scores: bool = True
-    """Whether scores are divided by the root of a head's width."""
+    """Divide scores by the root of a head's width."""
     activation: Activation = "gelu"
     gated: bool = False
-    """Whether the activated half is multiplied by another projection."""
+    """Multiply the activated half by another projection."""
     up_bias: bool = True
-    """Of the projections into the feed-forward."""
+    """Biases of the projections into the feed-forward."""
     down_bias: bool = True
     residual_layers: int | None = None
-    """Where it is a number, both branches are divided by sqrt(layers / residual_layers)."""
+    """A number divides both branches by sqrt(layers / residual_layers)."""
     fp32_down_proj: bool = False
-    """Whether the feed-forward's last matrix stays in fp32 when the others are in float16, which
-    could not hold its products.
+    """Keep the feed-forward's last matrix in fp32 when the others are in float16, which could not
+    hold its products.
     """
 
     def branch_factor(self, layers: int) -> float:
@@ -118,7 +118,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Names:
-    """How published files call the tensors.
+    """Published names of tensors.
 
     modules: a published name and the engine's, both without `.weight` or `.bias`, or with a kind of
     its own. N stands for the number of a layer. Several names share out the rows of one tensor.
@@ -166,12 +166,12 @@ class Family:
     encoder: Encoder
     names: Names
     config: Mapping[str, object] = field(default_factory=dict)
-    """What a checkpoint's configuration must not contradict."""
+    """Values that a checkpoint's configuration must not contradict."""
     required: tuple[str, ...] = ()
     """Keys that it must have, for tensors do not show what they say."""
     architecture: str = ""
-    """What a checkpoint can tell; by default the name. Families of one architecture differ in
-    nothing but their names.
+    """The kind of model that a checkpoint can tell; by default the name. Families of one
+    architecture differ in nothing but their names.
     """
     alphabet: Alphabet = PROTEIN
     max_residues: int | None = None
@@ -179,9 +179,9 @@ class Family:
     cleared_rows: tuple[int, ...] = ()
     """Rows of the embedding table that the authors' program sets to 0 when it has read them."""
     bos: bool = True
-    """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
+    """The first token is a <cls>, whose representation stands for the whole sequence."""
     letters_per_token: int = 1
-    """How many letters a token has, as a rule, where a file decides the tokens."""
+    """Letters of a token, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
     public_reference: Reference | None = None
@@ -214,7 +214,7 @@ class Family:
 
     @property
     def token_per_letter(self) -> bool:
-        """Whether each letter is a token, so that lengths tell the number of tokens."""
+        """True if each letter is a token, so that lengths tell the number of tokens."""
         return isinstance(self.tokenizer, Vocabulary)
 
     def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:

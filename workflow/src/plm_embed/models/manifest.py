@@ -1,4 +1,4 @@
-"""What a weights folder holds, in a sealed JSON file: whose weights, from where, their SHA-256,
+"""The record of a weights folder, a sealed JSON file: whose weights, from where, their SHA-256,
 published or not.
 """
 
@@ -24,14 +24,14 @@ results go.
 
 NOT_VERIFIED = "not verified as the published weights"
 Published = Literal["no", "sha256", "known answers"]
-"""How weights are known to be the published ones: not, or by the SHA-256 of their file. Earlier
-versions took known answers for a proof, too.
+"""Proof that weights are the published ones: none, or the SHA-256 of their file. Earlier versions
+took known answers for a proof, too.
 """
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights came from: a `path` that was adopted or a `url` that was downloaded.
+    """The origin of weights: a `path` that was adopted or a `url` that was downloaded.
 
     `sha256` is that of the one file; of several it is the SHA-256 of their `sha256sum` lines.
     """
@@ -44,7 +44,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a weights folder holds. `weights_sha256` and `bytes` are those of model.safetensors."""
+    """The contents of a weights folder. `weights_sha256` and `bytes` are those of
+    model.safetensors.
+    """
 
     model: str
     architecture: str
@@ -59,18 +61,18 @@ class Manifest:
     source: Source
     self_test_sha256: str = ""
     roundings: dict[str, Rounding] | None = None
-    """How far each compute dtype alone moves these weights' vectors; None of an earlier
-    version.
+    """The distance by which each compute dtype alone moves these weights' vectors; None of an
+    earlier version.
     """
     published: Published = "no"
     attention_dim: int | None = None
     """Width of all heads together where it is not `dim`."""
     tokenizer_sha256: str | None = None
-    """Of the published file that decides the tokens; its bytes are among the tensors."""
+    """SHA-256 of the published file that decides the tokens; its bytes are among the tensors."""
     tokens_sha256: str | None = None
-    """Of what decides the tokens in that file."""
+    """SHA-256 of the part of that file that decides the tokens."""
     folder: str | None = None
-    """Of a campaign's record: where the prepared weights lie."""
+    """The folder of the prepared weights, in a campaign's record."""
 
     @property
     def inner(self) -> int:
@@ -79,7 +81,7 @@ class Manifest:
 
     @property
     def family(self) -> Family:
-        """What computes this model: of families that share its architecture the first."""
+        """The family that computes this model: of those that share its architecture the first."""
         return family_of(self.architecture)
 
 

@@ -18,7 +18,7 @@ another shape.
 """
 
 LEAST_ROWS = {"cpu": 256, "cuda": 1024}
-"""What products shrink to where memory is short: with fewer rows, the last bits may differ."""
+"""Rows that products shrink to where memory is short: with fewer, the last bits may differ."""
 
 TOKENS = {"cpu": 2048, "cuda": 32768}
 """Largest token budget of a batch when none is asked for; a multiple of `ROWS`."""
@@ -50,7 +50,7 @@ class Batch:
     """
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on a device. Copies from pinned memory are queued; nobody waits for them."""
+        """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
         parts = ("tokens", "positions", "boundaries", "segments")
         return replace(
             self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts}

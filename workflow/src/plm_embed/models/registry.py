@@ -64,11 +64,13 @@ class Model:
 
     @property
     def address(self) -> str:
-        """Where its weights are published; empty where nowhere."""
+        """The address of its published weights; empty if there is none."""
         return self.url or (self.hub and f"{HUB}/{self.hub}/resolve/{self.revision}")
 
     def has_weights_of(self, other: "Model") -> bool:
-        """Whether the two are one model, or read other letters by the same published weights."""
+        """Return whether the two are one model, or read other letters by the same published
+        weights.
+        """
         return self.name == other.name or (self.address == other.address != "")
 
     @property

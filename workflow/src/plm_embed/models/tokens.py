@@ -29,8 +29,8 @@ class Tokens(NamedTuple):
     tokenize: Tokenize
     letters: NDArray[np.uint8]
     sha256: str = ""
-    """Of what decides the tokens in a file, by `digest`: copies in circulation differ in what does
-    not, such as the length at which they cut sequences off.
+    """SHA-256 of the part of a file that decides the tokens, by `digest`: copies in circulation
+    differ in other parts, such as the length at which they cut sequences off.
     """
 
 

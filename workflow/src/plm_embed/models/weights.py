@@ -21,7 +21,7 @@ from plm_embed.errors import WeightsError
 from plm_embed.models.manifest import TENSORS, Manifest, read_manifest
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
-"""What the format calls them, in the order in which its own library writes them."""
+"""Names of the dtypes in the format, in the order in which its own library writes them."""
 
 
 class Tensors(Mapping[str, torch.Tensor]):

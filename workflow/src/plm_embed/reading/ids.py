@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError, delete
-from plm_embed.io.parquet import read_batches, read_table
+from plm_embed.io.parquet import count_rows, read_batches, read_table
 from plm_embed.reading.find import masters
 from plm_embed.wording import did_you_mean, some
 
@@ -85,7 +84,7 @@ def hint(id: str, index: Path, known: IdIndex) -> str:
     """
     records = index.with_name("records.parquet")
     with suppress(StoreError, OSError, pa.ArrowException):
-        if pq.read_metadata(records).num_rows <= _MANY:
+        if count_rows(records) <= _MANY:
             for lines in read_batches(records, ["id", "status", "reason", "detail"]):
                 skipped = lines.filter(pc.equal(lines["status"], "skipped"))
                 for record in skipped.filter(is_called(skipped["id"], id)).slice(0, 1).to_pylist():
@@ -109,7 +108,7 @@ def shared_ids(folder: Path) -> str:
     records to look through.
     """
     index = next((path.with_suffix(".parquet") for path in masters(folder)), folder)
-    if not index.is_file() or pq.read_metadata(index).num_rows > _MANY:
+    if not index.is_file() or count_rows(index, delete(index)) > _MANY:
         return ""
     lines = read_table(index, ["id", "row"], delete(index))
     rows = lines.filter(pc.not_equal(lines["id"], "")).group_by("id", use_threads=False)

@@ -219,8 +219,7 @@ def _other_records(
     reason why it was skipped), and whether these are all.
     """
     room, others = LETTERS, list[tuple[str, int | str]]()
-    again = delete(index)
-    for table in read_batches(records, ["id", "status", "reason"], again):
+    for table in read_batches(records, ["id", "status", "reason"], delete(records)):
         skipped = table.filter(pc.equal(table["status"], "skipped"))
         for id, reason in zip(
             skipped["id"].to_pylist(), skipped["reason"].to_pylist(), strict=True
@@ -231,7 +230,7 @@ def _other_records(
             others.append((id or "", str(reason).replace("_", " ")))
     points, names = len(firsts), firsts["id"].to_pylist()
     seen = np.zeros(points, dtype=bool)
-    for table in read_batches(index, ["id", "row"], again):
+    for table in read_batches(index, ["id", "row"], delete(index)):
         for id, row in zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True):
             if row < points and not seen[row] and names[row] == id:
                 seen[row] = True

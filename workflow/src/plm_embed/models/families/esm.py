@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CLS, PAD, EOS, MASK = 0, 1, 2, 32
 ROWS = 33
-"""Of the embedding table."""
+"""Rows of the embedding table."""
 VOCABULARY = Vocabulary("LAGVSERTIDPKQNFYMHWCXBUZO", first=4, prefix=(CLS,), suffix=(EOS,))
 
 
