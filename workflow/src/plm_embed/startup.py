@@ -43,7 +43,7 @@ STEPS = {
     **dict.fromkeys((*COMPUTING, "validate"), WAIT_IN_SLEEP),
     **{name: {} for name in ("run", "search", "import")},  # they, or what they start, use all cores
 }
-"""Of these commands; the others multiply no matrices."""
+"""Commands that multiply matrices."""
 
 
 def set_up(step: str) -> None:

@@ -118,8 +118,8 @@ def validate(*, results: Path | None, spot_checks: int | None, **given: Path | N
 
 
 def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Where the workflow keeps what validate reads and writes of a master; paths in the settings of
-    its run are relative to the folder in which it ran.
+    """Return where the workflow keeps the files that validate reads and writes for a master; paths
+    in the settings of its run are relative to the folder in which it ran.
     """
     from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.models.manifest import RECORD

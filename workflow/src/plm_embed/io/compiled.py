@@ -60,7 +60,9 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
 
 
 def _kept(folder: Path, stem: str) -> ctypes.CDLL | None:
-    """What was compiled before; compilers may have made several, of which the first serves."""
+    """Return the library that was compiled before; compilers may have made several, of which the
+    first serves.
+    """
     with suppress(OSError):  # the folder cannot be read
         for path in sorted(folder.glob(f"{stem}-*.so")):
             with suppress(OSError):  # nor the file, or nothing may be run from there

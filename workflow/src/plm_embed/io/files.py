@@ -104,8 +104,8 @@ def atomic_path(final: Path) -> Iterator[Path]:
 
 
 def temporary_prefix() -> str:
-    """Of a name nobody else takes, for what is renamed or removed later: `.tmp-`, 16 hexadecimal
-    digits, `-`.
+    """Return the beginning of a name that nobody else takes, for files that are renamed or removed
+    later: `.tmp-`, 16 hexadecimal digits, `-`.
     """
     return f".tmp-{secrets.token_hex(8)}-"
 
@@ -152,7 +152,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_shipped(path: Path) -> Any:
-    """What a YAML file of this package says; by libyaml in a tenth of the time."""
+    """Return the content of a YAML file of this package; by libyaml in a tenth of the time."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -18,7 +18,7 @@ _OF_PATHS = (
     errno.ELOOP,
     errno.ENAMETOOLONG,
 )
-"""What the system says when a path that a user named is of no use."""
+"""Messages of the system about a path that a user named and that is of no use."""
 
 
 def cache_folder() -> Path:
@@ -36,7 +36,7 @@ def unusable(path: str) -> str:
 
 
 def not_writable(path: Path) -> str:
-    """What to say when nothing can be written at a path, which need not exist; empty when it can
+    """Return a message when nothing can be written at a path, which need not exist; '' when it can
     be.
     """
     there = next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110
@@ -49,7 +49,7 @@ def not_writable(path: Path) -> str:
 
 
 def unusable_path(error: BaseException) -> str:
-    """What to say when `error` is the system's, of a path that is of no use; else empty."""
+    """Return a message when `error` is the system's, about a path that is of no use; else ''."""
     if not (isinstance(error, OSError) and error.errno in _OF_PATHS):
         return ""
     # of two, the second is where a file was to go; the first has a temporary name
@@ -80,8 +80,8 @@ def repeated(inputs: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
 
 
 def _trouble(path: Path) -> str:
-    """What hinders a path from being a folder: 'not there', 'a file', or what the system says;
-    empty: it is one.
+    """Return what hinders a path from being a folder: 'not there', 'a file', or the system's words;
+    '' when it is one.
     """
     try:
         mode = path.stat().st_mode

@@ -33,7 +33,7 @@ _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], bytes]] = {  # and what may l
     "zstd": (zstd.ZstdDecompressor, b""),
 }
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)
-"""What damaged or unreadable data raise; of bz2 an OSError without a number."""
+"""Errors that damaged or unreadable data raise; bz2 raises an OSError without a number."""
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""What reaches a terminal or a log: ids, file names and column names are foreign text and must not
+"""Text for a terminal or a log: ids, file names and column names are foreign text and must not
 steer the screen.
 """
 

@@ -27,7 +27,7 @@ _OPENBLAS = (
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc/self")
 _OWN_THREADS = 1
-"""What OpenBLAS says of itself when its threads are its own; OpenMP's are not counted here."""
+"""Answer of OpenBLAS when its threads are its own; OpenMP's are not counted here."""
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def quick_turns() -> Iterator[None]:
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
-    """The same items, up to `count` of them made in a thread before they are asked for; errors come
-    in their place.
+    """Yield the same items, up to `count` of them made in a thread before they are asked for;
+    errors come in their place.
     """
     pool = ThreadPoolExecutor(1)
     try:
@@ -58,8 +58,8 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
 
 
 def spread(call: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """What a function makes of each item, in their order, made in threads, which are at most two
-    items each ahead; errors come in their place.
+    """Yield the results of a function for each item, in their order, made in threads, which are at
+    most two items each ahead; errors come in their place.
     """
     pool = ThreadPoolExecutor(threads)
     try:
@@ -187,8 +187,8 @@ _CALLERS = _Callers()
 
 @contextmanager
 def one_blas_thread() -> Iterator[bool]:
-    """While this lasts, a product of matrices stays in the thread that asks for it, in the whole
-    process. Says False, and does nothing, where the library is not OpenBLAS.
+    """Keep a product of matrices in the thread that asks for it, in the whole process, while this
+    lasts. Yield False, and do nothing, where the library is not OpenBLAS.
     """
     found = _openblas()
     if found is None:
@@ -203,7 +203,9 @@ def one_blas_thread() -> Iterator[bool]:
 
 
 def _openblas() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """How many threads OpenBLAS uses, and how to change it; None where NumPy has another one."""
+    """Return how many threads OpenBLAS uses, and how to change it; None where NumPy has another
+    one.
+    """
     try:
         where = importlib.import_module("numpy.linalg._umath_linalg").__file__
         library = ctypes.CDLL(str(where))  # finds names in what it is linked with, too

@@ -27,11 +27,11 @@ from plm_embed.sequences.summary import known_summary
 log = logging.getLogger(__name__)
 _SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 BYTES_PER_ROW = 108
-"""For a vector's key, length, number of windows and checksums."""
+"""Bytes for a vector's key, length, number of windows and checksums."""
 BYTES_PER_RECORD = 80
-"""For a record in each of members, index and records.parquet: key, id, a line of header."""
+"""Bytes for a record in each of members, index and records.parquet: key, id, a line of header."""
 BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
-"""In a bucket's file: the key, and residues as Parquet packs those of proteins."""
+"""Bytes in a bucket's file: the key, and residues as Parquet packs those of proteins."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Records:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What the vectors are, for formats that have room for it."""
+        """Return the description of the vectors, for formats that have room for it."""
         return {
             "model_name": str(self.embeddings.metadata["model_name"]),
             "fingerprint": self.embeddings.fingerprint.to_json(),

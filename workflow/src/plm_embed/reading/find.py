@@ -1,4 +1,4 @@
-"""Where masters and stores lie."""
+"""Places of masters and stores."""
 
 import os
 from pathlib import Path

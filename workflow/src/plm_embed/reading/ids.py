@@ -15,7 +15,7 @@ from plm_embed.io.parquet import count_rows, read_batches
 from plm_embed.wording import did_you_mean
 
 ABSENT, SEVERAL = -1, -2
-"""In place of a row: no record has the id, or records with different sequences share it."""
+"""Values in place of a row: no record has the id, or records with different sequences share it."""
 _FEW = 10_000
 """Records among whose ids a similar one is looked for."""
 _MANY = 1_000_000

@@ -45,8 +45,8 @@ _MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
 Embedder = Callable[
     [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
 ]
-"""From a fingerprint, a representation, sequences, weights and what to do with a sequence that has
-no vector, to names and vectors (q, D).
+"""Function from a fingerprint, a representation, sequences, weights and the policy for a sequence
+that has no vector, to names and vectors (q, D).
 """
 KEY, KEY_TEXT = re.compile("[0-9a-f]{64}"), pa.binary(64)
 
@@ -207,7 +207,7 @@ class Embeddings:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The same as a list; some may be alike."""
+        """Return the rows as a list; some may be alike."""
         return list(self)
 
     def __contains__(self, name: object) -> bool:

@@ -25,13 +25,13 @@ SCORES: dict[Metric, str] = {"cosine": "similarity", "dot": "dot_product", "eucl
 BLOCK_ROWS = 1 << 12
 """Rows that are read and ranked at a time; 40 bytes for each of them and each query, at most."""
 PIECE_BYTES = 5 << 18
-"""Of the rows, as fp32, that are converted and compared at a time, in a core's cache."""
+"""Bytes of rows, as fp32, that are converted and compared at a time, in a core's cache."""
 QUERIES_AT_ONCE = 256
 """More go through the rows in several passes."""
 SETTLED_BYTES = 1 << 26
-"""Of candidates that are read at a time."""
+"""Candidates that are read at a time."""
 SURELY_FINITE = 2.0**32
-"""Of a sum of squares that is below it: `as_float32` makes at least 65,536 of infinity and NaN."""
+"""Bound of a sum of squares: `as_float32` makes at least 65,536 of infinity and NaN."""
 SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
 

@@ -22,7 +22,7 @@ class Alphabet:
     stop: str = ""
     """The sign that may end a record; none if empty."""
     complements: str = ""
-    """What faces each of `letters` on the other strand; empty where there is none."""
+    """Letter that faces each of `letters` on the other strand; '' where there is none."""
     uracil: str = ""
     """The letter that U is read as; empty where U is a letter like the others."""
 

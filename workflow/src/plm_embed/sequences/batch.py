@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 BLOCK = 1 << 22
 """Bytes of a file, decompressed, that are parsed at a time."""
 MOST_RECORDS = 1 << 16
-"""Of a batch; a record costs some Python objects for a while."""
+"""Records of a batch; a record costs some Python objects for a while."""
 LARGEST_RECORD = 1 << 24
 """Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
 a hundredth; the chromosome of a bacterium fits, that of an animal does not.
 """
 
 Faults = dict[int, tuple[str, str | None]]
-"""By place in a batch why a record cannot be used: a word to group by, and the particulars."""
+"""Reasons, by place in a batch, why a record cannot be used: a word to group by, and the
+particulars.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Batch:
     """One per kept column, or none at all for FASTA."""
     faults: Faults = field(default_factory=dict)
     line_ends: NDArray[np.int64] | None = None
-    """Where the lines of FASTA end in the text of `residues`, from its first record on."""
+    """Ends of the lines of FASTA in the text of `residues`, from its first record on."""
 
     def __len__(self) -> int:
         return len(self.ids)

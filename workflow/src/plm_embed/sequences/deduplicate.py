@@ -182,7 +182,7 @@ def _clear(output: Path, names: Sequence[str]) -> None:
 
 
 class Account:
-    """What is told about every record, counted as the records are read."""
+    """Counts and remarks on every record, as the records are read."""
 
     def __init__(self, policy: ResiduePolicy, keep: Sequence[str]) -> None:
         self.records = self.accepted = 0
@@ -294,7 +294,7 @@ class BucketFiles:
 
     def __init__(self, folder: Path, schema: pa.Schema, names: Sequence[str]) -> None:
         self.sha256: dict[str, str] = {}
-        """Of the whole files, by folder and name."""
+        """SHA-256 of the whole files, by folder and name."""
         self._folder, self._schema, self._names = folder, schema, iter(names)
         self._name: str | None = ""
         self._writer: RowGroupWriter

@@ -1,4 +1,4 @@
-"""What an input file is, told by its first bytes: FASTA, a table, Parquet, or nothing that can be
+"""Kinds of input files, told by their first bytes: FASTA, a table, Parquet, or nothing that can be
 read.
 """
 

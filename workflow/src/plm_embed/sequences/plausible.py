@@ -30,7 +30,7 @@ _NUCLEOTIDES, _EACH_BASE, _PROTEIN = 0.9, 0.01, 0.1  # shares
 
 
 class LetterCheck:
-    """Whether the first records of an input are of another kind than its model reads.
+    """Return whether the first records of an input are of another kind than its model reads.
 
     Nucleotides: at least 9 in 10 letters are bases, and 1 in 100 is each of the four, since a
     protein of few kinds of residues, such as antifreeze AAT repeats, may lack some. Proteins: at

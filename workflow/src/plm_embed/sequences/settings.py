@@ -8,9 +8,9 @@ from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.sequences.alphabet import ALPHABETS
 
 OnError = Literal["raise", "skip"]
-"""What to do with a sequence without a vector, where sequences are given in memory."""
+"""Policy for a sequence without a vector, where sequences are given in memory."""
 LEAST_MEMORY_MB, MEMORY_MB = 500, 2000
-"""That a step which reads sequences takes, and that it takes unless told otherwise."""
+"""Memory that a step which reads sequences takes unless told otherwise, in MB."""
 ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
 NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"
 _RESULTS = {
@@ -46,8 +46,9 @@ def taken(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ResiduePolicy:
-    """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
+    """Policy for a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
     (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
+    ConfigError for strands of proteins, and where no letter stands for an unknown one.
 
     ConfigError for strands of proteins, and where no letter stands for an unknown one.
     """

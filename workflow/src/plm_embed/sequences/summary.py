@@ -29,14 +29,14 @@ class InputFile:
     compression: str
     """none, gzip, ..."""
     bytes: int
-    """Of the file as it lies on disk."""
+    """Size of the file as it lies on disk."""
     sha256: str
     records: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What summary.json says. Every record is counted once: `records` = `accepted` + all of
+    """Content of summary.json. Every record is counted once: `records` = `accepted` + all of
     `skipped`.
     """
 
@@ -52,7 +52,7 @@ class Summary:
     unique: int
     """Sequences."""
     residues: int
-    """Of the unique sequences."""
+    """Residues of the unique sequences."""
     lengths: dict[int, int]
     """Unique sequences by their number of residues."""
     inputs: tuple[InputFile, ...]
@@ -60,12 +60,12 @@ class Summary:
     files: dict[str, str]
     """SHA-256 of each file that was written, by its name relative to the summary."""
     policy: ResiduePolicy | None = None
-    """What was done with residues; None of version 0.1, which knew proteins alone."""
+    """Policy for residues; None of version 0.1, which knew proteins alone."""
     columns: tuple[str, str] | None = None
     """Columns of ids and residues of all tables, as versions before 1.0 wrote it."""
 
     def has(self, alphabet: AlphabetName, strand: Strand) -> bool:
-        """Whether these are sequences of this alphabet and strand."""
+        """Return whether these are sequences of this alphabet and strand."""
         policy = self.policy or ResiduePolicy()
         return (policy.alphabet, policy.strand) == (alphabet, strand)
 
@@ -81,7 +81,7 @@ def read_again(folder: Path) -> str:
 
 
 def read_summary(sequences: Path) -> Summary:
-    """What deduplicate says about its inputs, records and files; the caller must not change it.
+    """Return the summary of a folder of sequences; the caller must not change it.
 
     StoreError when it is missing or was changed.
     """
@@ -159,8 +159,8 @@ def _sha256(path: Path, _: tuple[int, ...]) -> str:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What differs when a file was written or replaced: read once in a process, it need not be
-    hashed again.
+    """Return a state of a file that differs when it was written or replaced: read once in a
+    process, it need not be hashed again.
     """
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -36,17 +36,19 @@ class Wanted:
     length: NDArray[np.int32]
     fingerprint: Fingerprint
     parts: Sequence[PartInfo]
-    """Those that hold the vectors."""
+    """Parts that hold the vectors."""
     record: Path
     """The completion record, which names the parts."""
     remedy: str
-    """What a message about a wrong part tells to do."""
+    """Remedy in a message about a wrong part."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where the vectors of a bucket lie: for each of its n keys the part (index into `parts`) and
-    the row in it.
+    """Places of the vectors of a bucket: for each of its n keys the part (index into `parts`) and
+    the row in it. windows int32 (n,) as stored; residues int64 (n,): number of rows in the
+    per-residue datasets, 0 if there are none; dims: D by representation; sums: checksums (n,) by
+    representation, where all parts keep them.
 
     windows int32 (n,) as stored; residues int64 (n,): number of rows in the per-residue datasets, 0
     if there are none; dims: D by representation; sums: checksums (n,) by representation, where all

@@ -25,7 +25,7 @@ Numbers = NDArray[np.int64]
 
 CHUNK_ROWS = 512
 DAMAGES = (OSError, KeyError, ValueError, TypeError, RuntimeError)
-"""What h5py raises about a file that is damaged, or of another kind."""
+"""Errors that h5py raises about a file that is damaged, or of another kind."""
 
 _RANKS = {
     **{"emb": 2, "emb_keys": 1, "length": 1, "windows": 1, "offset": 1},
