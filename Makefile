@@ -88,6 +88,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the
 	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/hadolint containers/Dockerfile
+	@! grep -rnE '"""(What|Of|Whether|Those|How) ' --include=*.py workflow executors/*/src || { echo "Begin the docstring with a noun or a verb."; exit 1; }
 	@! git log --no-merges --format=%s --since=$(SUBJECTS_SINCE) 2>/dev/null | grep -E '.{73}' || { echo "Shorten the subject of this commit to 72 characters."; exit 1; }
 
 # The same bytes from the same commit: setuptools gives files in archives the time at which it made them.
