@@ -93,7 +93,7 @@ def test_a_site_of_ones_own_in_ten_lines(
     campaign.run(str(folder), GATHERED, buckets=1)
     assert campaign.master() == undisturbed.master()
     job = max(pbs.jobs.values(), key=lambda job: "ngpus" in job.arguments)
-    assert "-q gpu -P my_project -l select=1:ncpus=4:ngpus=1:mem=" in job.arguments
+    assert "-q gpu -A my_project -l select=1:ncpus=4:ngpus=1:mem=" in job.arguments
     assert ":gpu_type=A100 -l place=scatter -l walltime=04:00:00" in job.arguments
 
 

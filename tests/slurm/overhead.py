@@ -1,8 +1,7 @@
 """A campaign through `snakemake --profile slurm` against the same commands as plain sbatch jobs, on
 a real SLURM.
 
-.venv/bin/python tests/slurm/overhead.py --output
-benchmarks/results/slurm_overhead.json
+    .venv/bin/python tests/slurm/overhead.py --sequences 10
 
 As root, after `make slurm-packages`: the test cluster with 8 virtual GPUs. The commands are taken
 from the campaign's own logs and submitted with the same resources, chained by --dependency. Both
@@ -22,7 +21,7 @@ from typing import Any
 
 from cluster import Cluster
 from slurm_campaign import Campaign
-from snakemake_run import MODEL, ROOT, RULES
+from snakemake_run import MODEL, ROOT
 
 from plm_embed.io.files import write_json
 
@@ -86,7 +85,7 @@ def commands_of(run: Campaign) -> dict[str, list[list[str]]]:
     """The commands of each rule: the first line of each log."""
     logs = run.folder / "results" / "logs"
     found: dict[str, list[list[str]]] = {}
-    for rule in ("weights", *RULES):
+    for rule in ("weights", "deduplicate", "embed", "gather", "validate", "report"):
         paths = [
             *logs.glob(f"{rule}.log"),
             *logs.glob(f"{MODEL}/{rule}.log"),

@@ -23,7 +23,6 @@ PAGES = (
     "docs/speed.md",
     "docs/tutorial.md",
     "docs/models.md",
-    "docs/profile.md",
     "docs/containers.md",
     "docs/module.md",
     "docs/extending.md",

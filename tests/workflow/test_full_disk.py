@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 import torch
 
+from plm_embed.io.files import atomic_path
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.weights import write
 from plm_embed.reading.exports import Format
@@ -116,8 +117,12 @@ def test_deduplicate_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
 
 
 def test_weights_on_a_full_disk_leave_nothing(small_disk: Path) -> None:
-    with pytest.raises(OSError, match="No space left") as raised:
-        write(small_disk / "model.safetensors", {"a": torch.zeros(1 << 20)})
+    final = small_disk / "model.safetensors"
+    with (
+        pytest.raises(OSError, match="No space left") as raised,
+        atomic_path(final) as temporary,  # as `prepare` does
+    ):
+        write(temporary, {"a": torch.zeros(1 << 20)})
     assert raised.value.errno == 28
     assert files(small_disk) == []
 

@@ -8,6 +8,7 @@ import pytest
 from plm_embed.errors import StoreError
 from plm_embed.jobs.heartbeat import Heartbeat, WorkerBeat
 from plm_embed.reporting.repeat import command, keep_config, kept_settings, lacks, ran_in
+from plm_embed.workflow.call import shell_line
 
 ATTEMPT = Heartbeat(
     bucket="0000",
@@ -32,7 +33,8 @@ def test_a_damaged_copy_is_named_with_its_remedy(tmp_path: Path, text: str | Non
 
 
 def test_the_command_has_the_gpus_of_this_machine_and_says_that_a_profile_is_missing() -> None:
-    plain = "snakemake --configfile 'my results/config.yaml' --cores all"
+    plain = shell_line(["--configfile", "my results/config.yaml", "--cores", "all"])
+    assert plain.endswith("snakemake --configfile 'my results/config.yaml' --cores all")
     folder, job = Path("my results"), replace(ATTEMPT, job="17.pbs")
     assert command(folder, [], on_gpus=False) == command(folder, [ATTEMPT], on_gpus=False) == plain
     on_gpus = f"{plain} --resources gpu=4 --set-resources embed:gpu=4"

@@ -1,4 +1,4 @@
-"""What the commands have in common: kinds of paths and of options, and the first line of a log."""
+"""Parts that commands share: kinds of paths and of options, and the first line of a log."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from plm_embed.program import program
 
 
 def is_text(value: object) -> bool:
-    """Whether every system can hold a path with this text."""
+    """Return whether every system can hold a path with this text."""
     return not re.search("[\0\ud800-\udfff]", str(value))
 
 

@@ -29,7 +29,7 @@ _SBATCH = {
 _WRITTEN = "# Written by `plm-embed profile"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,()\s]+))?:\d+(?=[(,\s]|$)")
 _SECONDS = 30.0
-"""In which a scheduler's command has to answer."""
+"""Time in which a scheduler's command has to answer."""
 
 
 @click.command()
@@ -85,7 +85,7 @@ class _Partition(NamedTuple):
     default: bool
     gpus: bool
     types: tuple[str, ...]
-    """Of its GPUs."""
+    """Types of its GPUs."""
 
 
 def _partitions() -> list[_Partition]:

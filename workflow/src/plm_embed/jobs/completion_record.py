@@ -28,7 +28,7 @@ class Skipped:
 
     key: str
     length: int
-    """In residues."""
+    """Residues."""
     reason: str
     """too_long, out_of_memory or too_many_tokens."""
 
@@ -104,11 +104,11 @@ class Completion:
     store: str = ""
     """Store of the vectors: below the folder of the model, or an absolute path."""
     versions: dict[str, str]
-    """By library."""
+    """Versions by library."""
     loading_seconds: float
-    """To load and test the model, of all workers together."""
+    """Time to load and test the model, of all workers together."""
     seconds: float
-    """From the start of the job to its end."""
+    """Time from the start of the job to its end."""
     started: str
     ended: str
 

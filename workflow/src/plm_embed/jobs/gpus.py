@@ -16,9 +16,9 @@ from plm_embed.kernels.node_gpus import PCI, ask_nvidia, nvidia_gpus
 
 log = logging.getLogger(__name__)
 LOCKS = Path("/tmp")
-"""The same folder for all users of a machine, who share its GPUs."""
+"""Folder of the locks: one for all users of a machine, who share its GPUs."""
 SECONDS_BETWEEN_LOOKS = 1.0
-"""At GPUs that are taken: short beside a job."""
+"""Pause between two looks at GPUs that are taken: short beside a job."""
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -28,7 +28,7 @@ from plm_embed.wording import now
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_BEATS = 10.0
 FOLDER = "jobs"
-"""In the folder of the store: of jobs at work, or killed. Those that ended are in `ended`."""
+"""Folder in that of the store, for jobs at work, or killed. Those that ended are in `ended`."""
 
 
 @dataclass(kw_only=True)
@@ -109,7 +109,7 @@ class Heartbeat:
     residues: int = 0
     """Done so far."""
     residues_total: int | None = None
-    """To do; None until that is known."""
+    """Residues to do; None until that is known."""
     eta_seconds: float | None = None
     workers: tuple[WorkerBeat, ...] = ()
     ended: str = ""

@@ -39,7 +39,7 @@ FAILURES_IN_A_ROW = 3
 FIRST_CHUNK = 200_000
 """Residues, while no speed is known."""
 SECONDS_PER_CHUNK = 5.0
-"""At least, but for the last ones."""
+"""Shortest chunk, but for the last ones."""
 TIME_MARGIN = 1.3
 SECONDS_MARGIN = 120.0
 """No new chunk when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
@@ -186,12 +186,12 @@ class Node:
         self._passed_on = True
 
     def _close(self) -> None:
-        """End the workers, which are idle or of no use."""
+        """End the workers, also those that are of no more use."""
         for worker in self.workers:
             with suppress(OSError):  # it has ended
                 worker.pipe.send(None)
             worker.pipe.close()
-            if not worker.ready:
+            if worker.busy or not worker.ready:
                 worker.process.terminate()
         for worker in self.workers:
             worker.process.join(SECONDS_TO_END)

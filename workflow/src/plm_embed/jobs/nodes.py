@@ -19,7 +19,7 @@ PASSED_ON = (
 PATH=/bin:/usr/bin.
 """
 RANKS = ("PALS_RANKID", "PMI_RANK")
-"""Where mpiexec tells its processes which one they are, from 0 on."""
+"""Variables in which mpiexec numbers its processes, from 0 on."""
 
 
 def job_id() -> str:

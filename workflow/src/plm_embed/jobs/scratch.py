@@ -28,7 +28,7 @@ MEMORY = {"tmpfs", "ramfs"}
 LONGEST_PATH = 60
 """Longer paths break Unix sockets below them (limit 107 bytes)."""
 OF_THE_NODE = ("no such folder", "not writable", "too small", "a network filesystem")
-"""How the reasons begin that another node may not have."""
+"""Beginnings of the reasons that another node may not have."""
 PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
 """It tells hosts apart, by a hash of their whole name: on a shared filesystem the locks of another
 host cannot be seen.

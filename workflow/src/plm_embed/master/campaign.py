@@ -105,7 +105,7 @@ class Campaign:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """By representation: (n, D), or (R, D) per residue."""
+        """Shapes by representation: (n, D), or (R, D) per residue."""
         return {
             name: (self.residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
             for name in self.fingerprint.representations

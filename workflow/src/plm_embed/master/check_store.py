@@ -7,7 +7,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import columns
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.check import Problem, check
-from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.models.manifest import MANIFEST, RECORD, read_manifest
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store.parts import read_part
 from plm_embed.store.store import FINGERPRINT, part_names
@@ -77,7 +77,7 @@ def check_weights(problem: Problem, campaign: Campaign, weights: Path) -> str:
         if held != expected:
             problem(
                 f"{weights / MANIFEST}: {name} is {held}, the vectors were made with {expected}",
-                delete(weights / MANIFEST),
+                delete(campaign.embedded.with_name(RECORD)),
             )
     for name, dim in campaign.dims.items():
         if dim != (expected := columns(name, manifest.dim)):

@@ -86,7 +86,7 @@ READERS: dict[str, Callable[[Files], AbstractContextManager[Foreign]]] = {
     ".h5": hdf5_master,
     ".hdf5": hdf5_master,
 }
-"""By the ending of a file's name."""
+"""Functions by the ending of a file's name."""
 
 
 def read_foreign(files: Files) -> AbstractContextManager[Foreign]:

@@ -18,7 +18,7 @@ from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import SUMMARY, read_again, read_summary, verified
 
 ROW = pa.field("row", pa.int64())
-"""What records.parquet of a model has besides the columns of that of deduplicate."""
+"""The column of a model's records.parquet that deduplicate's lacks."""
 
 
 class RecordTable:

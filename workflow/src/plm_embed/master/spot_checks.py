@@ -35,7 +35,7 @@ from plm_embed.store.hdf5 import decode, read_bits
 
 log = logging.getLogger(__name__)
 Vectors = dict[str, NDArray[np.float32]]
-"""By representation: (D,), or (L, D) where there is a matrix."""
+"""Vectors by representation: (D,), or (L, D) where there is a matrix."""
 Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
 
 SPOT_TOKENS = 2000
@@ -43,15 +43,15 @@ SPOT_TOKENS = 2000
 several times, 2 GB at 40 heads.
 """
 SPOT_MOST = 2500
-"""The same where letters do not tell the number of tokens, once these are counted."""
+"""Most tokens where letters do not tell the number of tokens, once these are counted."""
 SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
 OWN = 2
-"""Of what the rounding of the sequence itself allows: one sequence is less than the worst of the
-probes. Of 12,000 comparisons with sharp weights, the worst came to 1.99.
+"""A factor for what the rounding of the sequence itself allows: one sequence is less than the worst
+of the probes. Of 12,000 comparisons with sharp weights, the worst came to 1.99.
 """
 _ROWS = 1 << 10
-"""Of a bucket in memory at a time."""
+"""Rows of a bucket in memory at a time."""
 
 
 def expect(

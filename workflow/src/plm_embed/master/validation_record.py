@@ -21,7 +21,7 @@ class Check:
 
     check: str
     meaning: str = ""
-    """What holds where it passed, in a sentence for those who did not write it."""
+    """A sentence for people: the fact that a passed check proves."""
     result: Literal["passed", "failed"]
     problems: int
     listed: tuple[str, ...]
@@ -65,7 +65,7 @@ class Norms:
     """
 
     rows: int
-    """Those whose norm is finite and not 0."""
+    """Rows whose norm is finite and not 0."""
     zero: int | None = None
     """Rows whose norm is 0."""
     min: float | None = None
@@ -95,18 +95,18 @@ class Validation:
     schema_version: Literal[1] = 1
     status: Literal["passed", "failed"]
     remedy: str = ""
-    """What to do about the problems, as far as it is known."""
+    """The remedy for the first problem that has one."""
     checks: tuple[Check, ...]
     counts: Counts
     norms: dict[str, Norms]
-    """By representation."""
+    """Norms by representation."""
     spot_checks: tuple[Spot, ...]
     fingerprint: Fingerprint | None
     """None where no completion record is sound."""
     files: dict[str, str]
     """SHA-256 of master, index and records, by file name."""
     rounding: str = ""
-    """How far the compute dtype alone moves vectors of these weights, where that is notable."""
+    """A remark where the compute dtype alone moves vectors of these weights notably."""
 
     @property
     def problems(self) -> list[str]:

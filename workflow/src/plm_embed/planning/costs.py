@@ -1,4 +1,4 @@
-"""What embedding costs: tokens, the speeds to divide them by, and bytes."""
+"""The cost of embedding: tokens, the speeds to divide them by, and bytes."""
 
 import logging
 import math
@@ -27,16 +27,16 @@ from plm_embed.sequences.summary import known_summary
 log = logging.getLogger(__name__)
 _SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 BYTES_PER_ROW = 108
-"""Of a vector's key, length, number of windows and checksums."""
+"""For a vector's key, length, number of windows and checksums."""
 BYTES_PER_RECORD = 80
-"""Of a record in each of members, index and records.parquet: key, id, a line of header."""
+"""For a record in each of members, index and records.parquet: key, id, a line of header."""
 BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
-"""Of a bucket's file: the key, and residues as Parquet packs those of proteins."""
+"""In a bucket's file: the key, and residues as Parquet packs those of proteins."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a model has to do: sequences, tokens (special ones included), floating-point
+    """The work of a model: sequences, tokens (special ones included), floating-point
     operations.
     """
 

@@ -1,4 +1,4 @@
-"""What a campaign is to embed, counted, and what of it the store lacks."""
+"""The input of a campaign, counted, and the part of it that the store lacks."""
 
 import tempfile
 from collections import Counter

@@ -35,13 +35,13 @@ from plm_embed.workflow.config import (
 from plm_embed.workflow.resources import local_resources
 
 STARTUP_HOURS = 0.05
-"""Until a worker's first batch: Python, weights, self-test."""
+"""Time until a worker's first batch: Python, weights, self-test."""
 HOURS_PER_JOB = 3.0
-"""What a job is aimed at: long enough to be worth its wait, short enough to lose little and start
+"""Aim for a job: long enough to be worth its wait, short enough to lose little and start
 soon.
 """
 SHORT_HOURS = 0.5
-"""Of all devices together: below it, nothing is gained by another number of buckets."""
+"""Hours of all devices together: below it, nothing is gained by another number of buckets."""
 FILES_PER_BUCKET = 9
 """Besides its parts but one: its two files of sequences, completion record, heartbeat, log,
 benchmark, and Snakemake's notes.
@@ -54,7 +54,7 @@ class Forecast:
 
     model: str
     weights: str
-    """In words, which will be used."""
+    """The ones that will be used, in words."""
     verified: bool
     stored: int
     """Unique sequences that the store has."""
@@ -69,7 +69,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Jobs:
-    """How each model is cut. workers: of a job; here: jobs that run on this machine at a time, 0
+    """Jobs of each model. workers: of a job; here: jobs that run on this machine at a time, 0
     for elsewhere; minutes: that the profile gives a job, or 0; hours: that the longest takes, with
     its start.
     """
@@ -89,7 +89,7 @@ class Plan:
     models: tuple[Forecast, ...]
     jobs: Jobs
     bytes: dict[str, int]
-    """That will be written, by what they are."""
+    """Bytes to be written, by kind."""
     free_bytes: int
     files: int
     command: str

@@ -1,4 +1,4 @@
-"""How a plan looks on a terminal."""
+"""A plan on a terminal."""
 
 from collections.abc import Iterator
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError, delete
-from plm_embed.io.parquet import count_rows, read_batches, read_table
-from plm_embed.reading.find import masters
-from plm_embed.wording import did_you_mean, some
+from plm_embed.errors import StoreError
+from plm_embed.io.parquet import count_rows, read_batches
+from plm_embed.wording import did_you_mean
 
 ABSENT, SEVERAL = -1, -2
 """In place of a row: no record has the id, or records with different sequences share it."""
@@ -100,21 +99,3 @@ def hint(id: str, index: Path, known: IdIndex) -> str:
         return f"; did you mean {name}?"
     similar = did_you_mean(id, filter(None, known)) if len(known) <= _FEW else ""
     return similar or "; records.parquet says what became of a record"
-
-
-def shared_ids(folder: Path) -> str:
-    """Return how many ids stand for several different sequences in the index of this folder, and
-    the first of them; '' when there are none, nothing is gathered yet, or there are too many
-    records to look through.
-    """
-    index = next((path.with_suffix(".parquet") for path in masters(folder)), folder)
-    if not index.is_file() or count_rows(index, delete(index)) > _MANY:
-        return ""
-    lines = read_table(index, ["id", "row"], delete(index))
-    rows = lines.filter(pc.not_equal(lines["id"], "")).group_by("id", use_threads=False)
-    counted = rows.aggregate([("row", "count_distinct")])
-    shared = counted.filter(pc.greater(counted["row_count_distinct"], 1))["id"].to_pylist()
-    if not shared:
-        return ""
-    count = "1 id stands" if len(shared) == 1 else f"{len(shared):,} ids stand"
-    return f"{count} for several different sequences: {some(shared)}"

@@ -1,7 +1,6 @@
 """Configuration, command and versions with which a campaign can be repeated."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from plm_embed._version import __version__
 from plm_embed.errors import StoreError, delete
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.heartbeat import Heartbeat
+from plm_embed.workflow.call import shell_line
 from plm_embed.workflow.resources import local_resources
 
 CONFIG = "config.yaml"
@@ -67,9 +67,9 @@ def ran_in(folder: Path) -> Path:
 
 def command(folder: Path, attempts: Sequence[Heartbeat], on_gpus: bool) -> str:
     """Return the command that runs the campaign again; no record names a cluster's profile."""
-    words = ["snakemake", "--configfile", str(folder / CONFIG), "--cores", "all"]
+    words = ["--configfile", str(folder / CONFIG), "--cores", "all"]
     workers = len(attempts[-1].workers) if on_gpus and attempts and not attempts[-1].job else 0
-    return shlex.join([*words, *local_resources(workers)])
+    return shell_line([*words, *local_resources(workers)])
 
 
 def lacks(attempts: Sequence[Heartbeat]) -> str:

@@ -21,7 +21,6 @@ from plm_embed.jobs.completion_record import savings
 from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.master.validation_record import Counts
 from plm_embed.models.registry import tokens as tokens_of
-from plm_embed.reading.ids import shared_ids
 from plm_embed.reporting import charts, repeat
 from plm_embed.reporting.citing import checksums, citation, methods, provenance
 from plm_embed.reporting.facts import LISTED, Facts
@@ -270,13 +269,11 @@ def _repeats(facts: Facts) -> str:
         return ""
     repeats = summary.accepted - summary.unique
     share = f"{100 * repeats / summary.accepted:.1f} %" if summary.accepted else "none"
-    text = (
+    return (
         f"{summary.accepted:,} of {summary.records:,} records were accepted. {repeats:,} of them "
         f"({share}) repeat a sequence that was there already: each distinct sequence was embedded "
         "once."
     )
-    shared = shared_ids(facts.folder)
-    return f"{text} {shared}." if shared else text
 
 
 def _outcomes(facts: Facts) -> dict[str, int]:

@@ -12,7 +12,6 @@ from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.models import manifest
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reading.ids import shared_ids
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
 from plm_embed.reporting.outputs import REPORT, reader
@@ -50,7 +49,6 @@ def _of_model(folder: Path) -> str:
         ("unique", f"{counts.unique:,} sequences"),
         ("embedded", _records(embedded) + _changed(statuses["embedded_with_events"])),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
-        ("shared ids", shared_ids(folder)),
         ("validation", _validation(folder)),
         ("per record", f"{folder / 'records.parquet'}"),
         ("report", _if_there(folder / REPORT)),

@@ -80,12 +80,12 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """Whether every step is: the result is validated, and nothing newer has come since."""
+        """Return whether every step is done, and nothing newer has come since."""
         return all(step.status == "done" for step in self.steps)
 
     @property
     def at_work(self) -> bool:
-        """Whether a worker lives, or a step writes to its log."""
+        """Return whether a worker lives, or a step writes to its log."""
         alive = any(not worker.trouble for worker in self.workers)
         return alive or any(step.status == "at work" for step in self.steps)
 
@@ -103,13 +103,13 @@ class Look:
 
     @property
     def failed(self) -> bool:
-        """Whether a step ended with an error and has not begun again."""
+        """Return whether a step ended with an error and has not begun again."""
         return any(state.failures for state in self.models)
 
     @property
     def over(self) -> bool:
-        """Whether nothing will come any more, as far as is known: all is done, or something failed
-        and nothing is at work.
+        """Return whether nothing will come any more, as far as is known: all is done, or something
+        failed and nothing is at work.
         """
         return self.finished or (self.failed and not any(one.at_work for one in self.models))
 

@@ -21,7 +21,7 @@ from plm_embed.reporting.watch import Look, State, Status, Step, Watch, WorkerSt
 from plm_embed.wording import duration
 
 SECONDS_BETWEEN_LOOKS = 10.0
-"""As often as workers write their heartbeats."""
+"""Workers write their heartbeats as often."""
 PLAIN_WIDTH = 120
 MOST_ROWS = 100
 """Workers drawn at most, however tall the terminal: to draw a line costs more than to look."""

@@ -97,18 +97,6 @@ class PartList:
         """List every one of them."""
         return [self._folder / name for name in self._names]
 
-    @property
-    def rows(self) -> int:
-        """Vectors in all of them; what two parts both hold counts twice."""
-        return sum(int(name.split("-")[2]) for name in self._names)
-
-
-def stored_vectors(store: Path) -> int:
-    """Count the vectors in a store, of the settings that were written to last; by names alone."""
-    folders = [path for path in store.glob("*/parts") if path.is_dir()]
-    newest = max(folders, key=lambda path: path.stat().st_mtime_ns, default=None)
-    return PartList(newest).rows if newest else 0
-
 
 class Store:
     """The parts of one fingerprint below `root`; makes the folder when it is new."""
@@ -147,12 +135,6 @@ class Store:
     def know(self, info: PartInfo) -> None:
         """Take a part that a worker of this job has published as read: it need not be hashed."""
         self._infos[info.name] = info
-
-    def infos(self, paths: list[Path]) -> list[PartInfo]:
-        """Return what completion records say about these parts; each is hashed once in the life of
-        this object.
-        """
-        return [self._info(path) for path in paths]
 
     def missing(self, keys: Keys) -> NDArray[np.bool_]:
         """Tell which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its
