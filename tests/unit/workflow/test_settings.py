@@ -4,14 +4,13 @@ import re
 from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import pytest
 
 import plm_embed
-from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.language_model import LanguageModel
+from plm_embed.fingerprint import ComputeDtype, Strand
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports import Format
@@ -102,7 +101,7 @@ def literals(kind: Any) -> set[str] | None:
     return words or None
 
 
-@pytest.mark.parametrize("function", [plm_embed.load, plm_embed.embed, LanguageModel])
+@pytest.mark.parametrize("function", [plm_embed.load, plm_embed.embed])
 def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -> None:
     given = {
         OTHER_NAMES.get(name, name): parameter.default
@@ -118,7 +117,7 @@ def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -
 
 @pytest.mark.parametrize("name", ["strand", "dtype"])
 def test_a_model_in_memory_takes_the_words_of_the_keys(name: str) -> None:
-    kind = get_type_hints(LanguageModel.__init__)[name]
+    kind = {"strand": Strand, "dtype": ComputeDtype | Literal["auto"]}[name]
     assert literals(kind) == allowed(BY_NAME[OTHER_NAMES.get(name, name)])
 
 
