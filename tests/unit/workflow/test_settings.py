@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import pytest
 
 import plm_embed
-from plm_embed.fingerprint import ComputeDtype, Strand
+from plm_embed.fingerprint import ComputeDtype
+from plm_embed.inference import language_model
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports import Format
@@ -115,9 +116,14 @@ def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -
         assert given[name] == (default[0] if isinstance(default, list) else default), name
 
 
-@pytest.mark.parametrize("name", ["strand", "dtype"])
-def test_a_model_in_memory_takes_the_words_of_the_keys(name: str) -> None:
-    kind = {"strand": Strand, "dtype": ComputeDtype | Literal["auto"]}[name]
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(language_model.load, "strand"), (language_model.machine, "dtype")],
+)
+def test_a_model_in_memory_takes_the_words_of_the_keys(
+    function: Callable[..., Any], name: str
+) -> None:
+    kind = get_type_hints(function)[name]
     assert literals(kind) == allowed(BY_NAME[OTHER_NAMES.get(name, name)])
 
 
