@@ -102,9 +102,9 @@ def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     told(
         done.stdout,
         address,
-        "fetch it where there is a network: `curl -LO",
-        "esm2_t6_8M_UR50D.pt}`",
-        row="cannot be fetched",
+        "`curl -L --create-dirs -O --output-dir",
+        "where there is a network",
+        row="cannot be downloaded",
     )
 
 
