@@ -72,6 +72,6 @@ def environment(folder: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+        if name not in ("PYTHONPATH", "PYTHONSAFEPATH", "VIRTUAL_ENV")
     }
     return kept | {"PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"}

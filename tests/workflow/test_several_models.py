@@ -150,7 +150,7 @@ def test_the_models_are_shown_side_by_side(runs: Runs) -> None:
 
 def test_what_reads_one_master_names_the_several(runs: Runs) -> None:
     both = ".*, .*".join(MASTERS.values())
-    with pytest.raises(PlmEmbedError, match=f"holds 2 masters; name one of them: .*{both}"):
+    with pytest.raises(PlmEmbedError, match=f"holds 2 masters; open one of them: .*{both}"):
         plm_embed.open(runs.results)
     with pytest.raises(PlmEmbedError, match="name one of them"):
         compare(runs.results / ESM, runs.results, 0)

@@ -15,7 +15,9 @@ if SOURCES.is_dir():
     os.environ.update(
         PYTHONPATH=os.pathsep.join(dict.fromkeys([str(SOURCES), *filter(None, others)]))
     )
-os.environ.setdefault("PLM_EMBED_PATH", os.getenv("PATH", os.defpath))  # messages call commands by it
+os.environ.setdefault(
+    "PLM_EMBED_PATH", os.getenv("PATH", os.defpath)
+)  # messages call commands by it
 os.environ.update(
     PATH=f"{Path(sys.executable).parent}:{os.getenv('PATH', os.defpath)}", PYTHONSAFEPATH="1"
 )

@@ -56,7 +56,9 @@ def write_report(facts: Facts, output: Path) -> None:
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
         # markup is of another type
-        finalize=lambda value: printable(value) if type(value) is str else value,
+        finalize=lambda value: (
+            printable(str(value)) if type(value) is str or isinstance(value, Path) else value
+        ),
     )
     style, script = (
         Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
