@@ -14,7 +14,7 @@ WHEELS = $(wildcard wheels/*.whl)
 # not the whole folder, where users of a clone keep scripts of their own
 CODE = benchmarks docs executors tests workflow
 # earlier commits have longer subjects
-SUBJECTS_SINCE = 2026-11-26T06:00:00Z
+SUBJECTS_SINCE = 2026-11-26T08:45:00Z
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
 PBS_CAMPAIGN = tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job
 PBS_OPTIONS =

@@ -1,7 +1,8 @@
 """Make the pictures of the manual anew: `make pictures`.
 
-The demo runs in a folder of its own. The report is photographed by chromium. `plm-embed watch` is
-drawn as it looks when half of the demo is done: the completion records of two buckets and what came
+The demo and the proteins of the tutorial run in a folder of their own. The report is photographed
+by chromium. `plm-embed watch` is drawn as it looks when half of the demo is done: the completion
+records of two buckets and what came
 later are taken away, and two workers are said to be at work on them.
 What is drawn then is what `watch` itself makes of this folder.
 """
@@ -53,14 +54,18 @@ def demo() -> None:
 
 
 def report() -> None:
-    """The top of the report."""
+    """Draw the top of a report on the influenza proteins of the tutorial."""
+    columns = ("--id", "brc_fea_id", "--sequence", "esm2_ready_seq", "--keep", "function")
+    table = str(ROOT / "docs" / "protein_final.csv.xz")
+    program = [sys.executable, "-m", "plm_embed", "run", table, "--model", MODEL]
+    subprocess.run([*program, *columns, "--results", "influenza"], check=True)
     subprocess.run(
         [
             *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars"),
             "--virtual-time-budget=8000",
             f"--screenshot={PICTURES / 'report.png'}",
             f"--window-size={WIDTH},{HEIGHT}",
-            (RESULTS / MODEL / REPORT).absolute().as_uri(),
+            Path("influenza", MODEL, REPORT).absolute().as_uri(),
         ],
         check=True,
         stderr=subprocess.DEVNULL,
@@ -68,7 +73,7 @@ def report() -> None:
 
 
 def watch() -> None:
-    """The screen of `plm-embed watch`, of a campaign that is half done."""
+    """Draw the screen of `plm-embed watch`, of a campaign that is half done."""
     model = RESULTS / MODEL
     for file in ("checksums.sha256", "records.parquet", REPORT):
         (model / file).unlink()

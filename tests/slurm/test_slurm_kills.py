@@ -166,7 +166,7 @@ def test_kills_at_random(embedding: Callable[..., Campaign], undisturbed: Campai
     """
     # slack, in processor time: until the batch is done and the part is written
     flush_seconds, slack = 0.5, 0.5
-    campaign = embedding(buckets=3, sequences=240, flush_minutes=flush_seconds / 60)
+    campaign = embedding(buckets=3, sequences=600, flush_minutes=flush_seconds / 60)
     cluster, buckets = campaign.cluster, range(3)
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[tuple[float, float]]()

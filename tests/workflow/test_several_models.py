@@ -152,7 +152,7 @@ def test_what_reads_one_master_names_the_several(runs: Runs) -> None:
     both = ".*, .*".join(MASTERS.values())
     with pytest.raises(PlmEmbedError, match=f"holds 2 masters; open one of them: .*{both}"):
         plm_embed.open(runs.results)
-    with pytest.raises(PlmEmbedError, match="name one of them"):
+    with pytest.raises(PlmEmbedError, match="open one of them"):
         compare(runs.results / ESM, runs.results, 0)
     assert compare(runs.results / ESM, runs.results / ESM / MASTERS[ESM], 0).equal
     done = CliRunner().invoke(

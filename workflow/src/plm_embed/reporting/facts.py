@@ -196,6 +196,8 @@ def _add_master(facts: Facts, master: Path, records: Path) -> None:
         facts.rows, facts.dim = len(embeddings), embeddings.dim
         facts.names = tuple(embeddings.names)
         facts.map = make_map(embeddings, index, records)
+    if not facts.rows:  # every record was skipped
+        return
     rows = {0, *(outlier.row for outlier in facts.norms.listed[:LISTED])} if facts.norms else {0}
     table = first_records(index, rows)
     facts.unusual = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
