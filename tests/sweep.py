@@ -84,7 +84,7 @@ USES = {
     "report": ["report", "results"],
     "summary": ["summary", "results"],
 }
-"""What people do with finished results."""
+"""Uses of finished results."""
 REMEDY = re.compile(r"(?:delete (?P<paths>[^;\n]*?) and )?run (?:the campaign )?again")
 COMMAND = re.compile(r"run `plm-embed (?P<command>[^`\n]+)`")
 

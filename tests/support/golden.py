@@ -277,7 +277,7 @@ FORMULAS: dict[str, Callable[[Weights, Config, Tensor], States]] = {
 WORDS = {
     "amplify": ["<pad>", "<unk>", "<mask>", "<bos>", "<eos>", "|", *"LAGVSERTIDPKQNFYMHWCB"],
 }
-"""Of a new family, in the order of their ids; the first and last of a sequence are below."""
+"""Tokens of a new family, in the order of their ids; the first and last of a sequence are below."""
 AROUND = {"amplify": ("<bos>", "<eos>")}
 CONFIG: dict[str, dict[str, Any]] = {
     "amplify": {

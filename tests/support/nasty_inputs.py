@@ -46,7 +46,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 @dataclass
 class Records:
-    """What a file holds, as lists; the columns of `Batch`."""
+    """Content of a file, as lists: the columns of `Batch`."""
 
     kept: list[list[str | None]]
     first: int = -1

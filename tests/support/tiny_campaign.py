@@ -221,6 +221,6 @@ def _read_as_users_do(folder: Path) -> dict[str, str]:
 
 
 def digest(values: Any) -> str:
-    """Of an array: its numbers, dtype and shape."""
+    """Return the digest of an array: its numbers, dtype and shape."""
     head = f"{values.dtype} {values.shape} ".encode()
     return hashlib.sha256(head + np.ascontiguousarray(values).tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the completion records of a campaign add up to."""
+"""Sums over the completion records of a campaign."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a file is told to be by its letters: no ordinary file is refused, none of the other kind is
+"""Kinds of files, told by their letters: no ordinary file is refused, none of the other kind is
 taken.
 """
 
