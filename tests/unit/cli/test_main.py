@@ -270,7 +270,7 @@ from plm_embed.cli.main import main; main()
     assert "RuntimeError: a bug" in done.stderr
 
 
-@pytest.mark.parametrize("megabytes", [300, 500])  # of less, OpenBLAS itself says so
+@pytest.mark.parametrize("megabytes", [300, 500])  # of less, OpenBLAS or glibc says so itself
 def test_little_memory_is_named_and_no_file_is_blamed(tmp_path: Path, megabytes: int) -> None:
     (tmp_path / "some.fasta").write_text(">a\nMKTAYIAK\n")
     limited = (
@@ -280,7 +280,8 @@ def test_little_memory_is_named_and_no_file_is_blamed(tmp_path: Path, megabytes:
     where = ["--output", str(tmp_path / "sequences")]
     done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=limited)
     known = "plm-embed: error: " in done.stderr and "(ulimit -v" in done.stderr
-    assert done.returncode == 0 or known, done.stderr
+    by_glibc = "cannot allocate memory for thread-local data" in done.stderr
+    assert done.returncode == 0 or known or by_glibc, done.stderr
     assert "Traceback" not in done.stderr
 
 
