@@ -4,12 +4,13 @@ were called with.
 
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.jobs.nodes import node_number, start_others
+from plm_embed.jobs.job import Job, start_nodes
 
 HERE = socket.gethostname()
 NOTE = 'printf "%s\\n" "$@" > "$0.$1"\n'
@@ -35,7 +36,7 @@ def started(tools: Path, monkeypatch: pytest.MonkeyPatch, *hosts: str) -> list[l
     """Start the command on all of these hosts. Returns how the tools were called."""
     (tools / "nodes").write_text("\n".join(host for host in hosts for _ in range(2)))
     monkeypatch.setenv("PBS_NODEFILE", str(tools / "nodes"))
-    for process in start_others(len(hosts), COMMAND[4:]):
+    for process in start_nodes(len(hosts), COMMAND[4:]):
         assert process.wait(60) == 0
     return [path.read_text().splitlines() for path in sorted(tools.glob("*.*"))]
 
@@ -74,10 +75,12 @@ def test_nothing_to_start_it_with_is_said_in_words(
 def test_too_few_nodes_are_said_in_words() -> None:
     words = r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"
     with pytest.raises(PlmEmbedError, match=words):
-        start_others(2, [])
+        start_nodes(2, [])
 
 
 def test_which_node_it_is_says_the_option_or_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALS_RANKID", "2")
-    assert node_number(None) == 3  # the first node is none of its ranks
-    assert node_number(1) == 1
+    job = Job(*[Path()] * 4, workers=1, share=Path("x.npy"))
+    assert job.number == 3  # the first node is none of its ranks
+    assert replace(job, node=1).number == 1
+    assert replace(job, share=None).number == 0

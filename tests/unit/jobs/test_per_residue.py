@@ -8,7 +8,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.embedder import Buffer
+from plm_embed.jobs.worker import Rows
 from plm_embed.models.registry import MODELS
 from plm_embed.planning.costs import check_per_residue, per_residue_bytes
 from plm_embed.sequences.summary import read_summary
@@ -80,7 +80,7 @@ def test_more_than_was_agreed_to_stops_with_one_line(
 @pytest.mark.parametrize(("rows", "stored"), [(39, False), (40, True), (41, False)])
 def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
     fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
-    buffer = Buffer(fingerprint)
+    buffer = Rows(fingerprint.long_sequences)
     vectors = {"per_residue_l2": np.zeros((rows, DIM), dtype=np.float32)}
     if stored:
         buffer.add(b"0" * 64, 40, vectors)
@@ -92,7 +92,7 @@ def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
 
 def test_the_memory_of_a_part_serves_the_next_one() -> None:
     fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
-    buffer = Buffer(fingerprint)
+    buffer = Rows(fingerprint.long_sequences)
     places = set()
     for count in (3, 50, 2):
         for number in range(count):

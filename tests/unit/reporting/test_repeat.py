@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.heartbeat import Heartbeat, WorkerBeat
+from plm_embed.jobs.completion_record import WorkerInfo
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.reporting.repeat import command, keep_config, kept_settings, lacks, ran_in
 from plm_embed.workflow.call import shell_line
 
@@ -18,7 +19,7 @@ ATTEMPT = Heartbeat(
     job="",
     started="2026-11-25T10:00:00",
     updated="",
-    workers=tuple(WorkerBeat(pid=at, state="ended") for at in range(4)),
+    workers=tuple(WorkerInfo(pid=at) for at in range(4)),
 )
 
 

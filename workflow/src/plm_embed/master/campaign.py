@@ -135,5 +135,5 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
             campaign.dims = part.dims
     if "per_token" in campaign.fingerprint.pooling:  # letters do not tell the rows
         for bucket in map(campaign.bucket, campaign.rows):
-            campaign.residues += int(locate(bucket, store).residues.sum())
+            campaign.residues += int(locate(bucket.wanted, store).residues.sum())
     return campaign

@@ -153,7 +153,7 @@ def check_rows(
         start = check_keys(findings, file, bucket, buckets)
         if start is None:
             continue
-        located = locate(bucket, campaign.store)
+        located = locate(bucket.wanted, campaign.store)
         for row, message in _wrong_columns(file, bucket, located, start):
             problem(f"row {start + row:,}: {message}", again)
         for block in blocks(located):

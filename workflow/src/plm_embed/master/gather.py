@@ -133,7 +133,7 @@ def _hashed(campaign: Campaign) -> Iterator[str]:
 
 def write_vectors(file: h5py.File, bucket: Bucket, campaign: Campaign) -> None:
     """Write all that the master holds about the keys of a bucket."""
-    start, located = campaign.rows[bucket.name], locate(bucket, campaign.store)
+    start, located = campaign.rows[bucket.name], locate(bucket.wanted, campaign.store)
     columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
     for name, values in columns.items():
         file[name][start : start + len(values)] = values

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.io.parquet import read_table
 from plm_embed.io.paths import missing
-from plm_embed.jobs.bucket import is_recorded
-from plm_embed.jobs.completion_record import completion_records
+from plm_embed.jobs.bucket import is_done
 from plm_embed.keys import Keys, bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
@@ -118,15 +117,10 @@ def lengths_left(config: Config, model: Model, counted: Input) -> Mapping[int, i
         stated = fingerprint.stated
         if any(stated[key] != value for key, value in wanted.items()):
             continue
-        done = {
-            record.bucket
-            for record in completion_records(results / "embedded")
-            if record.fingerprint == fingerprint
-        }
         parts, lacking = PartList(folder / "parts"), Counter[int]()
         for name in bucket_names(read_summary(sequences).buckets):
             bucket = sequences / "buckets" / f"{name}.parquet"
-            if name in done and is_recorded(bucket, results / "embedded" / f"{name}.json"):
+            if is_done(bucket, results / "embedded" / f"{name}.json", store, fingerprint):
                 continue
             table = read_table(bucket, ["key", "length"])
             absent = pa.array(_absent(key_array(table["key"]), parts))

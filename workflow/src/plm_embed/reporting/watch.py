@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar
 
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
-from plm_embed.jobs.bucket import is_recorded
-from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, WorkerBeat, is_of, read_heartbeat, store_of
+from plm_embed.jobs.bucket import is_done
+from plm_embed.jobs.completion_record import WorkerInfo
+from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, is_of, read_heartbeat, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
@@ -54,7 +55,7 @@ class WorkerState:
     """A worker, its job, seconds since their last sign of life, and what is wrong or ''."""
 
     job: Heartbeat
-    worker: WorkerBeat
+    worker: WorkerInfo
     age: float
     trouble: str
 
@@ -224,11 +225,12 @@ class Watch:
         )  # fmt: skip
 
     def _done(self, folder: Path) -> Iterator[str]:
-        """Yield the buckets that have a completion record."""
+        """Yield the buckets that are done."""
+        store = store_of(folder)
         for record in whole_files(folder / "embedded", "*.json"):
             if record.stem in self._sizes:
                 bucket = self.results / "sequences" / "buckets" / f"{record.stem}.parquet"
-                if self._once(lambda path: is_recorded(bucket, path), record, bucket):  # noqa: B023
+                if self._once(lambda path: is_done(bucket, path, store), record, bucket):  # noqa: B023
                     yield record.stem
 
     def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:

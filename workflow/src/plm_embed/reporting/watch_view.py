@@ -190,7 +190,7 @@ def _cells(model: str, worker: WorkerState) -> dict[str, str]:
         "done": "loading" if rate is None else f"{100 * job.fraction:.0f} %",
         "tokens/s": "" if rate is None else f"{rate:,.0f}",
         "left": "" if eta is None else duration(eta),
-        "memory": f"{beat.memory_bytes / 1e9:.1f} GB",
+        "memory": f"{(beat.memory_bytes or 0) / 1e9:.1f} GB",
         "load": "" if load is None else f"{load} %",
         "last sign": f"{duration(worker.age)} ago",
         "": worker.trouble.upper(),
