@@ -75,13 +75,16 @@ def validate(*, results: Path | None, spot_checks: int | None, **given: Path | N
     from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.reading.find import find_embeddings
-    from plm_embed.reporting.repeat import kept_settings
+    from plm_embed.workflow.kept_config import read_kept
 
     settings: dict[str, Any] = {}
     if results:
         there = find_embeddings(results).absolute()
-        settings = kept_settings(there.parent)
-        given = {**_places(there, settings), **{key: path for key, path in given.items() if path}}
+        settings, began = read_kept(there.with_name("config.yaml"))
+        given = {
+            **_places(there, settings, began),
+            **{key: path for key, path in given.items() if path},
+        }
     for name, path in given.items():
         option = "weights" if name == "weights_folder" else name
         if path is None:
@@ -117,16 +120,14 @@ def validate(*, results: Path | None, spot_checks: int | None, **given: Path | N
     say(f"valid: {len(validation.checks)} checks, {validation.counts.vectors or 0:,} vectors")
 
 
-def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
+def _places(master: Path, settings: dict[str, Any], began: Path) -> dict[str, Path]:
     """Return where the workflow keeps the files that validate reads and writes for a master; paths
-    in the settings of its run are relative to the folder in which it ran.
+    in the settings of its run are relative to the folder `began`.
     """
     from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.models.manifest import RECORD
-    from plm_embed.reporting.repeat import ran_in
 
-    folder = master.parent
-    began, store = ran_in(folder), folder / "store"
+    folder, store = master.parent, master.parent / "store"
     return {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",

@@ -1,6 +1,5 @@
 """The command that runs a whole campaign: sequences in, proven vectors out."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -15,7 +14,6 @@ import yaml
 
 from plm_embed.cli.options import PATH
 from plm_embed.errors import ConfigError, PlmEmbedError, missing_extra
-from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
@@ -23,10 +21,10 @@ from plm_embed.program import program
 from plm_embed.workflow.call import CLONE, SNAKEFILE, profile_folder, shell_line
 from plm_embed.workflow.checks import mistakes
 from plm_embed.workflow.config import Config, listed, models_of, refusal, with_defaults
+from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
 
 CONFIG = "config.yaml"
-_RELATIVE = "# Paths are relative to "
 _LOCKED = "Directory cannot be locked"
 
 
@@ -101,7 +99,7 @@ def run(
       plm-embed run table.csv --model esm2_650m --id accession --sequence residues \\
         --keep organism --results flu --profile slurm --set buckets=64
     """
-    from plm_embed.reporting.closing import closing
+    from plm_embed.reporting.summary import summarize
 
     columns = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
     columns = {name: value for name, value in columns.items() if value}
@@ -119,7 +117,7 @@ def run(
     folder = shlex.quote(str(results))
     click.echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
     execute(words)
-    say("\n".join(closing(Path(config["results"]), list(listed(config["model"])))))
+    say(summarize(results))
 
 
 def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
@@ -170,22 +168,16 @@ def write_configuration(config: Config, words: Sequence[str]) -> Path:
     settings.
     """
     path = Path(config["results"], CONFIG)
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
     if any(path.parent.glob("*/embedded/*.json")):
-        lines = [line for line in text.splitlines() if line.startswith(_RELATIVE)]
-        began = Path(json.loads(lines[0].removeprefix(_RELATIVE))) if lines else Path()
-        if lost := list(_lost(yaml.safe_load(text) or {}, config, began)):
+        kept, began = read_kept(path)
+        if lost := list(_lost(kept, config, began)):
             raise ConfigError(
                 f"{path}: the vectors in this folder have {'; '.join(lost)}",
                 key=lost[0].partition(":")[0],
                 path=path,
                 remedy="choose another --results, or delete that file to replace its results",
             )
-    with atomic_path(path) as temporary:
-        head = f"# To continue with Snakemake: {printable(shell_line(words))}\n"
-        head += f"{_RELATIVE}{json.dumps(str(Path.cwd()))}\n"
-        body = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-        temporary.write_text(head + body, encoding="utf-8")
+    write_kept(path, config, f"To continue with Snakemake: {shell_line(words)}")
     return path
 
 

@@ -77,7 +77,7 @@ def lengths(counts: dict[int, int]) -> Chart:
         "Lengths of the distinct sequences",
         f"From {low:,} to {high - 1:,} residues, median {middle:,}.",
         "residues",
-        tuple(Tick(*tick) for tick in zip(places[len(edges) :], map("{:,}".format, marks))),
+        tuple(Tick(place, f"{n:,}") for place, n in zip(places[len(edges) :], marks, strict=True)),
         _bars(
             places[: len(edges)],
             heights,

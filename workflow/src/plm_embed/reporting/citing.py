@@ -57,8 +57,8 @@ def methods(facts: Facts) -> str:
     layers = "layer" if len(fingerprint.layers) == 1 else "layers"
     commit = f" (commit {_commit(facts)[:12]})" if _commit(facts) not in ("", "unknown") else ""
     libraries = metadata.get("library_versions", {})
-    named = [(name, libraries.get(key)) for name, key in (("PyTorch", "torch"), ("Python", "python"))]
-    used = " and ".join(f"{name} {version}" for name, version in named if version)
+    named = {"PyTorch": libraries.get("torch"), "Python": libraries.get("python")}
+    used = " and ".join(f"{name} {version}" for name, version in named.items() if version)
     long, most = fingerprint.long_sequences, f"{fingerprint.long_sequences.max_residues:,} residues"
     policies = {
         "whole": "Sequences of any length were embedded in one piece.",

@@ -112,7 +112,7 @@ def _components(embeddings: Embeddings, name: str, vectors: Vectors) -> dict[str
     """
     center, axes, shares = principal_components(vectors[:FITTED])
     labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-    layout = _layout("principal components", (vectors - center) @ axes, labels)
+    layout = _layout("principal components", ((vectors - center) @ axes).astype(np.float32), labels)
     if len(embeddings) > len(vectors):
         low, span = np.array(layout["low"]), np.array(layout["span"])
         limits = [(low[axis], low[axis] + span[axis]) for axis in (1, 0)]
@@ -196,9 +196,7 @@ def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
             yield column | {"values": vocabulary, "codes": encoded}
 
 
-def _further_records(
-    index: Path, records: Path, ids: list[str]
-) -> Iterator[tuple[str, int | str]]:
+def _further_records(index: Path, records: Path, ids: list[str]) -> Iterator[tuple[str, int | str]]:
     """Yield the records besides the first of each point, whose ids are given, as (id, point, -1
     without one, or the reason why it was skipped).
     """

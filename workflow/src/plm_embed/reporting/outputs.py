@@ -1,4 +1,4 @@
-"""The files that a model's campaign leaves, and the table of records without a vector among them."""
+"""The files that a model's campaign leaves, and the table of its skipped records."""
 
 import csv
 import mimetypes

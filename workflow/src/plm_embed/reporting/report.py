@@ -33,7 +33,16 @@ STATUSES = {
     "failed": "✗ validation failed",
     "pending": "not finished yet",
 }
-SECTIONS = ("Result", "Map", "Input", "Computation", "Validation", "Files", "Settings", "Provenance")
+SECTIONS = (
+    "Result",
+    "Map",
+    "Input",
+    "Computation",
+    "Validation",
+    "Files",
+    "Settings",
+    "Provenance",
+)
 EVENTS = {"windowed": "embedded in overlapping windows", "cropped": "only the beginning embedded"}
 """Events of records whose letters did not change."""
 Rows = Iterator[tuple[str, str]]

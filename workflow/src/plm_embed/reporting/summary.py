@@ -45,14 +45,13 @@ def _of_model(folder: Path) -> str:
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
     changed = statuses["embedded_with_events"]
     embedded = _records(statuses["embedded"] + changed)
+    if changed:
+        embedded += f", {changed:,} of them changed (column `events` says how)"
     lines = [
         ("records", f"{statuses.total():,}"),
         ("unique", f"{counts.unique:,} sequences"),
         ("spared", savings(campaign_records(folder / "embedded", counts.buckets))),
-        (
-            "embedded",
-            embedded + (f", {changed:,} of them changed (column `events` says how)" * bool(changed)),
-        ),
+        ("embedded", embedded),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
         ("validation", _validation(folder / VALIDATION)),
         ("per record", f"{records}"),

@@ -325,11 +325,11 @@ def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
         return
     share = f"{math.floor(1000 * model.fraction) / 10:.1f} %"
     if not plain:
-        line = Table.grid(padding=(0, 1), expand=True)
-        line.add_column(ratio=1)
-        line.add_column()
-        line.add_row(ProgressBar(total=1.0, completed=model.fraction), share)
-        yield line
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column()
+        bar.add_row(ProgressBar(total=1.0, completed=model.fraction), share)
+        yield bar
     counts = f"{model.done:,} of {model.buckets:,} buckets done, {model.running:,} at work, "
     text = Text(f"{counts}{model.queued:,} queued")
     if model.failures:
