@@ -1,11 +1,12 @@
 """Failures of a campaign: a step that fails ends its log with an error."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.io.files import last_bytes, whole_files
+from plm_embed.jobs.completion_record import FOLDER as RECORDS
 
 AGAIN = "Fix the problem and rerun the same command; finished work is kept."
 _STOPPED = "stopped by a signal"
@@ -22,21 +23,23 @@ class Failure:
     reason: str
 
 
-def failures(results: Path, model: str, finished: Collection[str]) -> list[Failure]:
-    """Return the steps of a model whose log ends with an error, the latest last.
-
-    finished: buckets that need no attempt any more.
-    """
-    logs = results / "logs"
-    of_buckets = whole_files(logs / model / "embed", "*.log") if model else []
-    of_steps = whole_files(logs / model, "*.log") if model else []
-    unfinished = [log for log in of_buckets if log.stem not in finished]
-    reasons = {
-        log: error_at_the_end(log)
-        for log in (*whole_files(logs, "deduplicate.log"), *of_steps, *unfinished)
-    }
-    failed = [Failure(log, reason) for log, reason in reasons.items() if reason]
+def failures(results: Path, models: Iterable[str]) -> list[Failure]:
+    """Return the steps whose log ends with an error, the latest last, but not finished buckets."""
+    logs = whole_files(results / "logs", "deduplicate.log")
+    for folder in (results / "logs" / model for model in models if model):
+        done = {path.stem for path in whole_files(results / folder.name / RECORDS, "*.json")}
+        buckets = whole_files(folder / "embed", "*.log")
+        logs += [*whole_files(folder, "*.log"), *(log for log in buckets if log.stem not in done)]
+    failed = [Failure(log, reason) for log in logs if (reason := error_at_the_end(log))]
     return sorted(failed, key=lambda failure: changed(failure.log))
+
+
+def alike(failures: Iterable[Failure]) -> list[list[Failure]]:
+    """Return failures together whose reasons differ by numbers alone, in the order of the first."""
+    causes: dict[str, list[Failure]] = {}
+    for failure in failures:
+        causes.setdefault(re.sub(r"\d+", "", failure.reason), []).append(failure)
+    return list(causes.values())
 
 
 def error_at_the_end(log: Path) -> str:

@@ -180,7 +180,7 @@ def _next(facts: Facts) -> tuple[str, str, str]:
     if facts.status == "failed":
         text = "Fix what the checks name, then rerun the same command."
         return text, "validation", "Failed checks"
-    if failed := failures(facts.results, facts.model, {run.bucket for run in facts.runs}):
+    if failed := failures(facts.results, [facts.model]):
         text = f"A step failed: {failed[-1].reason} ({failed[-1].log}). {AGAIN}"
         return text, "computation", "Computation"
     text = "Wait while the run is at work. If it ended, rerun the same command."

@@ -4,7 +4,6 @@ Only small files of the results folder are read: completion records, heartbeats,
 """
 
 import math
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.planning.costs import device_label
 from plm_embed.program import program
 from plm_embed.reading.find import MASTERS
-from plm_embed.reporting.failures import AGAIN, Failure, changed, failures, last_line
+from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, last_line
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, Summary, known_summary
 from plm_embed.wording import duration
@@ -196,7 +195,9 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
     rate = sum(worker.beat.tokens_per_second or 0.0 for worker in alive)
     fraction = begun / len(buckets) if buckets else 0.0
     complete = bool(buckets) and done == buckets
-    errors = {error.log: error for error in failures(results, model, done | running)}
+    errors = {
+        error.log: error for error in failures(results, [model]) if error.log.stem not in running
+    }
     lost = {log.stem for log in errors if log.parent.name == "embed"}
     embed: Status = "done" if complete else "failed" if lost else "at work" if running else "waits"
     steps = tuple(_steps(results, model, embed, used=bool(complete or running), failed=errors))
@@ -298,10 +299,7 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         if not model.finished:
             yield from _now(model, plain)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
-    alike: dict[str, list[Failure]] = {}  # but for the numbers in it
-    for failure in errors:
-        alike.setdefault(re.sub(r"\d+", "", failure.reason), []).append(failure)
-    for first, *more in alike.values():
+    for first, *more in alike(errors):
         count = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), count)
         yield Text("  " + first.reason.replace("\n", "\n  "))
