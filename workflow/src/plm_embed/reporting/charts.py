@@ -130,26 +130,24 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
     """Return the jobs over time, in rows of jobs that followed one another on one host; the failed
     ones in red. None when nothing has ended.
     """
-    jobs = [
-        (run.worker.host, run.started, run.ended, "blue", f"{run.computed:,} sequences", run.bucket)
+    spans = [
+        (run.worker.host, _time(run.started), _time(run.ended), "blue", run.bucket,
+         f"{run.computed:,} sequences")
         for run in records
-    ]
-    jobs += [
-        (job.host, job.started, job.ended, "red", job.reason.partition("\n")[0][:160], job.bucket)
+    ]  # fmt: skip
+    spans += [
+        (job.host, _time(job.started), _time(job.ended), "red", job.bucket,
+         job.reason.partition("\n")[0][:160])
         for job in attempts
         if job.outcome == "failed" and job.ended
-    ]
-    spans = sorted(
-        (host, *(datetime.fromisoformat(time).timestamp() for time in times), color, bucket, text)
-        for host, *times, color, text, bucket in jobs
-    )
+    ]  # fmt: skip
     if not spans:
         return None
     begin = min(span[1] for span in spans)
     total = max(1.0, *(span[2] - begin for span in spans))
     rows: list[tuple[str, float]] = []  # host, and the end of its last job
     bars = []
-    for host, start, end, color, bucket, text in spans:
+    for host, start, end, color, bucket, text in sorted(spans):
         free = (n for n, (owner, last) in enumerate(rows) if owner == host and last <= start)
         row = next(free, len(rows))
         rows[row : row + 1] = [(host, end)]
@@ -163,7 +161,7 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
     return Chart(
         "timeline",
         "Jobs over time",
-        f"{len(jobs):,} jobs on {len({host for host, _ in rows}):,} hosts within {duration(total)}"
+        f"{len(spans):,} jobs on {len({host for host, _ in rows}):,} hosts within {duration(total)}"
         + (", those that failed in red." if failed else ".")
         + (f" The first {LANES} of {len(rows):,} rows are drawn." if len(rows) > LANES else ""),
         f"{unit} since {datetime.fromtimestamp(begin, UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -175,3 +173,7 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
         ),
         height=max(48, 24 * drawn) if drawn <= 16 else 10 * drawn,
     )
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
