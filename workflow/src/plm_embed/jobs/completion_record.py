@@ -2,11 +2,10 @@
 its sequences, and how they were computed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 from plm_embed.accuracy import SelfTest
@@ -14,9 +13,7 @@ from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import read_sealed, write_sealed
-from plm_embed.keys import bucket_names
 from plm_embed.store.parts import PartInfo
-from plm_embed.wording import duration
 
 FOLDER = "embedded"
 """Folder of the completion records, in that of a model."""
@@ -146,34 +143,3 @@ def completion_records(folder: Path) -> Iterator[Completion]:
     for path in whole_files(folder, "*.json"):
         with suppress(PlmEmbedError):
             yield read_completion(path)
-
-
-def campaign_records(folder: Path, buckets: int) -> list[Completion]:
-    """Return the whole completion records of the present buckets, by name, of the last settings.
-
-    Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
-    """
-    names = set(bucket_names(buckets))
-    return of_last_settings(
-        record for record in completion_records(folder) if record.bucket in names
-    )
-
-
-def of_last_settings(records: Iterable[Completion]) -> list[Completion]:
-    """Return those of the settings of the one that ended last."""
-    records = list(records)
-    last = max(records, key=lambda record: record.ended, default=None)
-    return [record for record in records if last and record.fingerprint == last.fingerprint]
-
-
-def savings(records: Iterable[Completion]) -> str:
-    """Return '3 in the store when their buckets last ran (about 30 min of a device)', '' for none.
-
-    Vectors that an interrupted job of the same campaign computed count as in the store when it is
-    run again. The time is estimated from the speed of the jobs, if that is known.
-    """
-    records = list(records)
-    speeds = [record.tokens_per_second for record in records if record.tokens_per_second]
-    tokens, count = (sum(r.spared_tokens for r in records), sum(r.found for r in records))
-    time = f" (about {duration(tokens / median(speeds))} of a device)" if speeds else ""
-    return f"{count:,} in the store when their buckets last ran{time}" if count else ""
