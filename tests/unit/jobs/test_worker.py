@@ -16,7 +16,6 @@ from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference import vector_stream
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import worker
 from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import Skipped, read_completion
