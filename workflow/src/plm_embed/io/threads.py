@@ -132,16 +132,15 @@ def _quotas() -> Iterator[int]:
         for line in (PROC / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             inside = Path(path.lstrip("/"))
-            for folder in (inside, *inside.parents):
+            for group in (inside, *inside.parents):
                 with suppress(OSError, ValueError):
                     if "cpu" in controllers.split(","):  # version 1
-                        folder = CGROUPS / "cpu" / folder
-                        names = "cpu.cfs_quota_us", "cpu.cfs_period_us"
-                        quota, period = (int((folder / name).read_text()) for name in names)
-                    elif not controllers:
-                        words = (CGROUPS / folder / "cpu.max").read_text().split()
-                        quota, period = map(int, words)  # a ValueError for "max"
+                        files = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+                        texts = [(CGROUPS / "cpu" / group / file).read_text() for file in files]
+                    elif controllers:
+                        break
                     else:
-                        continue
+                        texts = (CGROUPS / group / "cpu.max").read_text().split()
+                    quota, period = map(int, texts)  # a ValueError for "max"
                     if quota > 0:
                         yield math.ceil(quota / period)
