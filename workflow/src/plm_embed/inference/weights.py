@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from plm_embed.errors import PlmEmbedError, WeightsError, some_path
 from plm_embed.io.files import exclusive, remove_abandoned, sha256_file, sync, temporary_prefix
@@ -36,9 +37,63 @@ log = logging.getLogger(__name__)
 
 def weights_cache() -> Path:
     """Return the cache: PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights (below XDG_CACHE_HOME)."""
-    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
-        return Path(named).expanduser()
+    if folder := os.environ.get("PLM_EMBED_WEIGHTS"):
+        return Path(folder).expanduser()
     return cache_folder() / "weights"
+
+
+def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
+    """Return the record of a model's prepared weights, with their folder; make them if there are
+    none yet.
+
+    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
+    configuration may be; None means the published ones. WeightsError when it holds another model,
+    or cannot be had.
+    """
+    path = None if weights is None else some_path("weights", weights).absolute()
+    if path and ((path / MANIFEST).is_file() or path.suffix == ".json"):
+        folder = prepared_folder(path)
+    elif not path and (weights_cache() / model.name / MANIFEST).is_file():
+        folder = weights_cache() / model.name  # damage is noticed when it is read
+    else:
+        return prepare_cached(model, path)
+    manifest = read_manifest(folder)
+    if manifest.model != model.name:
+        raise WeightsError(f"{folder} holds {manifest.model}, not {model.name}", path=folder)
+    return replace(manifest, folder=str(folder))
+
+
+def prepared_folder(weights: Path) -> Path:
+    """Return the folder of prepared weights: `weights` itself, or the one that a campaign's record
+    names, which is made again if it is gone. WeightsError when it does not hold the weights of the
+    record.
+    """
+    if weights.is_dir():
+        return weights
+    record = read_record_file(weights)
+    folder = Path(record.folder or "")
+    if (folder / MANIFEST).is_file():
+        manifest = read_manifest(folder)
+    else:
+        cache = folder.parent if record.folder else None
+        manifest = prepare_cached(find_model(record.model), record.source.path, cache)
+        folder = Path(manifest.folder or "")
+    if manifest.weights_sha256 != record.weights_sha256:
+        raise WeightsError(
+            f"{folder / MANIFEST}: not the weights that {weights} names",
+            path=folder,
+            remedy=weights_again(folder),
+        )
+    return folder
+
+
+def cached_folder(model: str, sha256: str) -> Path | None:
+    """Return the folder in the cache that holds these very weights of a model, if there is one."""
+    for path in weights_cache().glob(f"{model}*/{MANIFEST}"):
+        manifest = read_manifest(path.parent)
+        if (manifest.model, manifest.weights_sha256) == (model, sha256):
+            return path.parent
+    return None
 
 
 def prepare_cached(
@@ -50,11 +105,11 @@ def prepare_cached(
     content.
     """
     source = source or model.shipped
-    digests = _digests(model, source)
-    content = f"-{_combined(digests)[:12]}" if digests else ""
+    hashed = _hashed(model, Path(source)) if source else None
+    content = f"-{hashed.sha256[:12]}" if hashed else ""
     folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
     try:
-        manifest = prepare(model, source, folder, digests)
+        manifest = prepare(model, source, folder, hashed)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -66,118 +121,60 @@ def prepare_cached(
     return replace(manifest, folder=str(folder))
 
 
-def prepared_folder(weights: Path) -> Path:
-    """Return the folder of prepared weights that is named by itself or by a campaign's record, made
-    anew if it is gone. WeightsError when it does not hold the weights of the record.
+class Hashed(NamedTuple):
+    """The SHA-256 of every file that decides what a source holds, and one of them all: moved they
+    are the same weights, changed they are others.
     """
-    if weights.is_dir():
-        return weights
-    record = read_record_file(weights)
-    folder = Path(record.folder or "")
-    if (folder / MANIFEST).is_file():
-        held = read_manifest(folder)
-    else:
-        cache = folder.parent if record.folder else None
-        held = prepare_cached(find_model(record.model), record.source.path, cache)
-        folder = Path(held.folder or "")
-    if held.weights_sha256 != record.weights_sha256:
-        raise WeightsError(
-            f"{folder / MANIFEST}: not the weights that {weights} names",
-            path=folder,
-            remedy=weights_again(folder),
-        )
-    return folder
 
-
-def prepared_weights(model: Model, weights: str | Path | None) -> Path:
-    """Return the folder of prepared weights of a model, made when there is none yet.
-
-    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
-    configuration may be; None stands for a download. WeightsError when it holds another model, or
-    cannot be had.
-    """
-    named = None if weights is None else some_path("weights", weights).absolute()
-    if named and ((named / MANIFEST).is_file() or named.suffix == ".json"):
-        folder = prepared_folder(named)
-    elif not named and (weights_cache() / model.name / MANIFEST).is_file():
-        folder = weights_cache() / model.name  # what was damaged since is noticed when it is read
-    else:
-        return Path(prepare_cached(model, named).folder or "")
-    if (there := read_manifest(folder).model) != model.name:
-        raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
-    return folder
-
-
-def with_sha256(model: str, sha256: str) -> Path | None:
-    """Return the folder in the cache that holds these very weights of a model, if there is one."""
-    for manifest in weights_cache().glob(f"{model}*/{MANIFEST}"):
-        held = read_manifest(manifest.parent)
-        if (held.model, held.weights_sha256) == (model, sha256):
-            return manifest.parent
-    return None
+    files: Mapping[Path, str]
+    sha256: str
 
 
 def prepare(
-    model: Model,
-    source: Path | str | None,
-    output: Path,
-    digests: Mapping[Path, str] | None = None,
+    model: Model, source: Path | str | None, output: Path, hashed: Hashed | None = None
 ) -> Manifest:
     """Make `output` a weights folder of `model` from `source`; without one, from the file that is
     shipped, or from a download.
 
     `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
-    `digests` has the SHA-256 of its files where they are known. Does nothing when `output` is
-    intact and made from the same source. Returns its manifest, with the source that was named here,
-    for equal tensors may have come from others. Raises WeightsError when the source cannot be read,
-    is not `model`, or is not what `output` holds. Of several processes with one `output`, one works
-    and the others wait for it.
+    `hashed` where it was hashed before. Does nothing when `output` is intact and made from the same
+    source. Returns its manifest, with the source that was named here, for equal tensors may have
+    come from others. Raises WeightsError when the source cannot be read, is not `model`, or is not
+    what `output` holds. Of several processes with one `output`, one works and the others wait for
+    it.
     """
-    source = source or model.shipped
+    path = Path(source).absolute() if source else model.shipped
+    if path:
+        hashed = hashed or _hashed(model, path)
+    if held := _intact(model, output, path, hashed):
+        return held
     with exclusive(output):
         remove_abandoned(output)
-        try:
-            made = read_manifest(output)
-        except PlmEmbedError:
-            made = None
-        if source is not None:
-            return _adopt(model, Path(source).absolute(), output, made, digests)
-        if (
-            made
-            and made.model == model.name
-            and (made.source.url == model.address or made.published == "sha256")
-            and _is_intact(output, made)
-        ):
-            return made
+        if held := _intact(model, output, path, hashed):  # another process made it meanwhile
+            return held
+        if path and hashed:
+            return _convert(model, path, output, hashed)
         from plm_embed.models.download import discard, download
 
         folder = output / "download"
-        path = download(model, folder)
         try:
-            return _adopt(model, path, output, made, url=model.address)
+            path = download(model, folder)
+            return _convert(model, path, output, _hashed(model, path), model.address)
         finally:
             discard(folder)  # all of it that is used is in model.safetensors
 
 
-def _adopt(  # noqa: PLR0917
-    model: Model,
-    path: Path,
-    output: Path,
-    made: Manifest | None,
-    digests: Mapping[Path, str] | None = None,
-    url: str | None = None,
+def _convert(
+    model: Model, path: Path, output: Path, hashed: Hashed, url: str | None = None
 ) -> Manifest:
-    digests = digests or _digests(model, path)
-    sha256 = _combined(digests)
-    where = {"url": url} if url else {"path": str(path)}
-    same = made and (made.model, made.source.sha256) == (model.name, sha256)
-    if made and same and _is_intact(output, made):
-        return replace(made, source=Source(made.source.layout, sha256, **where))
+    """Write the weights folder `output` from a checkpoint, which was downloaded from `url`."""
+    digests = hashed.files
     published = {digests[file] for file in digests if holds_tensors(file)} <= set(model.sha256)
     if url and model.sha256 and not published:
         raise WeightsError(
             f"weights: {url} is not the published file, whose SHA-256 is known: it was not used"
         )
+    held = _manifest(output)
     from plm_embed.models import checkpoints, weights
 
     checkpoint = checkpoints.read(path, model, published=published)
@@ -185,13 +182,13 @@ def _adopt(  # noqa: PLR0917
     tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
     try:
         weights_sha256 = weights.write(temporary, checkpoint.tensors)
-        if made and (made.model, made.weights_sha256, made.token_dropout) != (
+        if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):
             raise WeightsError(
-                f"{output} holds other weights ({made.model}, SHA-256 {made.weights_sha256[:12]}) "
-                f"than {url or path} ({model.name}, {weights_sha256[:12]}). Campaigns may share "
-                "them, so they are not replaced.\n"
+                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
+                f"than {url or path} ({model.name}, {weights_sha256[:12]}). Campaigns may "
+                "share them, so they are not replaced.\n"
                 f"Choose another folder, or delete {output} if nothing needs it.",
                 path=output,
             )
@@ -204,33 +201,35 @@ def _adopt(  # noqa: PLR0917
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
-    source = Source(checkpoint.layout, sha256, **where)
-    manifest = Manifest(
-        model=model.name,
-        architecture=model.architecture,
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        max_residues=model.max_residues,
-        token_dropout=checkpoint.token_dropout,
-        license=model.license,
-        weights_sha256=weights_sha256,
-        bytes=tensors.stat().st_size,
-        source=source,
-        attention_dim=model.attention_dim or None,
-        tokenizer_sha256=next(
-            (digests[file] for file in digests if file.name == model.tokenizer_file), None
-        ),
-        tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
-        published="sha256" if published else "no",
+    source = Source(
+        checkpoint.layout, hashed.sha256, **({"url": url} if url else {"path": str(path)})
     )
-    if made and (made.published == "sha256" or not published):
-        manifest = made  # the tensors are the same: what is known of them stays known
+    if held and (held.published == "sha256" or not published):
+        manifest = held  # the tensors are the same: what is known of them stays known
+    else:
+        manifest = Manifest(
+            model=model.name,
+            architecture=model.architecture,
+            layers=model.layers,
+            dim=model.dim,
+            heads=model.heads,
+            max_residues=model.max_residues,
+            token_dropout=checkpoint.token_dropout,
+            license=model.license,
+            weights_sha256=weights_sha256,
+            bytes=tensors.stat().st_size,
+            source=source,
+            attention_dim=model.attention_dim or None,
+            tokenizer_sha256=next(
+                (digests[file] for file in digests if file.name == model.tokenizer_file), None
+            ),
+            tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
+            published="sha256" if published else "no",
+        )
     manifest = seal(output, manifest)
-    size = manifest.bytes / 1e9
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
-        *(output, model.name, url or path, size, weights_sha256),
+        *(output, model.name, url or path, manifest.bytes / 1e9, weights_sha256),
     )
     if words := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, words)
@@ -238,7 +237,7 @@ def _adopt(  # noqa: PLR0917
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Complete a weights folder, which has its tensors: measure what rounding does to them, write
+    """Complete a weights folder, which has its tensors: measure how rounding moves vectors, write
     the self-test's golden vectors, and last the manifest.
     """
     from plm_embed.inference import self_test
@@ -249,33 +248,49 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _is_intact(output: Path, made: Manifest) -> bool:
-    """Return whether a weights folder is what its manifest says, and log why it is not."""
-    files = {TENSORS: made.weights_sha256, SELF_TEST: made.self_test_sha256}
-    wrong = [
+def _manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a weights folder, if there is a whole one."""
+    try:
+        return read_manifest(folder)
+    except PlmEmbedError:
+        return None
+
+
+def _intact(
+    model: Model, output: Path, path: Path | None, hashed: Hashed | None
+) -> Manifest | None:
+    """Return the manifest of a weights folder that was made from a source, or downloaded, and is
+    what its manifest says; log why it is not.
+    """
+    held = _manifest(output)
+    if not held or held.model != model.name:
+        return None
+    if hashed:
+        if held.source.sha256 != hashed.sha256:
+            return None
+    elif held.source.url != model.address and held.published != "sha256":
+        return None
+    files = {TENSORS: held.weights_sha256, SELF_TEST: held.self_test_sha256}
+    damaged = [
         name
         for name, digest in files.items()
         if not (output / name).is_file() or sha256_file(output / name) != digest
     ]
-    if wrong:
-        log.info("%s: %s missing or damaged: made again", output, " and ".join(wrong))
-    elif not made.roundings:
+    if damaged:
+        log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
+        return None
+    if not held.roundings:
         log.info("%s: prepared by an earlier version: completed", output)
-    else:
-        log.info("%s: %s is already there and intact", output, made.model)
-    return not wrong and bool(made.roundings)
+        return None
+    log.info("%s: %s is already there and intact", output, held.model)
+    if hashed:
+        return replace(held, source=Source(held.source.layout, hashed.sha256, path=str(path)))
+    return held
 
 
-def _digests(model: Model, source: Path | str | None) -> dict[Path, str]:
-    """Hash every file that decides what a source holds."""
-    if source is None:
-        return {}
-    return {file: sha256_file(file) for file in files_of(Path(source).absolute(), model)}
-
-
-def _combined(digests: Mapping[Path, str]) -> str:
-    """Return a SHA-256 of files: moved they are the same weights, changed they are others."""
-    if len(digests) == 1:
-        return next(iter(digests.values()))
-    lines = "".join(f"{digest}  {file.name}\n" for file, digest in digests.items())
-    return hashlib.sha256(lines.encode()).hexdigest()
+def _hashed(model: Model, source: Path) -> Hashed:
+    files = {file: sha256_file(file) for file in files_of(source.absolute(), model)}
+    if len(files) == 1:
+        return Hashed(files, *files.values())
+    lines = "".join(f"{digest}  {file.name}\n" for file, digest in files.items())
+    return Hashed(files, hashlib.sha256(lines.encode()).hexdigest())
