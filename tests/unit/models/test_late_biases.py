@@ -13,7 +13,8 @@ from plm_embed.kernels import linear
 from plm_embed.kernels.elementwise import PLAIN
 from plm_embed.kernels.linear import Linear
 from plm_embed.models import weights
-from plm_embed.models.engine import LATE_BIASES, Engine
+from plm_embed.models.engine import Engine
+from plm_embed.models.layers import LATE_BIASES
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
 from support import checkpoints

@@ -207,6 +207,15 @@ class Family:
 
         return all_states(manifest, tensors, sequences, layers)
 
+    def contradiction(self, config: Mapping[str, object]) -> str:
+        """Name a value of a checkpoint's configuration that is another one in this family; empty
+        without any.
+        """
+        for key, value in self.config.items():
+            if config.get(key, value) != value:
+                return f"{key}: {config[key]!r}, not {value!r}"
+        return ""
+
     @property
     def extra_tokens(self) -> int:
         """Count the tokens of each piece that goes through the model besides its residues'."""
