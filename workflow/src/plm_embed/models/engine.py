@@ -162,17 +162,17 @@ class Engine:
             steps = torch.arange(0, width, 2, device=self.device).float() / width
             angle = torch.outer(batch.positions.float(), 1.0 / 10000**steps)  # (T, d / 2)
             rotary = angle.cos(), angle.sin()
-        elif isinstance(positions, T5RelativeBias | ALiBi):
-            # the table is kept, and grows with the sequences
-            if self._distances is None or self._distances.table.shape[1] < 2 * longest - 1:
-                length = distances.padded(longest)
-                table = (
-                    distances.alibi_bias(self.manifest.heads, length)
-                    if isinstance(positions, ALiBi) or self._weights.t5_bias is None
-                    else distances.t5_bias(self._weights.t5_bias, positions.farthest, length)
-                )  # (H, 2 length - 1)
-                scale = width**-0.5 if self._encoder.scaled_scores else 1.0
-                self._distances = Distances(table.to(self.device), scale)
+        elif isinstance(positions, T5RelativeBias | ALiBi) and (
+            self._distances is None or self._distances.table.shape[1] < 2 * longest - 1
+        ):  # the table is kept, and grows with the sequences
+            length = distances.padded(longest)
+            table = (
+                distances.alibi_bias(self.manifest.heads, length)
+                if isinstance(positions, ALiBi) or self._weights.t5_bias is None
+                else distances.t5_bias(self._weights.t5_bias, positions.farthest, length)
+            )  # (H, 2 length - 1)
+            scale = width**-0.5 if self._encoder.scaled_scores else 1.0
+            self._distances = Distances(table.to(self.device), scale)
         packed = Packed(batch.lengths, batch.boundaries, self._distances, rotary)
         if exact:
             return BatchContext(torch.float32, elementwise.PLAIN, self._fp32_attention, packed)

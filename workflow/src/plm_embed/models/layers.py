@@ -1,6 +1,6 @@
 """The weights of a model on one device: matrices in the compute dtype, everything else in fp32.
 
-Shapes: D the width of the residual stream; A that of all heads together; F that of the feed-forward.
+Widths: D of the residual stream, A of all heads together, F of the feed-forward.
 """
 
 import ctypes
