@@ -85,9 +85,9 @@ def _add(x: Tensor, linear: Linear, y: Tensor) -> None:
 
 
 def _query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
-    for at, by in enumerate(norms or ()):
-        part = qkv[:, at].flatten(1)
-        qkv[:, at] = norm(part.float().contiguous(), by, qkv.dtype).view(qkv[:, at].shape)
+    for part, by in zip(qkv.unbind(1), norms or (), strict=False):
+        flat = part.flatten(1).float().contiguous()
+        part.copy_(norm(flat, by, qkv.dtype).view(part.shape))
     if rotary is not None:
         rotate(qkv, *rotary)
 
@@ -96,9 +96,7 @@ def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
     """The halves of each head against each other (esm/rotary_embedding.py)."""
     pairs = qkv[:, :2]
     rows = len(qkv) if qkv.is_cuda else max(1, ROTATED // pairs[0].numel())
-    parts = (
-        torch.split(each, rows) for each in (pairs, cosine[:, None, None], sine[:, None, None])
-    )
+    parts = (torch.split(x, rows) for x in (pairs, cosine[:, None, None], sine[:, None, None]))
     for part, cos, sin in zip(*parts, strict=True):
         exact = part.float()
         left, right = exact.chunk(2, dim=-1)
@@ -241,9 +239,9 @@ def _trial(
     for by in [plain] if form.rms else [plain, replace(plain, bias=bias)]:
         for lacking in (by, replace(by, missing=missing)):
             yield way.norm(numbers.clone(), lacking, arithmetic)
-            kept = numbers.clone()
-            yield way.norm(kept, lacking, arithmetic, keep=True).clone()  # it may be `kept` itself
-            yield kept
+            x = numbers.clone()
+            yield way.norm(x, lacking, arithmetic, keep=True).clone()  # it may be x itself
+            yield x
 
     if form.normed or form.turned:
         qkv = held(1 + draw(rows, 3, form.heads, inner // form.heads))

@@ -143,13 +143,13 @@ def _activate_kernel(  # noqa: PLR0917
     x_ptr, by_ptr, count, activation: tl.constexpr, gated: tl.constexpr, block: tl.constexpr
 ):
     """x becomes its activation, or with `gated` that times `by`; `count` numbers."""
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = place < count
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
     y = activated(x, activation, x_ptr.dtype.element_ty == tl.float32)
     if gated:
-        y *= tl.load(by_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(x_ptr + at, y.to(x_ptr.dtype.element_ty), mask=inside)
+        y *= tl.load(by_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x_ptr + place, y.to(x_ptr.dtype.element_ty), mask=inside)
 
 
 def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:

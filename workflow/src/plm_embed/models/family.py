@@ -121,7 +121,7 @@ class Names:
     """Published names of tensors.
 
     modules: a published name and the engine's, both without `.weight` or `.bias`, or with a kind of
-    its own. N stands for the number of a layer. Several names share out the rows of one tensor.
+    its own. N is the number of a layer. Several names share out the rows of one tensor.
     prefixes: what a name may begin with besides. unused: beginnings of names that are not read.
     """
 
