@@ -1,6 +1,5 @@
 """As on CUDA: sums within products, whose biases the next norm adds; here by torch on a CPU."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +23,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that are not packed, and linear layers without the biases that norms add."""
     monkeypatch.setattr(linear, "_pack", lambda _: None)
-    with monkeypatch.context() as late:
-        late.setitem(LATE_BIASES, "cpu", True)
-        yield
+    monkeypatch.setitem(LATE_BIASES, "cpu", True)
 
 
 def within(engine: Engine) -> Engine:
