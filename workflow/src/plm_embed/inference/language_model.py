@@ -24,7 +24,7 @@ from plm_embed.inference import loading
 from plm_embed.inference.inputs import NamedSequence, SequenceInput, named_sequences, refuse
 from plm_embed.inference.settings import DeviceName, Settings, check_word
 from plm_embed.inference.vector_stream import LeftOut, Vectors, VectorStream
-from plm_embed.inference.weights import cached_folder, prepared_weights
+from plm_embed.inference.weights import with_sha256, prepared_weights
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
@@ -330,7 +330,7 @@ def embed_like(
     WeightsError unless they are the very weights of the fingerprint.
     """
     check_word("on_error", on_error, get_args(OnError))
-    weights = weights or cached_folder(fingerprint.model, fingerprint.weights_sha256)
+    weights = weights or with_sha256(fingerprint.model, fingerprint.weights_sha256)
     pooled = next(part for part in fingerprint.representations if not has_matrix(part))
     pooling, layer = pooling_and_layer(pooled if name == "emb" else name)
     dtype = fingerprint.compute_dtype

@@ -6,18 +6,16 @@ right takes no torch, which loads for a second: what needs torch is imported whe
 """
 
 import errno
-import hashlib
 import logging
 import os
-from collections.abc import Mapping
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from plm_embed.errors import PlmEmbedError, WeightsError, some_path
 from plm_embed.io.files import exclusive, remove_abandoned, sha256_file, sync, temporary_prefix
 from plm_embed.io.paths import cache_folder
-from plm_embed.models.checkpoints import files_of, holds_tensors
+from plm_embed.models.checkpoints import Files, files_of
 from plm_embed.models.manifest import (
     MANIFEST,
     SELF_TEST,
@@ -40,6 +38,30 @@ def weights_cache() -> Path:
     if folder := os.environ.get("PLM_EMBED_WEIGHTS"):
         return Path(folder).expanduser()
     return cache_folder() / "weights"
+
+
+def prepare_cached(
+    model: Model, source: Path | str | None = None, cache: Path | None = None
+) -> Manifest:
+    """Prepare weights in the cache, unless they are there, and return their record.
+
+    `source` as in `prepare`. A folder is named after the model; of weights that come from files,
+    after their content, too.
+    """
+    source = source or model.shipped
+    files = files_of(Path(source).absolute(), model) if source else None
+    content = f"-{files.sha256[:12]}" if files else ""
+    folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
+    try:
+        return replace(prepare(model, files, folder), folder=str(folder))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise WeightsError(
+            f"{folder}: {error.strerror or error}",
+            path=folder,
+            remedy="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder that can be written",
+        ) from error
 
 
 def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
@@ -87,7 +109,7 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
-def cached_folder(model: str, sha256: str) -> Path | None:
+def with_sha256(model: str, sha256: str) -> Path | None:
     """Return the folder in the cache that holds these very weights of a model, if there is one."""
     for path in weights_cache().glob(f"{model}*/{MANIFEST}"):
         manifest = read_manifest(path.parent)
@@ -96,156 +118,64 @@ def cached_folder(model: str, sha256: str) -> Path | None:
     return None
 
 
-def prepare_cached(
-    model: Model, source: Path | str | None = None, cache: Path | None = None
-) -> Manifest:
-    """Prepare weights in the cache, unless they are there, and return their record.
+def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Manifest:
+    """Make `output` a weights folder of `model` from `source`: the authors' file or a Hugging Face
+    folder (config.json, files of tensors); without one from the shipped file, or a download.
 
-    `source` as in `prepare`. A download is called by its model; what comes from files, by their
-    content.
+    Does nothing when `output` is intact and made from the same source. Returns its manifest, with
+    the source that was named here, for equal tensors may have come from others. Raises WeightsError
+    when the source cannot be read, is not `model`, or is not what `output` holds. Of several
+    processes with one `output`, one works and the others wait for it.
     """
     source = source or model.shipped
-    hashed = _hashed(model, Path(source)) if source else None
-    content = f"-{hashed.sha256[:12]}" if hashed else ""
-    folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
-    try:
-        manifest = prepare(model, source, folder, hashed)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise WeightsError(
-            f"{folder}: {error.strerror or error}",
-            path=folder,
-            remedy="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder that can be written",
-        ) from error
-    return replace(manifest, folder=str(folder))
-
-
-class Hashed(NamedTuple):
-    """The SHA-256 of every file that decides what a source holds, and one of them all: moved they
-    are the same weights, changed they are others.
-    """
-
-    files: Mapping[Path, str]
-    sha256: str
-
-
-def prepare(
-    model: Model, source: Path | str | None, output: Path, hashed: Hashed | None = None
-) -> Manifest:
-    """Make `output` a weights folder of `model` from `source`; without one, from the file that is
-    shipped, or from a download.
-
-    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
-    `hashed` where it was hashed before. Does nothing when `output` is intact and made from the same
-    source. Returns its manifest, with the source that was named here, for equal tensors may have
-    come from others. Raises WeightsError when the source cannot be read, is not `model`, or is not
-    what `output` holds. Of several processes with one `output`, one works and the others wait for
-    it.
-    """
-    path = Path(source).absolute() if source else model.shipped
-    if path:
-        hashed = hashed or _hashed(model, path)
-    if held := _intact(model, output, path, hashed):
-        return held
+    if isinstance(source, Path | str):
+        source = files_of(Path(source).absolute(), model)
+    if manifest := _intact(model, source, output):
+        return manifest
     with exclusive(output):
         remove_abandoned(output)
-        if held := _intact(model, output, path, hashed):  # another process made it meanwhile
-            return held
-        if path and hashed:
-            return _convert(model, path, output, hashed)
-        from plm_embed.models.download import discard, download
+        if manifest := _intact(model, source, output):  # another process made it meanwhile
+            return manifest
+        if source:
+            return _convert(model, source, output, {"path": str(source.source)})
+        from plm_embed.models.download import download
 
         folder = output / "download"
         try:
-            path = download(model, folder)
-            return _convert(model, path, output, _hashed(model, path), model.address)
+            files = files_of(download(model, folder), model)
+            return _convert(model, files, output, {"url": model.address})
         finally:
-            discard(folder)  # all of it that is used is in model.safetensors
+            shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _convert(
-    model: Model, path: Path, output: Path, hashed: Hashed, url: str | None = None
-) -> Manifest:
-    """Write the weights folder `output` from a checkpoint, which was downloaded from `url`."""
-    digests = hashed.files
-    published = {digests[file] for file in digests if holds_tensors(file)} <= set(model.sha256)
-    if url and model.sha256 and not published:
-        raise WeightsError(
-            f"weights: {url} is not the published file, whose SHA-256 is known: it was not used"
-        )
-    held = _manifest(output)
-    from plm_embed.models import checkpoints, weights
-
-    checkpoint = checkpoints.read(path, model, published=published)
-    output.mkdir(parents=True, exist_ok=True)
-    tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
-    try:
-        weights_sha256 = weights.write(temporary, checkpoint.tensors)
-        if held and (held.model, held.weights_sha256, held.token_dropout) != (
-            (model.name, weights_sha256, checkpoint.token_dropout)
-        ):
-            raise WeightsError(
-                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
-                f"than {url or path} ({model.name}, {weights_sha256[:12]}). Campaigns may "
-                "share them, so they are not replaced.\n"
-                f"Choose another folder, or delete {output} if nothing needs it.",
-                path=output,
-            )
-        if not tensors.is_file() or sha256_file(tensors) != weights_sha256:
-            sync(temporary)
-            temporary.replace(tensors)
-    except ValueError as error:
-        raise WeightsError(
-            f"weights: {path} is not a whole {model.name}: it holds {error}.", path=path
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    source = Source(
-        checkpoint.layout, hashed.sha256, **({"url": url} if url else {"path": str(path)})
-    )
-    if held and (held.published == "sha256" or not published):
-        manifest = held  # the tensors are the same: what is known of them stays known
-    else:
-        manifest = Manifest(
-            model=model.name,
-            architecture=model.architecture,
-            layers=model.layers,
-            dim=model.dim,
-            heads=model.heads,
-            max_residues=model.max_residues,
-            token_dropout=checkpoint.token_dropout,
-            license=model.license,
-            weights_sha256=weights_sha256,
-            bytes=tensors.stat().st_size,
-            source=source,
-            attention_dim=model.attention_dim or None,
-            tokenizer_sha256=next(
-                (digests[file] for file in digests if file.name == model.tokenizer_file), None
-            ),
-            tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
-            published="sha256" if published else "no",
-        )
-    manifest = seal(output, manifest)
-    log.info(
-        "%s: %s from %s, %.3f GB, SHA-256 %s",
-        *(output, model.name, url or path, manifest.bytes / 1e9, weights_sha256),
-    )
-    if words := caveat(model.name, manifest):
-        log.warning("weights of %s: %s", model.name, words)
-    return replace(manifest, source=source)  # as it was named here
-
-
-def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Complete a weights folder, which has its tensors: measure how rounding moves vectors, write
-    the self-test's golden vectors, and last the manifest.
+def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
+    """Return the manifest of a weights folder that was made from these files, or without any from
+    the published ones, and is what the manifest says. Log why it is not.
     """
-    from plm_embed.inference import self_test
-    from plm_embed.models.weights import Tensors
-
-    manifest = self_test.measure(folder, manifest, Tensors(folder / TENSORS))
-    write_manifest(folder / MANIFEST, manifest)
-    return manifest
+    manifest = _manifest(output)
+    if not manifest or manifest.model != model.name:
+        return None
+    source = manifest.source
+    if files and source.sha256 != files.sha256:
+        return None
+    if not files and source.url != model.address and manifest.published != "sha256":
+        return None
+    digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
+    damaged = [
+        name
+        for name, digest in digests.items()
+        if not (output / name).is_file() or sha256_file(output / name) != digest
+    ]
+    if damaged:
+        log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
+        return None
+    if not manifest.roundings:
+        log.info("%s: prepared by an earlier version: completed", output)
+        return None
+    log.info("%s: %s is already there and intact", output, manifest.model)
+    if files:
+        source = Source(source.layout, files.sha256, path=str(files.source))
+    return replace(manifest, source=source)
 
 
 def _manifest(folder: Path) -> Manifest | None:
@@ -256,41 +186,79 @@ def _manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _intact(
-    model: Model, output: Path, path: Path | None, hashed: Hashed | None
-) -> Manifest | None:
-    """Return the manifest of a weights folder that was made from a source, or downloaded, and is
-    what its manifest says; log why it is not.
-    """
+def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -> Manifest:
+    """Write the weights folder `output` from the files of a source."""
+    (place,) = origin.values()
+    published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
+    if "url" in origin and model.sha256 and not published:
+        raise WeightsError(
+            f"weights: {place} is not the published file, whose SHA-256 is known: it was not used"
+        )
     held = _manifest(output)
-    if not held or held.model != model.name:
-        return None
-    if hashed:
-        if held.source.sha256 != hashed.sha256:
-            return None
-    elif held.source.url != model.address and held.published != "sha256":
-        return None
-    files = {TENSORS: held.weights_sha256, SELF_TEST: held.self_test_sha256}
-    damaged = [
-        name
-        for name, digest in files.items()
-        if not (output / name).is_file() or sha256_file(output / name) != digest
-    ]
-    if damaged:
-        log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
-        return None
-    if not held.roundings:
-        log.info("%s: prepared by an earlier version: completed", output)
-        return None
-    log.info("%s: %s is already there and intact", output, held.model)
-    if hashed:
-        return replace(held, source=Source(held.source.layout, hashed.sha256, path=str(path)))
-    return held
+    from plm_embed.models import checkpoints, weights
+
+    checkpoint = checkpoints.read(files, model, published=published)
+    output.mkdir(parents=True, exist_ok=True)
+    tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
+    try:
+        weights_sha256 = weights.write(temporary, checkpoint.tensors)
+        if held and (held.model, held.weights_sha256, held.token_dropout) != (
+            (model.name, weights_sha256, checkpoint.token_dropout)
+        ):
+            raise WeightsError(
+                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
+                f"than {place} ({model.name}, {weights_sha256[:12]}). Campaigns may share them, "
+                f"so they are not replaced.\n"
+                f"Choose another folder, or delete {output} if nothing needs it.",
+                path=output,
+            )
+        if not tensors.is_file() or sha256_file(tensors) != weights_sha256:
+            sync(temporary)
+            temporary.replace(tensors)
+    except ValueError as error:
+        raise WeightsError(
+            f"weights: {files.source} is not a whole {model.name}: it holds {error}.",
+            path=files.source,
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    source = Source(checkpoint.layout, files.sha256, **origin)
+    manifest = Manifest(
+        model=model.name,
+        architecture=model.architecture,
+        layers=model.layers,
+        dim=model.dim,
+        heads=model.heads,
+        max_residues=model.max_residues,
+        token_dropout=checkpoint.token_dropout,
+        license=model.license,
+        weights_sha256=weights_sha256,
+        bytes=tensors.stat().st_size,
+        source=source,
+        attention_dim=model.attention_dim or None,
+        tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
+        tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
+        published="sha256" if published else "no",
+    )
+    if held and (held.published == "sha256" or not published):
+        manifest = held  # the tensors are the same: what is known of them stays known
+    manifest = seal(output, manifest)
+    log.info(
+        "%s: %s from %s, %.3f GB, SHA-256 %s",
+        *(output, model.name, place, manifest.bytes / 1e9, weights_sha256),
+    )
+    if doubt := caveat(model.name, manifest):
+        log.warning("weights of %s: %s", model.name, doubt)
+    return replace(manifest, source=source)  # as it was named here
 
 
-def _hashed(model: Model, source: Path) -> Hashed:
-    files = {file: sha256_file(file) for file in files_of(source.absolute(), model)}
-    if len(files) == 1:
-        return Hashed(files, *files.values())
-    lines = "".join(f"{digest}  {file.name}\n" for file, digest in files.items())
-    return Hashed(files, hashlib.sha256(lines.encode()).hexdigest())
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Complete a weights folder, which has its tensors: measure what rounding does to them, write
+    the self-test's golden vectors, and last the manifest.
+    """
+    from plm_embed.inference import self_test
+    from plm_embed.models.weights import Tensors
+
+    manifest = self_test.measure(folder, manifest, Tensors(folder / TENSORS))
+    write_manifest(folder / MANIFEST, manifest)
+    return manifest
