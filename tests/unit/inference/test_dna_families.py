@@ -41,7 +41,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
 
 
 def load(folder: Path) -> LanguageModel:
-    return LanguageModel(TINY[folder.name].name, folder, "cpu", "float32", threads=1).load()
+    return LanguageModel(
+        TINY[folder.name].name, folder, device="cpu", dtype="float32", threads=1
+    ).load()
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_what_float16_cannot_store_is_refused(
     (norm, *_) = (each for each in LAST_NORMS if each in tensors)
     folder = changed(as_published, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
     sequence = golden(name).sequences[0]
-    with LanguageModel(TINY[name].name, folder, "cpu", "float32", threads=1) as model:
+    with LanguageModel(TINY[name].name, folder, device="cpu", dtype="float32", threads=1) as model:
         named = list(named_sequences([sequence], model.policy))
         asked: dict[StorageDtype, object] = {}
         for storage in ("bfloat16", "float32"):
@@ -85,6 +85,8 @@ def test_weights_in_half_precision_are_rounded_once(
         for dtype in ("float32", "bfloat16"):
             found = []
             for folder in folders:
-                with LanguageModel(TINY[name].name, folder, "cpu", dtype, threads=1) as model:  # type: ignore[arg-type]
+                with LanguageModel(
+                    TINY[name].name, folder, device="cpu", dtype=dtype, threads=1
+                ) as model:  # type: ignore[arg-type]
                     found.append(model.embed(sequences, bar=False))
             assert np.array_equal(*found)

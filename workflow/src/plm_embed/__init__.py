@@ -109,7 +109,10 @@ def load(
     set_up("embed")
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
-    return LanguageModel(model, weights, device, dtype, threads, strand).load()
+    model_on_device = LanguageModel(
+        model, weights, device=device, dtype=dtype, threads=threads, strand=strand
+    )
+    return model_on_device.load()
 
 
 @_typing.overload
@@ -187,7 +190,9 @@ def embed(
     set_up("embed")
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
-    with LanguageModel(model, weights, device, dtype, threads, strand) as loaded:
+    with LanguageModel(
+        model, weights, device=device, dtype=dtype, threads=threads, strand=strand
+    ) as loaded:
         return loaded.embed(
             sequences,
             pooling=pooling,

@@ -24,7 +24,7 @@ from plm_embed.inference import loading
 from plm_embed.inference.inputs import NamedSequence, SequenceInput, named_sequences, refuse
 from plm_embed.inference.settings import DeviceName, Settings, check_word
 from plm_embed.inference.vector_stream import LeftOut, Vectors, VectorStream
-from plm_embed.inference.weights import with_sha256, prepared_weights
+from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
@@ -80,6 +80,7 @@ class LanguageModel:
         self,
         model: str,
         weights: str | Path | None = None,
+        *,
         device: DeviceName = "auto",
         dtype: ComputeDtype | Literal["auto"] = "auto",
         threads: int | None = None,

@@ -152,24 +152,31 @@ class VectorStream:
                     yield batch, vectors
                     continue
                 # only now: the error held on to the tensors of the call that failed
-                if cuda:
-                    torch.cuda.empty_cache()
-                costs = [self._costs[piece] for piece in batch]
-                if room.shrink(costs):
+                if self._make_room(batch):
                     for pieces in (batch, *(pieces for pieces, _ in packed)):
                         packer.add([self._costs[piece] for piece in pieces], pieces)
                     packed.clear()
-                elif sum(costs) <= self.engine.rows:
-                    raise devices.too_small(device)  # no sequence is to blame
-                else:
-                    (i, _) = self._pieces[batch[0]]
-                    self.left_out[i] = "out_of_memory"
-                    log.warning(
-                        "a sequence of %d residues does not fit into memory: skipped",
-                        len(self.sequences[i]),
-                    )
         finally:
             give_up(thread)
+
+    def _make_room(self, batch: list[int]) -> bool:
+        """Make batches smaller after one did not fit into memory; return False where its sequence
+        does not fit alone, and is left out. DeviceError where even the smallest batch does not: no
+        sequence is to blame.
+        """
+        if self.engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+        costs = [self._costs[piece] for piece in batch]
+        if self.room.shrink(costs):
+            return True
+        if sum(costs) <= self.engine.rows:
+            raise devices.too_small(self.engine.device)
+        i, _ = self._pieces[batch[0]]
+        self.left_out[i] = "out_of_memory"
+        log.warning(
+            "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
+        )
+        return False
 
     def _tokenized(self) -> Iterator[tuple[list[int], list[int]]]:
         """Yield numbers of tokens and their pieces, the longest pieces first, tokenized in threads
