@@ -193,7 +193,7 @@ def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
     ids: dict[str, list[str]] = {key: [] for key in keys}
     if ids and embeddings.index and embeddings.index.is_file():
         listed = pa.array(sorted(ids))
-        for lines in embeddings.lines(["id", "cache_key"]):
+        for lines in embeddings.records.lines(["id", "cache_key"]):
             for line in lines.filter(pc.is_in(lines["cache_key"], listed)).to_pylist():
                 ids[line["cache_key"]].append(line["id"])
     return ids

@@ -78,7 +78,7 @@ class Records:
 
     def check_column(self, column: str) -> None:
         """PlmEmbedError for a column that is not there."""
-        names = self.embeddings.schema.names
+        names = self.embeddings.records.schema.names
         if column not in names:
             raise PlmEmbedError(
                 f"{self.embeddings.index}: no column {column!r}{did_you_mean(column, names)}; the "
@@ -90,7 +90,7 @@ class Records:
     def count(self) -> int:
         """The number of selected records; the whole index is read, and checked."""
         count, absent = 0, set(self.selection.ids or ())
-        for lines in self.embeddings.lines(list({"id", *self.selection.where})):
+        for lines in self.embeddings.records.lines(list({"id", *self.selection.where})):
             count += self.selection.of(lines).num_rows
             absent.difference_update(lines["id"].to_pylist() if absent else ())
         if absent:
@@ -103,7 +103,7 @@ class Records:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the lines of selected records."""
-        for lines in self.embeddings.lines(rows=BATCH_ROWS):
+        for lines in self.embeddings.records.lines(rows=BATCH_ROWS):
             selected = self.selection.of(lines)
             if selected.num_rows:
                 yield selected
@@ -127,7 +127,7 @@ class Records:
         """Return the columns of the index, and more. PlmEmbedError where one has the name of one of
         the others.
         """
-        names = self.embeddings.schema.names
+        names = self.embeddings.records.schema.names
         if taken := [name for name in more if name in names]:
             raise PlmEmbedError(
                 f"{self.embeddings.index}: has a column {taken[0]!r} of its own, and this file "
@@ -135,7 +135,7 @@ class Records:
                 path=self.embeddings.index,
                 remedy="rename it in the input, or export to npy",
             )
-        return pa.schema([*self.embeddings.schema, *more.items()])
+        return pa.schema([*self.embeddings.records.schema, *more.items()])
 
 
 def export(
@@ -284,7 +284,7 @@ def _anndata(records: Records, output: Path) -> None:
     """Write an .h5ad with an observation per record, all in memory before; a column without a value
     is empty text there.
     """
-    lines = pa.Table.from_batches(records.batches(), records.embeddings.schema)
+    lines = pa.Table.from_batches(records.batches(), records.embeddings.records.schema)
     with extra():
         from anndata.io import write_elem
     frame = lines.to_pandas()
