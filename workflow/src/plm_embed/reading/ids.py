@@ -1,4 +1,4 @@
-"""Records by their ids: the row of each in the master, and words on an id that has none."""
+"""Records by their ids: the row of each in the master, and a hint about an id that has none."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,9 @@ from plm_embed.wording import did_you_mean
 ABSENT, SEVERAL = -1, -2
 """Values in place of a row: no record has the id, or records with different sequences share it."""
 _FEW = 10_000
-"""Records among whose ids a similar one is looked for."""
+"""The most records among whose ids a similar one is searched."""
 _MANY = 1_000_000
-"""Records that are looked through, in less than a second, for words on one."""
+"""The most records that are read, in less than a second, for the reason of one."""
 
 
 class IdIndex:
@@ -77,9 +77,9 @@ def is_called(ids: pa.Array, id: str) -> pa.Array:
     return pc.or_kleene(pc.equal(ids, id), pc.match_substring(ids, f"|{id}|"))
 
 
-def hint(id: str, index: Path, known: IdIndex) -> str:
-    """Return words on an id without a vector, '; ...': why its record was skipped, or an id that
-    may be meant.
+def hint(id: str, index: Path, ids: IdIndex) -> str:
+    """Return a hint, '; ...', about an id without a vector: why its record was skipped, or a similar
+    id.
     """
     records = index.with_name("records.parquet")
     with suppress(StoreError, OSError, pa.ArrowException):
@@ -94,8 +94,8 @@ def hint(id: str, index: Path, known: IdIndex) -> str:
         id.rpartition(".")[0],
         *(f"{id}.{version}" for version in "123"),
     ]
-    there = [word for word in words if word and known.rows([word])[0] != ABSENT]
-    if name := there[0] if there else known.called(id) if len(known) <= _MANY else None:
+    matches = [word for word in words if word and ids.rows([word])[0] != ABSENT]
+    if name := matches[0] if matches else ids.called(id) if len(ids) <= _MANY else None:
         return f"; did you mean {name}?"
-    similar = did_you_mean(id, filter(None, known)) if len(known) <= _FEW else ""
+    similar = did_you_mean(id, filter(None, ids)) if len(ids) <= _FEW else ""
     return similar or "; records.parquet says what became of a record"

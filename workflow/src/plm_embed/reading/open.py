@@ -80,7 +80,7 @@ class Embeddings:
             self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
             # a file of another name may be none of ours
             self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
-            with self._part(what="not a whole master of embeddings") as part:
+            with self._part(problem="not a whole master of embeddings") as part:
                 self._master = part
                 self.fingerprint, self._count = part.fingerprint, part.count
                 self.dim = next(iter(part.dims.values()))
@@ -104,7 +104,7 @@ class Embeddings:
         self._count = len(self.keys)
 
     @contextmanager
-    def _part(self, number: int = 0, what: str = "damaged") -> Iterator[Part]:
+    def _part(self, number: int = 0, problem: str = "damaged") -> Iterator[Part]:
         """Open a part of a store; a master is one part, which stays open. StoreError, with the
         remedy, where it is damaged; PlmEmbedError after `close`.
         """
@@ -121,7 +121,7 @@ class Embeddings:
                 with read_part(path) as part:
                     yield part
         except DamagedPartError as error:
-            words = f"{path}: {what}: {error.__cause__ or error}"
+            words = f"{path}: {problem}: {error.__cause__ or error}"
             raise StoreError(words, path=path, remedy=self._remedy) from error
 
     def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
@@ -149,7 +149,7 @@ class Embeddings:
         self.close()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
-        """Let another process, such as a worker of a DataLoader, open the file anew."""
+        """Let another process, such as a worker of a DataLoader, open the file again."""
         return type(self), (self.path.absolute(), self.embedder)
 
     def __len__(self) -> int:
@@ -188,7 +188,7 @@ class Embeddings:
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the residues of the sequences of these rows (increasing)."""
         lengths = np.empty(len(rows), np.int32)
-        for places, values in self._read(rows, lambda part, own: part.column_at("length", own)):
+        for places, values in self._read(rows, _lengths):
             lengths[places] = values
         return lengths
 
@@ -295,8 +295,8 @@ class Embeddings:
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """Return an observation for every record, with the columns of the index, or for every key
-        of a store; X (records, D). Its name is its id; where ids repeat, the column id has them,
-        and names become x, x-1, x-2.
+        of a store; X (records, D). Its name is its id; where ids repeat, names become
+        x, x-1, x-2, and the column id keeps the ids.
         """
         from plm_embed.reading.exports import make_anndata
 
@@ -517,7 +517,7 @@ class Embeddings:
         """Return `name`, or the first representation of a kind, per_residue or per_token.
         PlmEmbedError when it is not there, or of another kind.
         """
-        names = [known for known in self.names if known.startswith(f"{kind}_l")]
+        names = [layer for layer in self.names if layer.startswith(f"{kind}_l")]
         words = kind.replace("_", "-")
         if not names:
             raise PlmEmbedError(
@@ -531,6 +531,10 @@ class Embeddings:
         if name and name not in names:
             raise PlmEmbedError(f"{name} is no {words} representation")
         return name or names[0]
+
+
+def _lengths(part: Part, rows: Rows) -> NDArray[np.int32]:
+    return part.column_at("length", rows)
 
 
 def _plain(value: Any) -> Any:
