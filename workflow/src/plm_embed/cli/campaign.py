@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from plm_embed import startup
+from plm_embed._version import __version__
 from plm_embed.cli.options import EXISTING, PATH, log_command, several
 from plm_embed.io.terminal import say
 
@@ -28,7 +29,7 @@ def watch(results: Path, once: bool) -> None:
     Example:
       plm-embed watch results
     """
-    from plm_embed.reporting.watch_view import watch as run
+    from plm_embed.reporting.watch import watch as run
 
     sys.exit(run(results, once=once))
 
@@ -136,22 +137,21 @@ def report(results: Path, output: Path | None, settings: str) -> None:
       plm-embed report results --output so_far.html
     """
     from plm_embed.reporting.facts import collect, model_folders
-    from plm_embed.reporting.outputs import REPORT
-    from plm_embed.reporting.repeat import keep_config
+    from plm_embed.reporting.outputs import CONFIG, RECORDS, REPORT, SKIPPED, write_skipped
     from plm_embed.reporting.report import write_report
     from plm_embed.reporting.ro_crate import write_crate
-    from plm_embed.reporting.skipped import NAME, write_skipped
+    from plm_embed.workflow.kept_config import write_kept
 
     log_command()
     startup.keep_pandas_out()
     for folder in [results] if output else model_folders(results) or [results]:
         facts = collect(folder)
-        records = facts.folder / "records.parquet"
-        if records.is_file() and not output:
-            write_skipped(records, facts.folder / NAME)
+        page, records = output or facts.folder / REPORT, facts.folder / RECORDS
         if settings:
-            keep_config(json.loads(settings), facts.folder)
-        page = output or facts.folder / REPORT
+            title = f"The configuration that plm-embed {__version__} ran with, defaults included."
+            write_kept(facts.folder / CONFIG, json.loads(settings), title)
+        if records.is_file() and not output:
+            write_skipped(records, facts.folder / SKIPPED)
         write_report(facts, page)
         if not output:
             write_crate(facts)

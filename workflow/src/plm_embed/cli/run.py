@@ -1,6 +1,5 @@
 """The command that runs a whole campaign: sequences in, proven vectors out."""
 
-import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +12,15 @@ import yaml
 from plm_embed.cli.options import PATH, required, several
 from plm_embed.cli.snakemake_call import execute
 from plm_embed.errors import ConfigError
-from plm_embed.io.files import atomic_path
-from plm_embed.io.terminal import printable, say
+from plm_embed.io.terminal import say
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.program import program
-from plm_embed.reporting.closing import closing
-from plm_embed.reporting.repeat import CONFIG, kept_settings, ran_in
+from plm_embed.reporting.outputs import CONFIG
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.checks import mistakes
 from plm_embed.workflow.config import Config, input_paths, models_of, refusal, with_defaults
+from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
 
 
@@ -89,6 +87,8 @@ def run(
       plm-embed run table.csv --model esm2_650m --id accession --sequence residues \\
         --keep organism --results flu --profile slurm --set buckets=64
     """
+    from plm_embed.reporting.summary import summarize
+
     columns = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
     columns = {name: value for name, value in columns.items() if value}
     config = configuration(
@@ -104,9 +104,9 @@ def run(
     configfile = write_configuration(config, options)
     folder = shlex.quote(str(results))
     click.echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
-    results, names = Path(config["results"]), list(models_of(config))
-    execute(options, results, names)
-    say("\n".join(closing(results, names)))
+    results = Path(config["results"])
+    execute(options, results, list(models_of(config)))
+    say(summarize(results))
 
 
 def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
@@ -156,22 +156,17 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     ConfigError when the folder has vectors that this campaign would not have: of other inputs or
     settings.
     """
-    folder = Path(config["results"])
-    path = folder / CONFIG
-    if any(folder.glob("*/embedded/*.json")) and (
-        lost := list(_lost(kept_settings(folder), config, ran_in(folder)))
-    ):
+    path = Path(config["results"], CONFIG)
+    made = any(path.parent.glob("*/embedded/*.json"))
+    before, folder = read_kept(path) if made else ({}, Path())
+    if lost := list(_lost(before, config, folder)):
         raise ConfigError(
             f"{path}: the vectors in this folder have {'; '.join(lost)}",
             key=lost[0].partition(":")[0],
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
-    with atomic_path(path) as temporary:
-        head = f"# To continue with Snakemake: {printable(shell_line(options))}\n"
-        head += f"# Paths are relative to {json.dumps(str(Path.cwd()))}\n"
-        body = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-        temporary.write_text(head + body, encoding="utf-8")
+    write_kept(path, config, f"To continue with Snakemake: {shell_line(options)}")
     return path
 
 

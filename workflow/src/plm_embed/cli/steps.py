@@ -434,15 +434,16 @@ def _files_of(results: Path) -> tuple[dict[str, Path], int]:
     from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.models.manifest import RECORD
     from plm_embed.reading.find import find_embeddings
-    from plm_embed.reporting.repeat import kept_settings, ran_in
+    from plm_embed.reporting.outputs import CONFIG
+    from plm_embed.workflow.kept_config import read_kept
 
     master = find_embeddings(results).absolute()
     folder = master.parent
-    settings, store = kept_settings(folder), folder / "store"
+    (settings, began), store = read_kept(folder / CONFIG), folder / "store"
     files = {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",
-        "store": store if store.is_dir() else ran_in(folder) / (settings.get("store") or store),
+        "store": store if store.is_dir() else began / (settings.get("store") or store),
         "master": master,
         "index": master.with_suffix(".parquet"),
         "records": folder / "records.parquet",
