@@ -78,7 +78,7 @@ def is_called(ids: pa.Array, id: str) -> pa.Array:
 
 
 def hint(id: str, index: Path, ids: IdIndex) -> str:
-    """Return a hint, '; ...', about an id without a vector: why its record was skipped, or a similar
+    """Return a hint, '; ...', about an id without a vector: the reason in its record, or a similar
     id.
     """
     records = index.with_name("records.parquet")

@@ -46,7 +46,8 @@ Embedder = Callable[
 """Function from a fingerprint, a representation, sequences, weights and the policy for a sequence
 that has no vector, to names and vectors (q, D).
 """
-KEY, T = re.compile("[0-9a-f]{64}"), TypeVar("T")
+KEY = re.compile("[0-9a-f]{64}")
+T = TypeVar("T")
 
 
 class Embeddings:
