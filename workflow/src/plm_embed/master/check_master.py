@@ -211,7 +211,7 @@ def _wrong_sums(
     file: h5py.File, name: str, start: int, expected: checksums.Sums
 ) -> list[tuple[int, str]]:
     """Rows from `start` on whose checksums in the master are not these (n,)."""
-    sums = checksums.kept(file, name, np.arange(start, start + len(expected)))
+    sums = checksums.stored(file, name, np.arange(start, start + len(expected)))
     wrong = np.flatnonzero(sums != expected).tolist() if sums is not None else []
     return [(row, f"the checksum of {name} is not that of what its part holds") for row in wrong]
 
