@@ -14,7 +14,6 @@ from plm_embed.cli.options import (
     campaign_options,
 )
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.terminal import say
 
 
@@ -72,7 +71,6 @@ def validate(*, results: Path | None, spot_checks: int | None, **given: Path | N
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
     from plm_embed.inference.weights import prepared_folder
-    from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.reading.find import find_embeddings
     from plm_embed.reporting.repeat import kept_settings
@@ -92,20 +90,15 @@ def validate(*, results: Path | None, spot_checks: int | None, **given: Path | N
         spot_checks = settings.get("validate", {}).get("spot_checks", 16)
     places = {name: path for name, path in given.items() if path}
     master, report = places["master"], places["report"]
-    sequences, weights = places["sequences"], prepared_folder(places["weights_folder"])
-
-    def expected(fingerprint: Fingerprint) -> dict[str, Vectors]:
-        return expect(sequences, weights, fingerprint, spot_checks)
-
     validation = run(
-        sequences=sequences,
+        sequences=places["sequences"],
         embedded=places["embedded"],
         store=places["store"],
-        weights=weights,
+        weights=prepared_folder(places["weights_folder"]),
         master=master,
         index=places["index"],
         records=places["records"],
-        expected=expected,
+        spot_checks=spot_checks,
         report=report,
         checksums=places["checksums"],
     )
