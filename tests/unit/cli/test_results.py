@@ -13,7 +13,7 @@ from plm_embed.cli.main import group
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import RECORD, read_manifest, write_manifest
 from plm_embed.reporting.failures import error_at_the_end
-from plm_embed.reporting.repeat import keep_config
+from plm_embed.workflow.kept_config import write_kept
 from support.campaigns import MEAN, gathered_campaign
 
 
@@ -26,7 +26,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     manifest = replace(read_manifest(campaign.weights), folder=str(campaign.weights))
     write_manifest(folder / RECORD, manifest)
     monkeypatch.chdir(ran)
-    keep_config({"store": "store", "validate": {"spot_checks": 7}}, folder)
+    settings = {"store": "store", "validate": {"spot_checks": 7}}
+    write_kept(folder / "config.yaml", settings, "a run")
     monkeypatch.chdir(tmp_path)
     return folder
 

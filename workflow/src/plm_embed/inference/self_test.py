@@ -23,9 +23,8 @@ from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
 from plm_embed.models import reference
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import SELF_TEST, Manifest
+from plm_embed.models.manifest import SELF_TEST, Manifest, weights_again
 from plm_embed.models.tokens import Ids
-from plm_embed.models.weights import remedy
 
 log = logging.getLogger(__name__)
 # human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
@@ -153,7 +152,7 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
         raise WeightsError(
             f"{path} is missing, damaged or of other weights",
-            remedy=remedy(manifest, folder),
+            remedy=weights_again(folder),
             path=path,
         )
     with np.load(io.BytesIO(content)) as stored:
