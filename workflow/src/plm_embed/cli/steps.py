@@ -402,16 +402,17 @@ def validate(*, results: Path | None, spot_checks: int | None, **options: Path |
     startup.keep_pandas_out()
     files = {name: path for name, path in options.items() if path}
     if results:
-        defaults, checks = _files_of(results)
+        defaults, usual = _files_of(results)
         files = defaults | files
-        spot_checks = checks if spot_checks is None else spot_checks
+        spot_checks = usual if spot_checks is None else spot_checks
     for name in options:
         if name not in files:
             raise click.UsageError(f"give a results folder, or --{name}")
         if results and name not in ("report", "checksums") and not files[name].exists():
             raise click.UsageError(f"{files[name]}: not found; name it with --{name}")
     files["weights"] = prepared_folder(files["weights"])
-    validation = run(**files, spot_checks=16 if spot_checks is None else spot_checks)
+    checks = 16 if spot_checks is None else spot_checks
+    validation = run(**files, spot_checks=checks, reference=None)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{files['master']} is not valid", validation.remedy]))

@@ -43,13 +43,13 @@ def validate(
     spot_checks: int,
     report: Path,
     checksums: Path,
-    reference: Reference | None = None,
+    reference: Reference | None,
 ) -> Validation:
     """Check a gathered campaign.
 
     Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own
     folder, only when nothing is wrong. `spot_checks` random rows are compared with what `reference`
-    computes, by default the reference path of the model's family.
+    computes; None: the reference path of the model's family.
     """
     checksums.unlink(missing_ok=True)
     findings, campaign = Findings(), Campaign(sequences, embedded, store)
