@@ -40,7 +40,7 @@ import resource, sys
 from pathlib import Path
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
-from plm_embed.reporting.skipped import write_skipped
+from plm_embed.reporting.outputs import write_skipped
 facts = collect(Path(sys.argv[1]))
 write_skipped(facts.folder / "records.parquet", facts.folder / "skipped.tsv")
 write_report(facts, facts.results / "report.html")

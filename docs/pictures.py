@@ -20,8 +20,7 @@ import yaml
 from rich.console import Console
 
 from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
-from plm_embed.reporting.watch import Watch
-from plm_embed.reporting.watch_view import view
+from plm_embed.reporting.watch import look, view
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -103,7 +102,7 @@ def watch() -> None:
         write_heartbeat(model / "store" / FOLDER / f"node1-{number}.json", beat)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=COLUMNS, force_terminal=True, file=nowhere)
-        console.print(view(Watch(RESULTS).look(), console))
+        console.print(view(look(RESULTS), console))
         drawn = console.export_svg(title="plm-embed watch results")
     without_fonts = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the network
     (PICTURES / "watch.svg").write_text(without_fonts, encoding="utf-8")

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from plm_embed.reporting.watch import State, Watch
-from plm_embed.reporting.watch_view import view
+from plm_embed.reporting import watch
+from plm_embed.reporting.watch import Progress, view
 from plm_embed.sequences.summary import write_summary
 from support.made_up_sequences import counted
 
@@ -52,16 +52,16 @@ def beat(
     return path
 
 
-def look(results: Path) -> State:
-    (state,) = Watch(results).look().models
-    return state
+def look(results: Path) -> Progress:
+    (progress,) = watch.look(results).models
+    return progress
 
 
 def shown(results: Path) -> str:
     """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
     console = Console(width=140 + len(str(results)), force_terminal=False)
     with console.capture() as capture:
-        console.print(view(Watch(results).look(), console, rows=None))
+        console.print(view(watch.look(results), console, plain=True))
     return capture.get()
 
 
@@ -69,7 +69,7 @@ def screen(results: Path, width: int, height: int = 24) -> list[str]:
     """Lines on a terminal of this size."""
     console = Console(width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(view(Watch(results).look(), console))
+        console.print(view(watch.look(results), console))
     return capture.get().splitlines()
 
 

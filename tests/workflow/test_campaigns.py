@@ -16,7 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.watch import look
 from plm_embed.sequences.summary import read_summary
 from support import checkpoints
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
@@ -44,7 +44,7 @@ def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
         == pq.read_metadata(demo / INDEX).num_rows
     )
     assert sum(record.computed for record in completion_records(demo)) == counts.unique
-    assert Watch(demo / "results").look().finished
+    assert look(demo / "results").finished
     command = ["sha256sum", "--check", "--strict", "checksums.sha256"]
     checks = subprocess.run(command, cwd=demo / "results" / MODEL, capture_output=True, check=False)
     assert checks.returncode == 0, checks.stderr

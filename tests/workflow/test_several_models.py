@@ -16,7 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models import registry
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.watch import look
 from support.campaign_runs import ROOT, snakemake_command, working_folder
 from support.dag import Plan
 from support.demo import ONE_THREAD
@@ -138,7 +138,7 @@ def test_the_models_are_shown_side_by_side(runs: Runs) -> None:
     assert text.index(f"model       {ESM}") < text.index(f"model       {BERT}")
     assert text.count("validation  passed") == 2
     assert f"model       {ESM}" not in said("summary", str(runs.results / ESM))
-    assert Watch(runs.results).look().finished
+    assert look(runs.results).finished
     watched = said("watch", str(runs.results), "--once")
     for model in (ESM, BERT):
         assert f"{model}  weights done, sequences done, embed done, gather done" in watched

@@ -18,7 +18,7 @@ import pytest
 
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.watch import look
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 from support.demo import (
     GATHERED,
@@ -176,7 +176,7 @@ def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:
     assert run.returncode != 0
     assert "results/logs/deduplicate.log" in run.stdout
     assert re.search(r"plm-embed: error: .*proteins\.fasta", run.stdout)
-    found = Watch(folder / "results").look()
+    found = look(folder / "results")
     assert found.over and found.failed
 
 

@@ -13,7 +13,7 @@ from plm_embed.cli.main import group
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import RECORD, read_manifest, write_manifest
 from plm_embed.reporting.failures import error_at_the_end
-from plm_embed.reporting.repeat import keep_config
+from plm_embed.workflow.kept_config import write_kept
 from support.campaigns import MEAN, gathered_campaign
 
 
@@ -26,7 +26,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     manifest = replace(read_manifest(campaign.weights), folder=str(campaign.weights))
     write_manifest(folder / RECORD, manifest)
     monkeypatch.chdir(ran)
-    keep_config({"store": "store", "validate": {"spot_checks": 7}}, folder)
+    settings = {"store": "store", "validate": {"spot_checks": 7}}
+    write_kept(folder / "config.yaml", settings, "a run")
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -36,7 +37,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sequences the reference was to compute, which knows no made-up vectors."""
     counts: list[int] = []
     monkeypatch.setattr(
-        "plm_embed.master.spot_checks.expect", lambda *given: counts.append(given[-1]) or {}
+        "plm_embed.master.spot_checks.draw", lambda _, count, __: counts.append(count) or {}
     )
     return counts
 
@@ -73,7 +74,7 @@ def test_validate_changes_nothing_before_all_its_files_are_there(model: Path) ->
 def test_what_is_not_valid_is_said_with_what_to_do(model: Path) -> None:
     """In the first two lines, which are all that a run shows of it."""
     master = model / "master_esm2_embeddings.h5"
-    part = next((model.parents[1] / "store" / MEAN.id / "parts").iterdir())
+    part = max((model.parents[1] / "store" / MEAN.id / "parts").iterdir())
     for damage, remedy in (
         (lambda: edit_length(master), f"delete {master} and run"),
         (lambda: part.write_bytes(part.read_bytes()[:-1]), f"delete {part} and {model}/embedded/"),

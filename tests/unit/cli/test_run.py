@@ -1,12 +1,19 @@
 """`plm-embed run` up to the call of Snakemake: its configuration, and the command."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
-from plm_embed.cli.run import command, configuration, execute, write_configuration
+from plm_embed.cli import snakemake_call
+from plm_embed.cli.run import configuration, snakemake_options, write_configuration
+from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.workflow.call import CLONE, shell_line
 
@@ -27,7 +34,7 @@ def given(**more: object) -> dict[str, object]:
 
 def write(*settings: str, **keys: object) -> Path:
     config = configuration(given(**keys), settings)
-    return write_configuration(config, command(config, "", 2))
+    return write_configuration(config, snakemake_options(config, "", 2))
 
 
 def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
@@ -108,27 +115,112 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration(given(), [])
     common = ["--configfile", "out/config.yaml"]
     common += ["--workflow-profile", str(CLONE / "profiles" / "default")]
-    assert command(config, "", 3) == [*common, "--cores", "3"]
+    assert snakemake_options(config, "", 3) == [*common, "--cores", "3"]
     shipped = str(CLONE / "profiles" / "slurm")
-    assert command(config, "slurm", None) == [*common, "--profile", shipped]
+    assert snakemake_options(config, "slurm", None) == [*common, "--profile", shipped]
     assert f"--snakefile {CLONE}/workflow/Snakefile --conf" in shell_line(common)
     monkeypatch.chdir(CLONE)
     assert "--snakefile" not in shell_line(common)
-    assert command(config, "mine", None)[-1] == "mine"  # a folder, or of ~/.config/snakemake
+    assert (
+        snakemake_options(config, "mine", None)[-1] == "mine"
+    )  # a folder, or of ~/.config/snakemake
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    words = " ".join(command(config, "", None))
+    words = " ".join(snakemake_options(config, "", None))
     assert "--resources gpu=2 --set-resources embed:gpu=2 --cores" in words
-    assert "embed:device=cpu --cores" in " ".join(command(config, "", None, "cpu"))
+    assert "embed:device=cpu --cores" in " ".join(snakemake_options(config, "", None, "cpu"))
 
 
-def test_a_lock_is_named_with_what_to_do(here: Path) -> None:
+def test_a_lock_that_may_be_alive_is_named_with_what_to_do(here: Path) -> None:
     (here / "random.py").write_text("raise SystemExit('executed')")
-    words = ["--configfile", str(write("buckets=1")), "--cores", "1"]
-    execute([*words, "--dry-run"])
+    options = ["--configfile", str(write("buckets=1")), "--cores", "1"]
+
+    def run(*more: str) -> None:
+        execute([*options, *more], Path("out"), [MODEL])
+
+    run("--dry-run")
+    assert not RUN.exists()
     locks = here / ".snakemake" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     (locks / "0.output.lock").write_text("out/sequences/summary.json\n")
     with pytest.raises(PlmEmbedError, match=r"or was killed; wait for .*--unlock`, then"):
-        execute(words)
-    with pytest.raises(PlmEmbedError, match="a step failed; its log is above"):
-        execute([*words, "--nolock", "--until", "nothing"])
+        run()
+    with pytest.raises(PlmEmbedError, match="a step failed\nSnakemake's messages are above"):
+        run("--nolock", "--until", "nothing")
+
+
+def leave_a_lock(**note: object) -> None:
+    """Leave what a run of this host leaves when it is killed."""
+    locks = RUN.parent / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    RUN.touch()
+    began = RUN.stat().st_mtime_ns
+    for kind in ("input", "output"):
+        (locks / f"0.{kind}.lock").write_text("x\n")
+    RUN.write_text(json.dumps({"host": snakemake_call._host(), "began": began} | note))
+
+
+def test_only_a_lock_of_a_killed_run_on_this_host_is_stale(here: Path) -> None:
+    assert not snakemake_call._lock_is_stale()
+    leave_a_lock()
+    assert snakemake_call._lock_is_stale()
+    leave_a_lock(host="another")
+    assert not snakemake_call._lock_is_stale()
+    leave_a_lock(began=RUN.stat().st_mtime_ns + 10**12)
+    assert not snakemake_call._lock_is_stale(), "made before that run"
+    leave_a_lock()
+    lock = RUN.parent / "locks" / "0.output.lock"
+    os.utime(lock, ns=(0, RUN.stat().st_mtime_ns + 10**9))
+    assert not snakemake_call._lock_is_stale(), "made after that run's last line"
+    leave_a_lock()
+    (RUN.parent / "locks" / "1.output.lock").touch()
+    RUN.touch()
+    assert not snakemake_call._lock_is_stale(), "there is another lock"
+    (RUN.parent / "locks" / "1.output.lock").unlink()
+    assert snakemake_call._lock_is_stale()
+    wait = [sys.executable, "-c", "input()", "-m", "plm_embed", "embed"]
+    with subprocess.Popen(wait, cwd=here, stdin=subprocess.PIPE) as step:
+        assert not snakemake_call._lock_is_stale(), "a step still works"
+        step.communicate(b"\n")
+    with subprocess.Popen(wait, cwd=here.parent, stdin=subprocess.PIPE) as step:
+        assert snakemake_call._lock_is_stale(), "it works in another folder"
+        step.communicate(b"\n")
+
+
+@pytest.mark.workflow
+def test_the_same_command_goes_on_after_snakemake_was_killed(here: Path) -> None:
+    words = ["run", str(here / "some.fasta"), "--model", "esm2_t3_untrained", "--results", "out"]
+    command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr
+        lines = list(iter(run.stderr.readline, "Select jobs to execute...\n"))
+        (snakemake,) = psutil.Process(run.pid).children()
+        steps = snakemake.children(recursive=True)
+        snakemake.kill()
+        _, rest = run.communicate()
+    assert run.returncode == 1, lines
+    assert "Snakemake was killed (SIGKILL); give the same command again" in rest
+    for step in steps:
+        step.wait()
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "the last run was killed: removing its lock" in again.stderr
+    assert "validation  passed" in again.stdout and not RUN.exists()
+
+
+@pytest.mark.workflow
+def test_the_error_of_a_failed_step_is_shown_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(here / "empty"))
+    words = ["run", "some.fasta", "--model", "esm2_8m", "--set", "buckets=1"]
+    command = [sys.executable, "-m", "plm_embed", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("cannot be downloaded") == 1, done.stderr
+    *_, failed, reason, remedy, last = done.stderr.splitlines()
+    assert failed == "plm-embed: error: a step failed"
+    assert reason.startswith(f"results/logs/{MODEL}/weights.log: weights: https://")
+    assert remedy.startswith("Run again; or run `curl")
+    assert last == "Fix the problem and give the same command again; finished work is kept"

@@ -70,7 +70,8 @@ def test_long_sequences(
     check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
     (info,) = record.parts
     with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
-        assert dict(zip(part.length.tolist(), part.windows.tolist(), strict=True)) == windows
+        columns = [part.column_at(name, np.arange(part.count)) for name in ("length", "windows")]
+        assert dict(zip(*(column.tolist() for column in columns), strict=True)) == windows
     skipped = [s for s in sequences if len(s) not in windows]
     assert record.skipped == tuple(
         Skipped(k, n, "too_long") for k, n in sorted((key(s), len(s)) for s in skipped)

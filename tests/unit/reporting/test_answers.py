@@ -11,7 +11,8 @@ from plm_embed.fingerprint import SPANS
 from plm_embed.master.validation_record import VALIDATION, read_validation, write_validation
 from plm_embed.reporting.facts import Facts, collect
 from plm_embed.reporting.outputs import reader
-from plm_embed.reporting.report import answers, commands, opening, standing
+from plm_embed.reporting.report import answers, command, commands, opening
+from plm_embed.workflow.call import shell_line
 from support.finished import MODEL
 
 
@@ -23,7 +24,7 @@ def folder(results: Path, tmp_path: Path) -> Path:
 
 
 def said(facts: Facts) -> dict[str, str]:
-    return {one.question: f"{one.path} {one.answer}".strip() for one in answers(facts)}
+    return {row.question: f"{row.path} {row.answer}".strip() for row in answers(facts)}
 
 
 def test_a_valid_result_is_complete_right_and_there(results: Path) -> None:
@@ -64,7 +65,7 @@ def test_a_run_under_way_says_how_far_it_is_and_what_stopped_it(folder: Path) ->
     for path in (folder / VALIDATION, *folder.glob("master_*"), folder / "embedded" / "0002.json"):
         path.unlink()
     facts = collect(folder)
-    assert standing(facts) == "pending" and opening(facts) == ""
+    assert facts.status == "pending" and opening(facts) == ""
     assert said(facts)["Is it complete?"] == "Not yet: 2 of 3 buckets are finished."
     assert said(facts)["What now?"].startswith("Wait while the run is at work.")
     assert commands(facts) == f"plm-embed watch {folder.parent}"
@@ -84,3 +85,16 @@ def test_each_kind_of_vectors_has_its_reader() -> None:
     assert reader(["mean_l3", "per_residue_l3"]) == "get"
     assert reader(["per_residue_l3"]) == "per_residue"
     assert reader([SPANS, "per_token_l3"]) == "per_token"
+
+
+def test_the_command_has_the_gpus_of_this_machine(results: Path) -> None:
+    facts = collect(results)
+    config = facts.folder / "config.yaml"
+    plain = shell_line(["--configfile", str(config), "--cores", "all"])
+    assert command(facts) == plain
+    gpu = replace(facts.runs[0], worker=replace(facts.runs[0].worker, capability="8.0"))
+    facts.runs, workers = [gpu], facts.attempts[-1].workers[:1] * 4
+    facts.attempts = [replace(facts.attempts[-1], job="", workers=workers)]
+    assert command(facts) == f"{plain} --resources gpu=4 --set-resources embed:gpu=4"
+    facts.attempts = [replace(facts.attempts[-1], job="17.pbs")]
+    assert command(facts) == plain

@@ -62,13 +62,13 @@ def test_places_ids_and_lengths_are_those_of_the_rows(results: Path) -> None:
 def test_every_record_can_be_found(results: Path) -> None:
     data = drawn(results).data
     records = pq.read_table(results / MODEL / "records.parquet").to_pylist()
-    known = sorted([*data["ids"], *(id for id, _ in data["others"])])
+    known = sorted([*data["ids"], *(id for id, _ in data["further"])])
     assert known == sorted(record["id"] or "" for record in records) and data["complete"]
-    skipped = {id: where for id, where in data["others"] if isinstance(where, str)}
+    skipped = {id: where for id, where in data["further"] if isinstance(where, str)}
     assert skipped == {r["id"]: "unknown residues" for r in records if r["status"] == "skipped"}
     index = pq.read_table(results / MODEL / "master_esm2_embeddings.parquet").to_pylist()
     rows = {(record["id"], record["row"]) for record in index}
-    assert all((id, at) in rows for id, at in data["others"] if not isinstance(at, str))
+    assert all((id, at) in rows for id, at in data["further"] if not isinstance(at, str))
 
 
 def test_a_page_that_cannot_hold_all_ids_says_so(
@@ -76,7 +76,7 @@ def test_a_page_that_cannot_hold_all_ids_says_so(
 ) -> None:
     monkeypatch.setattr(maps, "LETTERS", 100)
     data = drawn(results).data
-    assert not data["complete"] and 0 < len(data["others"]) < 10
+    assert not data["complete"] and 0 < len(data["further"]) < 10
 
 
 def test_of_many_vectors_some_are_drawn_over_the_density_of_all(
@@ -93,7 +93,7 @@ def test_of_many_vectors_some_are_drawn_over_the_density_of_all(
         column, row = (min(int(place) * maps.GRID // 65535, maps.GRID - 1) for place in (x, y))
         around = density[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
         assert around.max() > 0, "a point lies where vectors were counted"
-    assert -1 in [where for _, where in made.data["others"]], "has a vector that is not drawn"
+    assert -1 in [where for _, where in made.data["further"]], "has a vector that is not drawn"
 
 
 def test_columns_are_numbers_or_values_with_as_many_codes_as_they_need() -> None:

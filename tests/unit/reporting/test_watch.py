@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.reporting.watch import Watch
+from plm_embed.reporting import watch
 from plm_embed.wording import duration
 from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
 
@@ -30,7 +30,7 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
 
 def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert "There is no such folder yet" in shown(tmp_path / "later")
-    assert Watch(tmp_path).look().models == () and "Nothing has begun" in shown(tmp_path)
+    assert watch.look(tmp_path).models == () and "Nothing has begun" in shown(tmp_path)
     written(campaign(tmp_path, 2) / "weights.json")
     assert look(
         tmp_path
@@ -45,7 +45,7 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     finish(other, 0)
     (tmp_path / "esmc_300m").mkdir()
     (tmp_path / "esmc_300m" / "weights.json").touch()  # its turn comes later
-    states = Watch(tmp_path).look().models
+    states = watch.look(tmp_path).models
     assert [state.folder.name for state in states] == [MODEL, "esmc_300m", "prot_bert"]
     beat(other, 1)
     text = shown(tmp_path)
@@ -86,7 +86,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     beat(model, 7)
     finish(model, 7)  # and published just now
     state = look(tmp_path)
-    assert [(worker.worker.pid, worker.trouble) for worker in state.workers] == [
+    assert [(worker.beat.pid, worker.trouble) for worker in state.workers] == [
         *((2, "silent"), (3, "stuck"), (1, ""), (6, "")),
     ]
     assert state.tokens_per_second == 100
@@ -114,7 +114,6 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     model = campaign(tmp_path, 2)
     logs = tmp_path / "logs" / MODEL / "embed"
     logs.mkdir(parents=True)
-    watch = Watch(tmp_path)
     (logs / "0000.log").write_text(
         "12:00:00 published\nplm-embed: error: no space on /scratch\nmake room\nmore\n"
     )
@@ -124,7 +123,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     (logs / "0002.log").write_text(
         "Usage: plm-embed embed [OPTIONS]\n\nError: Invalid value: Path 'w' does not exist.\n"
     )
-    (state,) = watch.look().models
+    (state,) = watch.look(tmp_path).models
     assert [(failure.log.name, failure.reason) for failure in state.failures] == [
         ("0000.log", "no space on /scratch\nmake room"),
         ("0001.log", "ValueError: broken"),
@@ -135,7 +134,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     assert "2 failed" in text and f"FAILED {logs}/0000.log" in text.replace("\n", "")
     (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")
     finish(model, 1)
-    (state,) = watch.look().models
+    (state,) = watch.look(tmp_path).models
     assert not state.failures
 
 
@@ -192,11 +191,11 @@ def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
 def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
     (tmp_path / MODEL / "embedded").mkdir(parents=True)
     written(tmp_path / "logs" / log, "# plm-embed\nplm-embed: error: no column 'nope'\n", at=1)
-    look = Watch(tmp_path).look()
-    assert look.failed and look.over
+    present = watch.look(tmp_path)
+    assert present.failed and present.over
     text = shown(tmp_path)
     assert "failed" in text and "no column 'nope'" in text
-    assert "next: Fix the problem and give the same command again" in text
+    assert "next: Fix the problem and rerun the same command" in text
 
 
 def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
 def test_a_file_is_no_results_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PlmEmbedError, match="is no folder"):
-        Watch(tmp_path / "file")
+        watch.look(tmp_path / "file")
 
 
 @pytest.mark.parametrize(

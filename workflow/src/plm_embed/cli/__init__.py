@@ -1,5 +1,5 @@
-"""The commands. Ctrl-C while they are loaded is no bug, and has no traceback; from then on `main`
-answers it.
+"""The commands. Ctrl-C while they are loaded is no bug and gets no traceback; from then on `main`
+handles it.
 """
 
 import os
@@ -7,12 +7,12 @@ import sys
 from types import TracebackType
 
 INTERRUPTED = 130
-"""The exit code, which shells give too to what a Ctrl-C ends."""
-_before = sys.excepthook
+"""The exit code that shells give to what a Ctrl-C ends."""
+_default_hook = sys.excepthook
 
 
 def interrupted() -> int:
-    """Say that Ctrl-C was the end; the exit code."""
+    """Report a Ctrl-C, and return the exit code."""
     print("plm-embed: interrupted", file=sys.stderr, flush=True)
     return INTERRUPTED
 
@@ -20,7 +20,7 @@ def interrupted() -> int:
 def _hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         os._exit(interrupted())  # Python would end by the signal; nothing is open yet
-    _before(kind, error, traceback)
+    _default_hook(kind, error, traceback)
 
 
 sys.excepthook = _hook

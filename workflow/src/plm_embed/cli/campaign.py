@@ -7,42 +7,43 @@ from pathlib import Path
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Columnar, ColumnarStep
+from plm_embed import startup
+from plm_embed._version import __version__
+from plm_embed.cli.options import EXISTING, PATH, log_command, several
 from plm_embed.io.terminal import say
+
+RESULTS = click.argument("results", type=EXISTING, default=Path("results"))
 
 
 @click.command()
 @click.argument("results", type=PATH, default=Path("results"))
-@click.option(
-    "--once", is_flag=True, help="Print one look at the campaign as plain text, for logs and cron."
-)
+@click.option("--once", is_flag=True, help="Print the state once as plain text, for logs and cron.")
 def watch(results: Path, once: bool) -> None:
     """Follow a campaign to its validated end: steps, time left, workers, failures and their logs.
 
-    It reads only small files of the results folder, so it runs anywhere that sees the folder, and
-    the folder need not be there yet. Ctrl-C ends it, and nothing else. It ends by itself when the
-    campaign does. Exit code: 0 validated, 1 failed, 3 unfinished.
+    It reads only small files of the results folder, so it runs wherever that folder is visible. The
+    folder need not exist yet. Ctrl-C ends watch alone; it ends by itself when the campaign does.
+    Exit code: 0 validated, 1 failed, 3 unfinished.
 
     \b
     Example:
       plm-embed watch results
     """
-    from plm_embed.reporting.watch_view import watch as run
+    from plm_embed.reporting.watch import watch as run
 
     sys.exit(run(results, once=once))
 
 
-@click.command(cls=Columnar)
+@click.command()
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--configfile",
     type=EXISTING,
     help="Configuration of the campaign, as for snakemake; without it, config/config.yaml.",
 )
-@click.option(
+@several(
     "--config",
     "settings",
-    multiple=True,
     metavar="KEY=VALUE ...",
     help="Other values for keys of the configuration, as for snakemake.",
 )
@@ -51,25 +52,23 @@ def watch(results: Path, once: bool) -> None:
     default="",
     help="Where jobs will run: slurm, pbs ..., or a folder. Without it, on this machine.",
 )
-@click.option(
+@several(
     "--device",
     "devices",
-    multiple=True,
-    help="Device to plan for, such as A100; more of them are compared. Without it, the profile's "
-    "gpu_model (else an A100), or what is here.",
+    help="Device to plan for, such as A100; several are compared. Without it, the profile's "
+    "gpu_model (else an A100), or the device of this machine.",
 )
 @click.option(
     "--lengths",
     type=EXISTING,
-    help="Plan by a table of lengths (lines of `length number`, or another "
-    "campaign's summary.json), not by the input.",
+    help="Plan by a table of lengths (lines of `length number`, or another campaign's "
+    "summary.json), not by the input.",
 )
-@click.option(
+@several(
     "--elsewhere",
-    multiple=True,
     type=EXISTING,
-    help="Folder of completion records (results/MODEL/embedded) of another campaign with this "
-    "model, for the speed (repeatable).",
+    help="Completion records of another campaign with this model (results/MODEL/embedded), for the "
+    "speed; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
@@ -85,8 +84,8 @@ def plan(
 ) -> None:
     """Estimate what a campaign will cost before it runs.
 
-    It tells what is in the input and what is left to compute, the time, the number of buckets that
-    makes jobs of good length, the bytes, and the command.
+    The plan tells what is in the input and what is left to compute, the time, the number of buckets
+    that makes jobs of good length, the bytes, and the command.
 
     \b
     Example:
@@ -96,9 +95,10 @@ def plan(
     from plm_embed.planning.plan import plan as run
     from plm_embed.planning.show import show
 
+    startup.keep_pandas_out()
     if more and not settings:
         raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
-    made = run(
+    estimate = run(
         configfile,
         (*settings, *more),
         profile=profile,
@@ -107,13 +107,13 @@ def plan(
         elsewhere=elsewhere,
     )
     if as_json:
-        say(json.dumps(asdict(made), indent=2, default=str))
+        say(json.dumps(asdict(estimate), indent=2, default=str))
     else:
-        show(made, Terminal(highlight=False))
+        show(estimate, Terminal(highlight=False))
 
 
-@click.command(cls=ColumnarStep)
-@click.argument("results", type=EXISTING, default=Path("results"))
+@click.command()
+@RESULTS
 @click.option(
     "--output",
     type=PATH,
@@ -122,44 +122,44 @@ def plan(
 @click.option(
     "--settings",
     default="",
-    help="Configuration of the run that ends with this report, as JSON, kept beside it as "
-    "config.yaml.",
+    help="Configuration of the run that ends with this report, as JSON, to keep as config.yaml.",
 )
 def report(results: Path, output: Path | None, settings: str) -> None:
     """Write the report of a campaign, finished or not.
 
     It is one HTML file for each model, which needs neither network nor server. RESULTS is the
-    folder of one model, or a results folder: then each of its models gets one. For machines, the
-    same goes into ro-crate-metadata.json in the folder of the model, and for spreadsheets the
-    records without a vector into skipped.tsv.
+    folder of one model, or a results folder: then each of its models gets one. The same facts for
+    machines go into ro-crate-metadata.json in the folder of the model, and the records without a
+    vector into skipped.tsv, for spreadsheets.
 
     \b
     Example:
       plm-embed report results --output so_far.html
     """
     from plm_embed.reporting.facts import collect, model_folders
-    from plm_embed.reporting.outputs import REPORT
-    from plm_embed.reporting.repeat import keep_config
+    from plm_embed.reporting.outputs import CONFIG, RECORDS, REPORT, SKIPPED, write_skipped
     from plm_embed.reporting.report import write_report
     from plm_embed.reporting.ro_crate import write_crate
-    from plm_embed.reporting.skipped import NAME, write_skipped
+    from plm_embed.workflow.kept_config import write_kept
 
+    log_command()
+    startup.keep_pandas_out()
     for folder in [results] if output else model_folders(results) or [results]:
         facts = collect(folder)
-        records = facts.folder / "records.parquet"
-        if records.is_file() and not output:
-            write_skipped(records, facts.folder / NAME)
+        page, records = output or facts.folder / REPORT, facts.folder / RECORDS
         if settings:
-            keep_config(json.loads(settings), facts.folder)
-        page = output or facts.folder / REPORT
+            title = f"The configuration that plm-embed {__version__} ran with, defaults included."
+            write_kept(facts.folder / CONFIG, json.loads(settings), title)
+        if records.is_file() and not output:
+            write_skipped(records, facts.folder / SKIPPED)
         write_report(facts, page)
         if not output:
             write_crate(facts)
         say(f"{page}: open it in a browser")
 
 
-@click.command(cls=Columnar)
-@click.argument("results", type=EXISTING, default=Path("results"))
+@click.command()
+@RESULTS
 def summary(results: Path) -> None:
     """Say what a campaign has produced and how to open it.
 
@@ -169,7 +169,5 @@ def summary(results: Path) -> None:
     """
     from plm_embed.reporting.summary import summarize
 
+    startup.keep_pandas_out()
     say(summarize(results))
-
-
-COMMANDS = (plan, watch, report, summary)

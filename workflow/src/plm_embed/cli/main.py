@@ -1,4 +1,4 @@
-"""The command line: one sub-command per rule of the workflow."""
+"""The command line: one command per thing that people do, and one per rule of the workflow."""
 
 import io
 import os
@@ -25,16 +25,18 @@ from plm_embed.program import program
 
 
 def main() -> None:
-    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep
-    their traceback.
+    """Run a command. Errors that a user can fix end with one or two lines and exit code 1; bugs
+    keep their traceback.
 
-    A log that says `unfinished:` is of a step that another attempt may well end.
-    NODE_FAULT is the exit code where another node may do the same work.
+    A log that says `unfinished:` belongs to a step that another attempt may well complete. The exit
+    code is NODE_FAULT where another node may do the same work.
     """
     startup.spare_collector()
     log_to_stderr()
     try:
         group.main(prog_name=program(), standalone_mode=False)
+        if sys.stdout:
+            sys.stdout.flush()
         if sys.argv[1:2] and sys.argv[1] in startup.COMPUTING:
             startup.end_at_once(0)
     except PassingError as error:
@@ -43,32 +45,31 @@ def main() -> None:
     except PlmEmbedError as error:
         sys.exit(printable(f"plm-embed: error: {error}"))
     except click.UsageError as error:
-        words = io.StringIO()
-        error.show(words)
-        sys.exit(printable(words.getvalue().rstrip()))
+        text = io.StringIO()
+        error.show(text)
+        sys.exit(printable(text.getvalue().rstrip()))
     except click.Abort:
         sys.exit(interrupted())
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
+        os._exit(1)
     except Exception as error:
-        if known := unusable_path(error) or missing_extra(error) or limit_reached(error):
-            sys.exit(printable(f"plm-embed: error: {known}"))
-        full = no_space(error)
-        if not full:
+        if message := unusable_path(error) or missing_extra(error) or limit_reached(error):
+            sys.exit(printable(f"plm-embed: error: {message}"))
+        message = no_space(error)
+        if not message:
             raise
-        print(printable(f"plm-embed: error: {full}"), file=sys.stderr, flush=True)
+        print(printable(f"plm-embed: error: {message}"), file=sys.stderr, flush=True)
         os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
 
 
 SECTIONS = {
     "Plan and run": {"plan": "campaign", "run": "run", "profile": "profile"},
-    "Look": {"watch": "campaign", "summary": "campaign", "report": "campaign"},
+    "Look": dict.fromkeys(("watch", "summary", "report"), "campaign"),
     "Use the result": dict.fromkeys(("search", "export", "diff"), "reading"),
-    "Store": {"import": "store"},
-    "Single steps, which the workflow calls": {
-        "weights": "embed",
-        "deduplicate": "sequences",
-        "embed": "embed",
-        **dict.fromkeys(("gather", "validate"), "results"),
-    },
+    "Store": {"import": "reading"},
+    "Single steps, which the workflow calls": dict.fromkeys(
+        ("weights", "deduplicate", "embed", "gather", "validate"), "steps"
+    ),
 }
 """The commands by what people do with them, each with its module, which only it loads."""
 _MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
@@ -86,16 +87,26 @@ class Sections(click.Group):
         if cmd_name not in _MODULES:
             return None
         module = import_module(f"plm_embed.cli.{_MODULES[cmd_name]}")
-        commands: tuple[click.Command, ...] = module.COMMANDS
-        return next(one for one in commands if one.name == cmd_name)
+        command: click.Command = getattr(module, {"import": "import_"}.get(cmd_name, cmd_name))
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        startup.set_up(args[0])  # before the module of the command loads a library
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
             with formatter.section(title):
                 commands = ((name, self.get_command(ctx, name)) for name in names)
-                whole = formatter.width * 10
+                limit = formatter.width * 10
                 formatter.write_dl(
-                    [(name, one.get_short_help_str(whole)) for name, one in commands if one]
+                    [
+                        (name, command.get_short_help_str(limit))
+                        for name, command in commands
+                        if command
+                    ]
                 )
 
 
@@ -105,8 +116,7 @@ class Sections(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__)
-@click.pass_context
-def group(context: click.Context) -> None:
+def group() -> None:
     """Turn sequences of proteins and DNA into embeddings by language models.
 
     \b
@@ -116,4 +126,3 @@ def group(context: click.Context) -> None:
       plm-embed watch results
       plm-embed COMMAND --help
     """
-    startup.set_up(context.invoked_subcommand or "")

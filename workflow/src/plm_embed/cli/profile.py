@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import yaml
@@ -38,14 +38,14 @@ _SECONDS = 30.0
 @click.option("--account", default="", help="Account or project to charge.")
 @click.option("--queue", default="", help="Partition or queue of the jobs with GPUs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
-@click.option("--gpu-type", default="", help="Type of GPU to ask for by name (SLURM), as a100.")
-@click.option("--constraint", default="", help="What its nodes must have (SLURM), as for -C.")
-@click.option("--scratch", default="", help="Folder on the nodes' own disks; without it, found.")
-def profile(scheduler: str | None, output: Path | None, **given: str) -> None:
-    """Write a profile for this cluster: what the scheduler says, and what only you know.
+@click.option("--gpu-type", default="", help="Type of GPU to request by name (SLURM), as a100.")
+@click.option("--constraint", default="", help="Features its nodes must have (SLURM), as for -C.")
+@click.option("--scratch", default="", help="Folder on the nodes' own disks; by default, found.")
+def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
+    """Write a profile for this cluster from what its scheduler says.
 
-    Without SCHEDULER, it is the one that is here. What the scheduler leaves open is asked on a
-    terminal; elsewhere, the options say it. Under SLURM, sbatch checks the profile before it is
+    Without SCHEDULER, it is the one that is installed here. What the scheduler leaves open is asked
+    on a terminal; elsewhere the options say it. Under SLURM, sbatch checks the profile before it is
     written. For ALCF Polaris there is a shipped one: `--profile pbs`.
 
     \b
@@ -61,12 +61,12 @@ def profile(scheduler: str | None, output: Path | None, **given: str) -> None:
             "profile: there is neither sbatch nor qsub here", remedy="run it where you submit"
         )
     shipped = {"slurm": "slurm", "pbs": "generic-pbs"}[scheduler]
-    made: dict[str, Any] = read_shipped(CLONE / "profiles" / shipped / "profile.yaml")
-    made["set-resources"]["embed"] |= _quoted({"scratch": given["scratch"]})
-    (_add_slurm if scheduler == "slurm" else _add_pbs)(made, given)
+    content: dict[str, Any] = read_shipped(CLONE / "profiles" / shipped / "profile.yaml")
+    content["set-resources"]["embed"] |= _quoted(scratch=options["scratch"])
+    (_add_slurm if scheduler == "slurm" else _add_pbs)(content, options)
     words = printable(shlex.join(sys.argv[2:]))
     text = f"{_WRITTEN} {words}`. The lines: profiles/README.md.\n"
-    text += yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
+    text += yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if output is None:
         say(text.rstrip())
         return
@@ -80,104 +80,86 @@ def profile(scheduler: str | None, output: Path | None, **given: str) -> None:
     click.echo(f"{path}: now {program()} run ... --profile {shlex.quote(str(output))}", err=True)
 
 
-class _Partition(NamedTuple):
-    name: str
-    default: bool
-    gpus: bool
-    types: tuple[str, ...]
-    """Types of its GPUs."""
-
-
-def _partitions() -> list[_Partition]:
-    """Return the partitions that are up, from a line for each kind of node in each."""
-    kinds: dict[str, list[str]] = {}
-    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G"):
-        name, up, resources = line.strip().split("|")
-        if up == "up":
-            kinds.setdefault(name, []).append(resources)
-    found = []
-    for name, nodes in kinds.items():
-        gpus = [match for resources in nodes for match in _GPU.finditer(resources)]
-        types = tuple(dict.fromkeys(match["type"] for match in gpus if match["type"]))
-        found.append(_Partition(name.rstrip("*"), name.endswith("*"), bool(gpus), types))
-    return found
+def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
+    """Add partitions, account and type of GPU. ConfigError for what SLURM does not have."""
+    gpus: dict[str, list[str]] = {}  # types of GPUs ("" without a name) by partition that is up
+    default = ""
+    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G"):  # a line per kind of node
+        name, state, resources = line.strip().split("|")
+        if state == "up":
+            default = name.rstrip("*") if name.endswith("*") else default
+            types = [match["type"] or "" for match in _GPU.finditer(resources)]
+            gpus.setdefault(name.rstrip("*"), []).extend(types)
+    with_gpus = [name for name, types in gpus.items() if types]
+    if not with_gpus:
+        raise ConfigError(
+            "sinfo: no partition that is up has GPUs", remedy="see profiles/README.md"
+        )
+    queue = options["queue"] or _choose(
+        "partition with GPUs", "--queue", with_gpus, default if default in with_gpus else ""
+    )
+    accounts = _accounts()
+    account = options["account"] or _choose("account", "--account", accounts)
+    if accounts and account.lower() not in accounts:  # sbatch may not check it
+        raise ConfigError(f"--account {account}: yours are {', '.join(accounts)}")
+    kind, types = options["gpu_type"], list(dict.fromkeys(filter(None, gpus.get(queue, []))))
+    if not kind and types and _on_terminal():
+        kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
+    cpu_queue = options["cpu_queue"]
+    if not cpu_queue and not default:
+        others = [name for name in gpus if name not in with_gpus] or [queue]
+        cpu_queue = _choose("partition of jobs without GPUs", "--cpu-queue", others)
+    content["default-resources"] |= _quoted(slurm_account=account, slurm_partition=cpu_queue)
+    content["set-resources"]["embed"] |= _quoted(
+        slurm_partition=queue, gpu_model=kind, constraint=options["constraint"]
+    )
+    shared = content["default-resources"]
+    for resources in (shared | content["set-resources"]["embed"], shared):
+        words = [
+            f"{option}={str(resources[key]).strip(chr(39))}"
+            for key, option in _SBATCH.items()
+            if key in resources
+        ]
+        if resources["gpu"]:
+            words.append(f"--gpus={kind}:{resources['gpu']}".replace("=:", "="))
+        try:
+            _answer("sbatch", "--test-only", "--nodes=1", "--time=1", *words, "--wrap=true")
+        except ConfigError as error:
+            job = f"a job with this profile ({shlex.join(words)})"
+            raise PlmEmbedError(f"SLURM refuses {job}: {error}") from None
 
 
 def _accounts() -> list[str]:
     """Return the accounts that the user may charge; none where there is no accounting."""
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    associations = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where"]
     try:
-        lines = _answer(*asked, "where", f"user={getpass.getuser()}", "format=account")
+        lines = _answer(*associations, f"user={getpass.getuser()}", "format=account")
     except ConfigError:
         return []
     return sorted({line.strip() for line in lines if line.strip()})
 
 
-def _add_slurm(made: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Add partitions, account and type of GPU. ConfigError for what SLURM does not have."""
-    partitions, yours = _partitions(), _accounts()
-    with_gpus = [one for one in partitions if one.gpus]
-    if not with_gpus:
-        raise ConfigError(
-            "sinfo: no partition that is up has GPUs", remedy="see profiles/README.md"
-        )
-    usual = next((one.name for one in with_gpus if one.default), "")
-    queue = given["queue"] or _one(
-        "partition with GPUs", "--queue", [one.name for one in with_gpus], usual
-    )
-    # sbatch may not check it
-    if given["account"] and yours and given["account"].lower() not in yours:
-        raise ConfigError(f"--account {given['account']}: yours are {', '.join(yours)}")
-    account = given["account"] or _one("account", "--account", yours)
-    types = [kind for one in with_gpus if one.name == queue for kind in one.types]
-    kind = given["gpu_type"]
-    if not kind and types and _terminal():
-        kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
-    cpu_queue = given["cpu_queue"]
-    if not cpu_queue and not any(one.default for one in partitions):
-        others = [one.name for one in partitions if not one.gpus]
-        cpu_queue = _one("partition of jobs without GPUs", "--cpu-queue", others or [queue])
-    embed, others_ask = made["set-resources"]["embed"], made["default-resources"]
-    others_ask |= _quoted({"slurm_account": account, "slurm_partition": cpu_queue})
-    constraint = given["constraint"]
-    embed |= _quoted({"slurm_partition": queue, "gpu_model": kind, "constraint": constraint})
-    for resources in (others_ask | embed, others_ask):
-        options = [
-            f"{word}={str(resources[key]).strip(chr(39))}"
-            for key, word in _SBATCH.items()
-            if key in resources
-        ]
-        if resources["gpu"]:
-            options.append(f"--gpus={kind}:{resources['gpu']}".replace("=:", "="))
-        try:
-            _answer("sbatch", "--test-only", "--nodes=1", "--time=1", *options, "--wrap=true")
-        except ConfigError as error:
-            words = shlex.join(options)
-            raise PlmEmbedError(
-                f"SLURM refuses a job with this profile ({words}): {error}"
-            ) from None
-
-
-def _add_pbs(made: dict[str, Any], given: Mapping[str, str]) -> None:
+def _add_pbs(content: dict[str, Any], options: Mapping[str, str]) -> None:
     """Add queue and account. ConfigError for a queue that PBS does not have."""
-    queue, account = given["queue"], given["account"]
-    if queue or _terminal():
-        known = []
+    queue, account = options["queue"], options["account"]
+    if queue or _on_terminal():
         blocks = re.split(r"^Queue: ", "\n".join(_answer("qstat", "-Q", "-f")), flags=re.MULTILINE)
-        for block in blocks[1:]:
-            starts = block.count("enabled = True") == block.count("started = True") == 1
-            known += [block.splitlines()[0].strip()] if starts else []
-        queue = queue or _prompt("queue, empty for the server's", ["", *known], "")
-        if queue and queue not in known:
-            raise ConfigError(f"--queue {queue}: PBS has {', '.join(known)}", key="--queue")
-    if not account and _terminal():
+        queues = [
+            block.splitlines()[0].strip()
+            for block in blocks[1:]
+            if block.count("enabled = True") == block.count("started = True") == 1
+        ]
+        queue = queue or _prompt("queue, empty for the server's", ["", *queues], "")
+        if queue and queue not in queues:
+            raise ConfigError(f"--queue {queue}: PBS has {', '.join(queues)}", key="--queue")
+    if not account and _on_terminal():
         account = _prompt("account or project to charge, empty for none", [], "")
     named = {"pbs-account": account, "pbs-queue": queue}
-    made |= {key: value for key, value in named.items() if value}
+    content |= {key: value for key, value in named.items() if value}
 
 
 def _answer(*command: str) -> list[str]:
-    """Return the lines that a scheduler's command prints. ConfigError without an answer."""
+    """Return the lines that a scheduler's command prints. ConfigError when it fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
@@ -189,16 +171,16 @@ def _answer(*command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _quoted(values: Mapping[str, str]) -> dict[str, str]:
-    """Return what was named, in quotes: Snakemake takes bare words for expressions."""
+def _quoted(**values: str) -> dict[str, str]:
+    """Return the values that are not empty, in quotes: Snakemake evaluates bare words."""
     return {key: repr(value) for key, value in values.items() if value}
 
 
-def _one(words: str, option: str, choices: Sequence[str], default: str = "") -> str:
-    """Return the only choice, or the answer. ConfigError where nobody can be asked."""
+def _choose(words: str, option: str, choices: Sequence[str], default: str = "") -> str:
+    """Return the only choice, or the user's. ConfigError where nobody can be asked."""
     if len(choices) < 2:
         return "".join(choices)
-    if _terminal():
+    if _on_terminal():
         return _prompt(words, choices, default or choices[0])
     if not default:
         raise ConfigError(
@@ -212,8 +194,5 @@ def _prompt(words: str, choices: Sequence[str], default: str) -> str:
     return str(click.prompt(words, default=default, type=kind, err=True))
 
 
-def _terminal() -> bool:
+def _on_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-COMMANDS = (profile,)

@@ -1,25 +1,36 @@
-"""Commands that read results: look for neighbors, export vectors, compare masters."""
+"""Commands that read vectors: look for neighbors, export, compare, and adopt those of another
+program.
+"""
 
 import json
 import sys
 from errno import ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH
+from plm_embed.cli.options import (
+    DEVICE,
+    EXISTING,
+    ID_COLUMN,
+    PATH,
+    SEQUENCE_COLUMN,
+    WEIGHTS,
+    required,
+    several,
+)
 from plm_embed.errors import UnknownIdError
+from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from plm_embed.reading.exports import Format
     from plm_embed.reading.search import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
+FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 
 def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
@@ -31,30 +42,26 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
 @click.command()
 @click.argument("results", type=EXISTING)
 @click.argument("queries", type=EXISTING, required=False)
-@click.option(
-    "--id", "ids", multiple=True, help="Ask for the neighbors of this record; repeatable."
-)
-@click.option("--top", default=10, type=click.IntRange(1), help="How many neighbors of each query.")
+@several("--id", "ids", help="Find the neighbors of this record; repeatable.")
+@click.option("--top", default=10, type=click.IntRange(1), help="Number of neighbors of a query.")
 @click.option(
     "--metric",
     default="cosine",
     type=click.Choice(["cosine", "dot", "euclidean"]),
-    help="What near means.",
+    help="The measure of nearness.",
 )
-@click.option(
-    "--name", default="emb", help="Which representation; emb is the first that is pooled."
-)
+@click.option("--name", default="emb", help="The representation; emb is the first pooled one.")
 @click.option(
     "--threads",
     default=1,
     type=click.IntRange(1),
-    help="How many compare; more are faster where cores are idle.",
+    help="Threads that compare; more are faster where cores are idle.",
 )
 @click.option(
     "--weights",
     type=EXISTING,
-    help="The weights that made the vectors: a weights folder, or what `weights:` was. Otherwise "
-    "resources/weights is looked in, and what was downloaded before.",
+    help="The weights that made the vectors: a weights folder, or the value of `weights:`. Without "
+    "it, the cache is searched for them.",
 )
 @click.option(
     "--output",
@@ -77,15 +84,17 @@ def search(
     """Find the nearest vectors of each sequence in QUERIES, or of each --id.
 
     RESULTS is a results folder, a master, or a store. The queries are embedded here, with the model
-    and the settings of these vectors, and compared with every vector. What is printed: query, rank,
-    similarity, and what the index says of each record that was found. A query that has no vector,
-    such as one with letters of no residue, is named and left out.
+    and the settings of these vectors, and compared with every vector. Each line of the answer is a
+    record: query, rank, similarity, and its columns in the index. A query that has no vector, such
+    as one with letters of no residue, is named and left out.
 
     \b
     Examples:
       plm-embed search results query.fasta --top 10
       plm-embed search results --id P0DTC2 --output neighbors.parquet
     """
+    from pyarrow import csv, parquet
+
     import plm_embed
 
     if bool(ids) == (queries is not None):
@@ -93,7 +102,7 @@ def search(
     if queries and output and output.exists() and output.samefile(queries):
         raise click.UsageError(f"--output: {output} is the file of queries; name another one")
     with plm_embed.open(results) as embeddings:
-        found = embeddings.nearest(
+        table = embeddings.nearest(
             ids or None,
             sequences=queries,
             k=top,
@@ -104,65 +113,53 @@ def search(
             threads=threads,
         )
     if output is None:
-        _print(found)
-    else:
-        with atomic_path(output) as temporary:
-            _write(found, temporary, output.suffix)
-
-
-def _print(found: "pa.Table") -> None:
-    click.echo("\t".join(found.column_names))
-    for line in found.to_pylist():
-        click.echo("\t".join(printable(_text(value)) for value in line.values()))
+        click.echo("\t".join(table.column_names))
+        for line in table.to_pylist():
+            click.echo("\t".join(printable(_text(value)) for value in line.values()))
+        return
+    with atomic_path(output) as temporary:
+        if output.suffix == ".parquet":
+            parquet.write_table(table, temporary)
+        else:
+            separator = "\t" if output.suffix == ".tsv" else ","
+            csv.write_csv(table, temporary, csv.WriteOptions(delimiter=separator))
 
 
 def _text(value: object) -> str:
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
-def _write(found: "pa.Table", path: Path, suffix: str) -> None:
-    from pyarrow import csv, parquet
-
-    if suffix == ".parquet":
-        parquet.write_table(found, path)
-    else:
-        options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
-        csv.write_csv(found, path, options)
-
-
-FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
-
-
-def _ids(given: str) -> list[str]:
-    """A list with commas, or of a file the first column, up to a tab. An id may begin and end with
-    blanks: those of a list alone, where they follow commas, are left out.
+def _ids(text: str) -> list[str]:
+    """Return the ids of a list with commas, or of a file the first column, up to a tab. Blanks
+    around an id belong to it, except those around the commas of a list.
     """
     try:
-        lines = Path(given).read_text(encoding="utf-8-sig").split("\n")
+        lines = Path(text).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        # what no file can be called is a list
-        listed = isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG)
-        if listed:
-            words = given.split(",")
-            return words if len(words) == 1 else [word.strip() for word in words if word.strip()]
-        raise click.BadParameter(f"{given}: not a file of ids", param_hint="--ids") from None
+        # a name that no file has, or can have, is a list
+        if isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG):
+            ids = text.split(",")
+            return ids if len(ids) == 1 else [id.strip() for id in ids if id.strip()]
+        raise click.BadParameter(f"{text}: not a file of ids", param_hint="--ids") from None
     return [line.partition("\t")[0] for line in lines if line.strip()]
 
 
-def _where(_: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if wrong := [each for each, (_, equals, _) in zip(given, pairs, strict=True) if not equals]:
-        raise click.BadParameter(f"{wrong[0]}: write COLUMN=VALUE", param=option)
-    where = {column: value for column, _, value in pairs}
-    if len(where) < len(pairs):
-        raise click.BadParameter("a column is named twice; it has one value", param=option)
+def _where(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    where: dict[str, str] = {}
+    for pair in values:
+        column, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair}: write COLUMN=VALUE", param=option)
+        if column in where:
+            raise click.BadParameter(f"{column}: is named twice; it has one value", param=option)
+        where[column] = value
     return where
 
 
 @click.command()
 @click.argument("master", type=EXISTING)
 @click.argument("output", type=PATH)
-@click.option("--to", required=True, type=click.Choice(FORMATS), help="What other tools expect.")
+@required("--to", type=click.Choice(FORMATS), help="The format.")
 @click.option(
     "--representation",
     default="emb",
@@ -173,9 +170,8 @@ def _where(_: click.Context, option: click.Parameter, given: tuple[str, ...]) ->
     metavar="FILE|ID,...",
     help="Only these records: a file with an id in each line, or ids.",
 )
-@click.option(
+@several(
     "--where",
-    multiple=True,
     callback=_where,
     metavar="COLUMN=VALUE",
     help="Only records with this value in a column of the index; repeatable.",
@@ -189,7 +185,7 @@ def export(
     ids: str | None,
     where: dict[str, str],
 ) -> None:
-    """Write embeddings in the form that another tool loads.
+    """Write embeddings in a format that other tools load.
 
     \b
     parquet      a table with a column of vectors: pandas, Polars, DuckDB, R
@@ -207,7 +203,7 @@ def export(
 
     chosen = None if ids is None else _ids(ids)
     try:
-        count, (written, *names) = run(master, to, output, representation, ids=chosen, where=where)
+        count, (written, *tables) = run(master, to, output, representation, ids=chosen, where=where)
     except UnknownIdError as error:
         if chosen != [ids]:
             raise
@@ -216,7 +212,7 @@ def export(
             "what became of a record",
             path=error.path,
         ) from None
-    beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in names)
+    beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
     say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
 
 
@@ -227,14 +223,14 @@ def export(
     "--tolerance",
     default=0.0,
     type=click.FloatRange(0),
-    help="Numbers that differ by no more are equal.",
+    help="The largest difference of two numbers that count as equal.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was found as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all differences as JSON.")
 def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     """Compare two masters, vector by vector.
 
-    It tells whether keys and vectors are the same, which differ, and by how much. Exit code 0: the
-    same keys, and no number differs by more than --tolerance. 1: they differ.
+    The answer says whether keys and vectors are the same, which differ, and by how much. Exit code
+    0: the same keys, and no number differs by more than --tolerance. 1: they differ.
 
     \b
     Example:
@@ -242,10 +238,101 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     """
     from plm_embed.reading.diff import compare, in_words
 
-    found = compare(first, second, tolerance)
-    say(json.dumps(found.to_json(), indent=2) if as_json else in_words(found))
-    if not found.equal:
+    difference = compare(first, second, tolerance)
+    say(json.dumps(difference.to_json(), indent=2) if as_json else in_words(difference))
+    if not difference.equal:
         sys.exit(1)
 
 
-COMMANDS = (search, export, diff)
+@click.command("import")
+@click.argument("master", type=EXISTING)
+@required("--index", type=EXISTING, help="Parquet index of the master: row, and ids or cache_key.")
+@click.option(
+    "--index-id",
+    default="",
+    show_default="id, if there is one",
+    help="Column of the index with the ids of the records.",
+)
+@required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
+@ID_COLUMN
+@SEQUENCE_COLUMN
+@WEIGHTS(required=True)
+@required("--store", type=PATH, help="Store to publish the vectors in.")
+@click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
+@click.option(
+    "--compute-dtype",
+    default="float32",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="The dtype that computed the vectors; a campaign that uses them must name the same.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    type=DEVICE,
+    help="The device of the campaign; auto: a GPU if there is one here.",
+)
+@click.option(
+    "--storage-dtype",
+    default="float16",
+    type=click.Choice(get_args(StorageDtype)),
+    help="Number format of the store.",
+)
+@click.option(
+    "--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare."
+)
+def import_(
+    *,
+    master: Path,
+    index: Path,
+    index_id: str,
+    sequences: tuple[Path, ...],
+    id_column: str,
+    sequence_column: str,
+    weights: Path,
+    store: Path,
+    layer: int,
+    compute_dtype: ComputeDtype,
+    device: Literal["auto", "cpu", "cuda"],
+    storage_dtype: StorageDtype,
+    sample: int,
+) -> None:
+    """Adopt the vectors of another program into a store, after a check of them.
+
+    MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
+    fair-esm. If they are not the mean over the residues alone, as where the end token of padded
+    sequences was pooled in, the master is refused with the measured deviation. Sequences that may
+    have been cut, and rows without a sequence, are left out; a campaign computes them. Rows are
+    matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else by the
+    ids of their records; those must be the sequences that were embedded. The rows count as computed
+    on --device: import where the campaign computes, into its store.
+
+    \b
+    Example:
+      plm-embed import old/master_esm2_embeddings.h5 \\
+        --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
+        --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
+        --weights results/esm2_t33_650M_UR50D/weights.json \\
+        --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
+    """
+    from plm_embed.inference.settings import Settings
+    from plm_embed.inference.weights import prepared_folder
+    from plm_embed.master.adopt import adopt
+    from plm_embed.master.foreign import Files
+    from plm_embed.sequences.settings import Table
+
+    files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
+    settings = Settings(
+        layers=(layer,), compute_dtype=compute_dtype, device=device, storage_dtype=storage_dtype
+    )
+    adopted = adopt(files, store, prepared_folder(weights), settings, sample)
+    say(
+        f"{adopted.rows:,} rows adopted into {store}; {adopted.checked} checked: largest relative "
+        f"distance to the reference {adopted.relative_l2:.2g}, smallest cosine {adopted.cosine:.6f}"
+    )
+    if not adopted.by_key:
+        say(
+            "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
+            "rows reveal it (--sample)."
+        )
+    for reason, count in adopted.left_out.items():
+        say(f"  {count:,} left out: {reason}")

@@ -3,10 +3,11 @@ SVG, which needs no script.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ TICKS = 6
 """Most steps between the ticks of an axis: their labels fit a phone."""
 LANES = 40
 """Rows of the timeline that are drawn."""
-_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
+_UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis; at: percent of its length."""
+    """A mark on an axis; place: percent of its length."""
 
-    at: float
+    place: float
     label: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A titled plot; height in pixels; words: for readers who do not see it; legend: color and
-    meaning.
-    """
+    """A titled plot; height in pixels; words: for readers who do not see it."""
 
     name: str
     title: str
@@ -57,10 +56,8 @@ class Chart:
     x_title: str
     x_ticks: tuple[Tick, ...]
     bars: tuple[Bar, ...]
-    y_title: str = ""
     y_ticks: tuple[Tick, ...] = ()
     height: int = 240
-    legend: tuple[tuple[str, str], ...] = ()
 
 
 def lengths(counts: dict[int, int]) -> Chart:
@@ -70,63 +67,54 @@ def lengths(counts: dict[int, int]) -> Chart:
     low, high = int(values[0]), int(values[-1]) + 1
     edges = np.unique(np.round(np.geomspace(low, high, min(BINS, high - low) + 1)).astype(int))
     heights, _ = np.histogram(values, bins=edges, weights=weights)
-    names = [
-        f"{a:,} to {b - 1:,} residues" if b - a > 1 else f"{a:,} residues"
-        for a, b in pairwise(edges.tolist())
-    ]
     middle = values[np.searchsorted(weights.cumsum(), weights.sum() / 2)]
-    round_numbers = [n * 10**power for power in range(10) for n in (1, 2, 5)]
-    inside = [n for n in round_numbers if low <= n <= high]
-    marks = inside[:: math.ceil(len(inside) / (TICKS + 1)) or 1]
-    span = math.log(high / low) or 1.0
-    return _histogram(
-        name="lengths",
-        title="Lengths of the distinct sequences",
-        words=f"From {low:,} to {high - 1:,} residues, median {middle:,}.",
-        axes=("residues", "distinct sequences"),
-        edges=[100 * math.log(edge / low) / span for edge in edges.tolist()],
-        heights=heights,
-        names=names,
-        x_ticks=tuple(Tick(100 * math.log(n / low) / span, f"{n:,}") for n in marks),
+    rounds = [n * 10**power for power in range(10) for n in (1, 2, 5)]
+    inside = [n for n in rounds if low <= n <= high]
+    marks = np.array(inside[:: math.ceil(len(inside) / (TICKS + 1)) or 1])
+    places = 100 * np.log(np.concatenate([edges, marks]) / low) / (math.log(high / low) or 1.0)
+    return Chart(
+        "lengths",
+        "Lengths of the distinct sequences",
+        f"From {low:,} to {high - 1:,} residues, median {middle:,}.",
+        "residues",
+        tuple(Tick(place, f"{n:,}") for place, n in zip(places[len(edges) :], marks, strict=True)),
+        _bars(
+            places[: len(edges)],
+            heights,
+            [
+                f"{a:,} to {b - 1:,} residues" if b - a > 1 else f"{a:,} residues"
+                for a, b in pairwise(edges.tolist())
+            ],
+        ),
+        _ticks(0.0, float(heights.max())),
     )
 
 
 def norms(values: NDArray[np.float64]) -> Chart:
     """Return the histogram of the vectors' Euclidean norms."""
     heights, edges = np.histogram(values, bins=BINS)
-    low, high = float(edges[0]), float(edges[-1])
-    names = [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges.tolist())]
-    return _histogram(
-        name="norms",
-        title="Norms of the vectors",
-        words=f"{len(values):,} vectors, median norm {np.median(values):.4g}.",
-        axes=("Euclidean norm", "vectors"),
-        edges=np.linspace(0, 100, len(edges)).tolist(),
-        heights=heights,
-        names=names,
-        x_ticks=_ticks(low, high),
+    return Chart(
+        "norms",
+        "Norms of the vectors",
+        f"{len(values):,} vectors, median norm {np.median(values):.4g}.",
+        "Euclidean norm",
+        _ticks(float(edges[0]), float(edges[-1])),
+        _bars(
+            np.linspace(0, 100, len(edges)),
+            heights,
+            [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges.tolist())],
+        ),
+        _ticks(0.0, float(heights.max())),
     )
 
 
-def _histogram(
-    *,
-    name: str,
-    title: str,
-    words: str,
-    axes: tuple[str, str],
-    edges: Sequence[float],
-    heights: NDArray[np.float64],
-    names: Sequence[str],
-    x_ticks: tuple[Tick, ...],
-) -> Chart:
+def _bars(edges: NDArray[Any], heights: NDArray[Any], names: list[str]) -> tuple[Bar, ...]:
     """Return bars between edges, in percent of the plot, and as high as the counts."""
-    ticks = _ticks(0.0, float(heights.max()) or 1.0)
     scale = 100 / (float(heights.max()) or 1.0)
-    bars = tuple(
-        Bar(left, 100 - scale * count, right - left, scale * count, "blue", f"{text}: {count:,.0f}")
-        for (left, right), count, text in zip(pairwise(edges), heights.tolist(), names, strict=True)
+    return tuple(
+        Bar(left, 100 - scale * count, right - left, scale * count, "blue", f"{name}: {count:,.0f}")
+        for (left, right), count, name in zip(pairwise(edges), heights.tolist(), names, strict=True)
     )
-    return Chart(name, title, words, axes[0], x_ticks, bars, axes[1], ticks)
 
 
 def _ticks(low: float, high: float) -> tuple[Tick, ...]:
@@ -142,69 +130,50 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
     """Return the jobs over time, in rows of jobs that followed one another on one host; the failed
     ones in red. None when nothing has ended.
     """
-    jobs = [
-        (run.worker.host, run.started, run.ended, "blue", f"{run.computed:,} sequences", run.bucket)
+    spans = [
+        (run.worker.host, _time(run.started), _time(run.ended), "blue", run.bucket,
+         f"{run.computed:,} sequences")
         for run in records
-    ]
-    jobs += [
-        (one.host, one.started, one.ended, "red", one.reason.partition("\n")[0][:160], one.bucket)
-        for one in attempts
-        if one.outcome == "failed" and one.ended
-    ]
-    if not jobs:
+    ]  # fmt: skip
+    spans += [
+        (job.host, _time(job.started), _time(job.ended), "red", job.bucket,
+         job.reason.partition("\n")[0][:160])
+        for job in attempts
+        if job.outcome == "failed" and job.ended
+    ]  # fmt: skip
+    if not spans:
         return None
-    spans = sorted(
-        (host, seconds(start), seconds(end), color, f"bucket {bucket}, {host}: {text}")
-        for host, start, end, color, text, bucket in jobs
-    )
-    begin = min(start for _, start, *_ in spans)
-    end = max([begin + 1, *(end for _, _, end, *_ in spans)])
+    begin = min(span[1] for span in spans)
+    total = max(1.0, *(span[2] - begin for span in spans))
     rows: list[tuple[str, float]] = []  # host, and the end of its last job
-    places = []
-    for host, start, stop, *_ in spans:
-        free = (at for at, (owner, last) in enumerate(rows) if owner == host and last <= start)
+    bars = []
+    for host, start, end, color, bucket, text in sorted(spans):
+        free = (n for n, (owner, last) in enumerate(rows) if owner == host and last <= start)
         row = next(free, len(rows))
-        rows[row : row + 1] = [(host, stop)]
-        places.append(row)
+        rows[row : row + 1] = [(host, end)]
+        tip = f"bucket {bucket}, {host}: {text}, {duration(end - start)}"
+        width = max(100 * (end - start) / total, 0.15)
+        bars.append(Bar(100 * (start - begin) / total, row + 0.1, width, 0.8, color, tip))
     drawn = min(len(rows), LANES)
-    high, scale = 100 / drawn, 100 / (end - begin)
-    bars = tuple(
-        Bar(
-            scale * (start - begin),
-            high * (row + 0.1),
-            max(scale * (stop - start), 0.15),
-            0.8 * high,
-            color,
-            f"{tip}, {duration(stop - start)}",
-        )
-        for row, (_, start, stop, color, tip) in zip(places, spans, strict=True)
-        if row < LANES
-    )
-    steps = (*_SECONDS, *(86400 * days for days in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)))
-    step = next((s for s in steps if (end - begin) / s <= TICKS - 2), steps[-1])
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 43200 else "%m-%d"
-    numbers = (step * n for n in range(math.ceil(begin / step), math.floor(end / step) + 1))
-    day = datetime.fromtimestamp(begin, UTC)
-    legend = {"blue": "bucket", "red": "attempt that failed"}
+    high = 100 / drawn
+    unit = next(name for name, seconds in _UNITS.items() if total >= 2 * seconds or seconds == 1)
+    failed = any(bar.color == "red" for bar in bars)
     return Chart(
-        name="timeline",
-        title="Jobs over time",
-        words=f"{len(jobs):,} jobs on {len({host for host, *_ in jobs}):,} hosts within "
-        f"{duration(end - begin)} from {day:%Y-%m-%d %H:%M:%S} UTC."
+        "timeline",
+        "Jobs over time",
+        f"{len(spans):,} jobs on {len({host for host, _ in rows}):,} hosts within {duration(total)}"
+        + (", those that failed in red." if failed else ".")
         + (f" The first {LANES} of {len(rows):,} rows are drawn." if len(rows) > LANES else ""),
-        x_title="time (UTC)",
-        x_ticks=tuple(
-            Tick(scale * (n - begin), datetime.fromtimestamp(n, UTC).strftime(form))
-            for n in numbers
+        f"{unit} since {datetime.fromtimestamp(begin, UTC):%Y-%m-%d %H:%M:%S} UTC",
+        _ticks(0.0, total / _UNITS[unit]),
+        tuple(
+            Bar(bar.x, high * bar.y, bar.width, high * bar.height, bar.color, bar.tip)
+            for bar in bars
+            if bar.y < LANES
         ),
-        bars=bars,
         height=max(48, 24 * drawn) if drawn <= 16 else 10 * drawn,
-        legend=tuple(
-            (color, legend[color]) for color in legend if any(b.color == color for b in bars)
-        ),
     )
 
 
-def seconds(text: str) -> float:
-    """Return the timestamp, in seconds, of an ISO 8601 text."""
+def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()

@@ -1,92 +1,103 @@
-"""Facts for a paper: where everything comes from, a paragraph of methods, works to cite."""
+"""Facts for a paper: the origin of everything, a paragraph of methods, works to cite."""
 
 import re
 from collections.abc import Iterator
+
+import yaml
 
 from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 
+_KINDS = {"dna": "DNA", "3di": "3Di"}
+
 
 def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
-    metadata = facts.metadata
-    if metadata:
-        yield "workflow commit", str(metadata.get("workflow_commit", "")) or "unknown"
-        yield "devices", ", ".join(metadata["devices"])
-        yield "fingerprint", str(metadata["fingerprint_id"])
+    """Yield names and values of what made the vectors."""
+    if facts.metadata:
+        yield "workflow commit", _commit(facts) or "unknown"
+        yield "devices", ", ".join(facts.metadata["devices"])
+        yield "fingerprint", str(facts.metadata["fingerprint_id"])
     if facts.fingerprint:
-        yield "weights, standing", facts.caveat or "the published file, by its SHA-256"
+        yield "weights, status", facts.caveat or "the published file, by its SHA-256"
         if facts.license:
             yield "weights, license", facts.license
         yield "engine", facts.fingerprint.engine
 
 
 def checksums(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Files, what came in and what came out, and their SHA-256."""
-    for one in facts.summary.inputs if facts.summary else ():
-        yield one.path, one.sha256
+    """Yield the files that came in and those that came out, and their SHA-256."""
+    for file in facts.summary.inputs if facts.summary else ():
+        yield file.path, file.sha256
     if facts.fingerprint:
         yield "the weights", facts.fingerprint.weights_sha256
     yield from facts.validation.files.items() if facts.validation else ()
 
 
+def versions(facts: Facts) -> str:
+    """Return the software that computed the vectors, as YAML; '' while nothing is gathered."""
+    if not facts.metadata:
+        return ""
+    libraries = facts.metadata["library_versions"]
+    program = {"version": _version(facts), "commit": _commit(facts) or "unknown"}
+    rest = {name: libraries[name] for name in sorted(libraries) if name != "plm-embed"}
+    return yaml.safe_dump({"plm-embed": program} | rest, sort_keys=False)
+
+
 def methods(facts: Facts) -> str:
-    """A paragraph for a paper."""
+    """Return a paragraph for a paper."""
     if not facts.summary or not facts.fingerprint:
         return "There will be a paragraph here once something is computed."
-    fingerprint, summary = facts.fingerprint, facts.summary
+    fingerprint, summary, metadata = facts.fingerprint, facts.summary, facts.metadata
     skipped = sum(summary.skipped.values())
-    kinds: dict[str, str] = {"dna": "DNA", "3di": "3Di"}
-    kind = kinds.get(summary.policy.alphabet, "protein") if summary.policy else "protein"
+    kind = _KINDS.get(summary.policy.alphabet if summary.policy else "", "protein")
     were = "was" if skipped == 1 else "were"
+    left_out = f"; {skipped:,} of {summary.records:,} records {were} skipped" if skipped else ""
     layers = "layer" if len(fingerprint.layers) == 1 else "layers"
-    text = (
-        f"Embeddings of {summary.accepted:,} {kind} sequences ({summary.unique:,} distinct"
-        + (f"; {skipped:,} of {summary.records:,} records {were} skipped" if skipped else "")
-        + f") were computed with {_weights(facts)}, {layers} "
-        f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored "
-        f"as {fingerprint.storage_dtype}, by plm-embed {_version(facts)}{_circumstances(facts)}. "
-    )
-    text += (
-        "Pooling: "
-        + "; ".join(f"{name}, {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling)
-        + ". "
-    )
-    long = fingerprint.long_sequences
-    words = {
+    commit = f" (commit {_commit(facts)[:12]})" if _commit(facts) not in ("", "unknown") else ""
+    libraries = metadata.get("library_versions", {})
+    named = {"PyTorch": libraries.get("torch"), "Python": libraries.get("python")}
+    used = " and ".join(f"{name} {version}" for name, version in named.items() if version)
+    long, most = fingerprint.long_sequences, f"{fingerprint.long_sequences.max_residues:,} residues"
+    policies = {
         "whole": "Sequences of any length were embedded in one piece.",
-        "window": f"Sequences of more than {long.max_residues:,} residues were "
-        "embedded in windows that share "
+        "window": f"Sequences of more than {most} were embedded in windows that share "
         f"{long.overlap:,} residues.",
-        "crop": f"Only the first {long.max_residues:,} residues of longer sequences were embedded.",
-        "skip": f"Sequences of more than {long.max_residues:,} residues were left out.",
+        "crop": f"Only the first {most} of longer sequences were embedded.",
+        "skip": f"Sequences of more than {most} were left out.",
     }
-    text += words[long.policy]
+    pooling = [f"{name}, {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling]
+    sentences = [
+        f"Embeddings of {summary.accepted:,} {kind} sequences ({summary.unique:,} distinct"
+        f"{left_out}) were computed with {_weights(facts)}, {layers} "
+        f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored "
+        f"as {fingerprint.storage_dtype}, by plm-embed {_version(facts)}{commit}"
+        + (f" with {used}" if used else "")
+        + (f" on {', '.join(metadata['devices'])}" if metadata.get("devices") else "")
+        + ".",
+        f"Pooling: {'; '.join(pooling)}.",
+        policies[long.policy],
+    ]
     if fingerprint.strand == "canonical":
-        text += " A sequence and its reverse complement were taken for one."
+        sentences.append("A sequence and its reverse complement were treated as one.")
     if facts.validation and facts.validation.status == "passed":
-        spots = len(facts.validation.spot_checks)
-        text += (
-            f" The result was validated in full, and {spots} vectors were "
-            f"compared with the reference, {facts.reference}."
+        sentences.append(
+            f"The result was validated in full, and {len(facts.validation.spot_checks)} vectors "
+            f"were compared with the reference, {facts.reference}."
         )
-    return text
+    return " ".join(sentences)
 
 
-def _circumstances(facts: Facts) -> str:
-    """Commit, libraries and devices, as far as a master names them."""
-    metadata = facts.metadata
-    if not metadata:
-        return ""
-    commit = str(metadata.get("workflow_commit", ""))
-    text = f" (commit {commit[:12]})" if commit not in ("", "unknown") else ""
-    libraries = metadata["library_versions"]
-    names = {"torch": "PyTorch", "python": "Python"}
-    found = [f"{name} {libraries[key]}" for key, name in names.items() if key in libraries]
-    text += f" with {' and '.join(found)}" if found else ""
-    devices = metadata["devices"]
-    return text + (f" on {', '.join(devices)}" if len(devices) else "")
+def citation(facts: Facts) -> str:
+    """Return the works to cite: this software and the model, or the architecture of weights that
+    are not proven to be published.
+    """
+    missing = f"The paper of {facts.model}, which this version does not know."
+    paper = "\n".join(_papers(facts.model)) or missing
+    if facts.caveat:
+        paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"
+    return f"plm-embed {_version(facts)}.\n{paper}"
 
 
 def _weights(facts: Facts) -> str:
@@ -108,26 +119,16 @@ def _papers(name: str) -> tuple[str, ...]:
 
 def _short(paper: str) -> str:
     """Return a short reference: `Lin et al., 2023`."""
-    authors, others, _ = paper.partition(" et al. ")
-    name = f"{authors.rpartition(' ')[0]} et al." if others else authors.partition(". ")[0]
+    authors, several, _ = paper.partition(" et al. ")
+    name = f"{authors.rpartition(' ')[0]} et al." if several else authors.partition(". ")[0]
     year = re.search(r"\((\d{4})\)", paper)
     return f"{name}, {year[1]}" if year else name
 
 
+def _commit(facts: Facts) -> str:
+    return str(facts.metadata.get("workflow_commit", ""))
+
+
 def _version(facts: Facts) -> str:
     """Return the version of the software that computed the vectors."""
-    libraries = facts.metadata.get("library_versions", {})
-    return str(libraries.get("plm-embed", __version__))
-
-
-def citation(facts: Facts) -> str:
-    """Return the works to cite: this software and the model, or the architecture of weights that
-    are not proven to be published.
-    """
-    paper = (
-        "\n".join(_papers(facts.model))
-        or f"The paper of {facts.model}, which this version does not know."
-    )
-    if facts.caveat:
-        paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"
-    return f"plm-embed {_version(facts)}.\n{paper}"
+    return str(facts.metadata.get("library_versions", {}).get("plm-embed", __version__))

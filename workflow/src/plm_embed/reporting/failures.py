@@ -1,20 +1,18 @@
 """Failures of a campaign: a step that fails ends its log with an error."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.io.files import last_bytes, whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 
-AGAIN = "Fix the problem and give the same command again; finished work is kept"
-STOPPED = "stopped by a signal"
-"""The words of embed jobs when somebody stopped the run."""
-_TAIL_BYTES = 4096
+AGAIN = "Fix the problem and rerun the same command; finished work is kept."
+_STOPPED = "stopped by a signal"
+"""The error of embed jobs in a run that somebody stopped."""
 _ERROR = re.compile("plm-embed: (?:error|unfinished): |^Error: ", re.M)
-"""Ours, and the command line's about an argument, such as a path that is not there."""
+"""The program's errors, and the command line's about an argument."""
 
 
 @dataclass(frozen=True)
@@ -25,51 +23,50 @@ class Failure:
     reason: str
 
 
-def reading_logs(results: Path) -> list[Path]:
-    """Return the logs of the steps that read the input."""
-    return whole_files(results / "logs", "deduplicate.log")
-
-
-def model_logs(results: Path, model: str) -> list[Path]:
-    """Return the logs of the steps of one model, without those of finished buckets."""
-    logs = results / "logs" / model
-    done = {path.stem for path in whole_files(results / model / RECORDS, "*.json")}
-    embed = (path for path in whole_files(logs / "embed", "*.log") if path.stem not in done)
-    return [*whole_files(logs, "*.log"), *embed]
-
-
 def failures(results: Path, models: Iterable[str]) -> list[Failure]:
-    """Return the steps whose log ends with an error, the first one first."""
-    logs = [*reading_logs(results), *(log for one in models for log in model_logs(results, one))]
-    found: list[tuple[int, Failure]] = []
-    for log in logs:
-        with suppress(FileNotFoundError):
-            if reason := error_at_the_end(log):
-                found.append((log.stat().st_mtime_ns, Failure(log, reason)))
-    return [failure for _, failure in sorted(found, key=lambda one: one[0])]
+    """Return the steps whose log ends with an error, the latest last, but not finished buckets."""
+    logs = whole_files(results / "logs", "deduplicate.log")
+    for folder in (results / "logs" / model for model in models if model):
+        done = {path.stem for path in whole_files(results / folder.name / RECORDS, "*.json")}
+        buckets = whole_files(folder / "embed", "*.log")
+        logs += [*whole_files(folder, "*.log"), *(log for log in buckets if log.stem not in done)]
+    failed = [Failure(log, reason) for log in logs if (reason := error_at_the_end(log))]
+    return sorted(failed, key=lambda failure: changed(failure.log))
 
 
-def alike(found: Sequence[Failure]) -> Iterator[list[Failure]]:
-    """Yield failures that say the same, but for the numbers in it; in the order of the first of
-    each.
-    """
+def alike(failures: Iterable[Failure]) -> list[list[Failure]]:
+    """Return failures together whose reasons differ by numbers alone, in the order of the first."""
     causes: dict[str, list[Failure]] = {}
-    for failure in found:
+    for failure in failures:
         causes.setdefault(re.sub(r"\d+", "", failure.reason), []).append(failure)
-    yield from causes.values()
+    return list(causes.values())
 
 
 def error_at_the_end(log: Path) -> str:
     """Return the first two lines of the error that a log ends with; '' when it ends otherwise."""
-    tail = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
+    tail = _tail(log)
     if _ERROR.search(tail):
-        return "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
-    if "Traceback (most recent call last)" in tail:
-        return tail.strip().splitlines()[-1]
-    return ""
+        error = "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
+        return "" if _STOPPED in error else error
+    return tail.splitlines()[-1] if "Traceback (most recent call last)" in tail else ""
 
 
 def last_line(log: Path) -> str:
     """Return the last line of a log; '' while there is nothing but the command."""
-    lines = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip() if lines and not lines[-1].startswith("#") else ""
+    line = _tail(log).rpartition("\n")[2].strip()
+    return "" if line.startswith("#") else line
+
+
+def changed(path: Path) -> int:
+    """Return when a file was changed, in nanoseconds; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _tail(log: Path) -> str:
+    try:
+        return last_bytes(log, 4096).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""

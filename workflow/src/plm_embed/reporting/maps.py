@@ -4,7 +4,8 @@ a reader may look for.
 
 import base64
 import importlib.util
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Map:
-    """The map as the page draws it, with the norms of its vectors.
-
-    data: for the script; names: ids of the rows in question.
-    """
+    """The map as the page draws it, with the norms of its vectors. data: for the script."""
 
     data: dict[str, Any]
     norms: NDArray[np.float64]
@@ -72,34 +70,33 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
     if not pooled or count < 3:
         return None
     vectors = _read(embeddings, 0, count, pooled[0])
-    center, axes, shares = principal_components(vectors[:FITTED])
-    labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-    layouts = [
-        _layout("principal components", ((vectors - center) @ axes).astype(np.float32), labels)
-    ]
-    if len(embeddings) > count:
-        layouts[0]["density"] = _encode(_density(embeddings, pooled[0], center, axes, layouts[0]))
+    layouts = [_components(embeddings, pooled[0], vectors)]
     if count >= WORTH_UMAP and importlib.util.find_spec("umap"):
         from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
 
-        places = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1).fit_transform(
-            vectors
-        )
-        layouts.insert(0, _layout("UMAP", places, ["UMAP 1", "UMAP 2"]))
+        umap = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1)
+        layouts.insert(0, _layout("UMAP", umap.fit_transform(vectors), ["UMAP 1", "UMAP 2"]))
     firsts = first_records(index, range(count))
     firsts = firsts.take(pc.index_in(pa.array(range(count)), value_set=firsts["row"]))
-    lengths = embeddings.lengths_of(np.arange(count))
-    others, complete = _other_records(index, records, firsts)
+    ids = [id or "" for id in firsts["id"].to_pylist()]
+    further, complete = [], True
+    room = LETTERS
+    for id, place in _further_records(index, records, ids):
+        room -= len(id) + 10
+        if complete := room >= 0:
+            further.append((id, place))
+        else:
+            break
     columns = list(_columns(firsts))
     data = {
         "layouts": layouts,
         "grid": GRID,
-        "ids": [id or "" for id in firsts["id"].to_pylist()],
-        "lengths": lengths.tolist(),
+        "ids": ids,
+        "lengths": embeddings.lengths_of(np.arange(count)).tolist(),
         "columns": columns,
         # a column that says little comes after the length
         "before_length": sum(column["known"] >= count / 2 for column in columns),
-        "others": others,
+        "further": further,
         "complete": complete,
     }
     return Map(data, np.linalg.norm(vectors.astype(np.float64), axis=1), len(embeddings))
@@ -107,6 +104,26 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
 
 def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
     return np.nan_to_num(embeddings.rows(list(range(start, stop)), name).astype(np.float32))
+
+
+def _components(embeddings: Embeddings, name: str, vectors: Vectors) -> dict[str, Any]:
+    """Return the layout by the principal components of vectors, the first ones of these
+    embeddings; with the density of all where these are more.
+    """
+    center, axes, shares = principal_components(vectors[:FITTED])
+    labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
+    layout = _layout("principal components", ((vectors - center) @ axes).astype(np.float32), labels)
+    if len(embeddings) > len(vectors):
+        low, span = np.array(layout["low"]), np.array(layout["span"])
+        limits = [(low[axis], low[axis] + span[axis]) for axis in (1, 0)]
+        total, counts = min(len(embeddings), COUNTED), np.zeros((GRID, GRID))
+        for start in range(0, total, FITTED):
+            batch = _read(embeddings, start, min(start + FITTED, total), name)
+            places = (batch - center) @ axes
+            counts += np.histogram2d(places[:, 1], places[:, 0], bins=GRID, range=limits)[0]
+        logs = np.log1p(counts)
+        layout["density"] = _encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
+    return layout
 
 
 def principal_components(vectors: Vectors) -> tuple[Vectors, Vectors, tuple[float, float]]:
@@ -132,42 +149,21 @@ def _layout(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
     low, high = places.min(axis=0), places.max(axis=0)
     span = np.maximum(high - low, 1e-12)
     cells = np.round(65535 * (places - low) / span).astype("<u2")
+    x, y = _encode(cells[:, 0]), _encode(cells[:, 1])
     return {
-        "name": name,
-        "axes": axes,
-        "low": low.tolist(),
-        "span": span.tolist(),
-        "x": _encode(cells[:, 0]),
-        "y": _encode(cells[:, 1]),
-    }
+        "name": name, "axes": axes, "low": low.tolist(), "span": span.tolist(), "x": x, "y": y
+    }  # fmt: skip
 
 
-def _density(
-    embeddings: Embeddings, name: str, center: Vectors, axes: Vectors, layout: dict[str, Any]
-) -> NDArray[np.uint8]:
-    """Return the logarithm of how many vectors lie in each cell of the layout, 0 to 255."""
-    total = min(len(embeddings), COUNTED)
-    low, span = np.array(layout["low"]), np.array(layout["span"])
-    counts = np.zeros((GRID, GRID))
-    for start in range(0, total, FITTED):
-        places = (_read(embeddings, start, min(start + FITTED, total), name) - center) @ axes
-        limits = [(low[axis], low[axis] + span[axis]) for axis in (1, 0)]
-        counts += np.histogram2d(places[:, 1], places[:, 0], bins=GRID, range=limits)[0]
-    logs = np.log1p(counts)
-    return np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8)
-
-
-def first_records(index: Path, rows: "range | set[int]") -> pa.Table:
+def first_records(index: Path, rows: Collection[int]) -> pa.Table:
     """Return the first record of each of these rows of the master, in the order of the rows."""
     names = read_schema(index, delete(index)).names
     columns = ["id", "row", *(name for name in names if name not in INDEX_COLUMNS)]
-    chosen = []
-    for table in read_batches(index, columns, delete(index)):
-        if isinstance(rows, range):
-            mask = pc.less(table["row"], rows.stop)
-        else:
-            mask = pc.is_in(table["row"], value_set=pa.array(sorted(rows), pa.int64()))
-        chosen.append(pa.table(table.filter(mask)))
+    rows_array = pa.array(sorted(rows), pa.int64())
+    chosen = [
+        pa.table(table.filter(pc.is_in(table["row"], value_set=rows_array)))
+        for table in read_batches(index, columns, delete(index))
+    ]
     together = pa.concat_tables(chosen).combine_chunks()
     _, firsts = np.unique(together["row"].to_numpy(), return_index=True)
     return together.take(firsts)
@@ -177,8 +173,7 @@ def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
     values with their codes; known: how many vectors have a value.
     """
-    names = firsts.column_names[2:]
-    for name in sorted(names, key=lambda name: firsts[name].null_count):
+    for name in sorted(firsts.column_names[2:], key=lambda name: firsts[name].null_count):
         values = firsts[name].combine_chunks()
         texts = pc.cast(values, pa.string())
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
@@ -186,60 +181,37 @@ def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
         if len(counts) < 2:
             continue
         column = {"name": name, "known": len(texts) - texts.null_count}
-        numbers = _numbers(values, texts)
+        try:
+            numbers = None if pa.types.is_boolean(values.type) else pc.cast(texts, pa.float64())
+        except pa.ArrowInvalid:
+            numbers = None
         if numbers is not None and len(counts) > 8:
-            yield column | {
-                "numbers": [None if np.isnan(n) else float(f"{n:.6g}") for n in numbers]
-            }
+            finite = [n if math.isfinite(n or 0.0) else None for n in numbers.to_pylist()]
+            yield column | {"numbers": [n and float(f"{n:.6g}") for n in finite]}
         elif len(counts) <= VALUES:
             ranked = sorted(counts, key=lambda entry: (-entry["counts"], entry["values"]))
             vocabulary = [entry["values"] for entry in ranked]
             codes = pc.index_in(texts, value_set=pa.array(vocabulary)).fill_null(len(vocabulary))
-            yield column | {
-                "values": vocabulary,
-                "codes": _encode(codes.to_numpy().astype("<u2")),
-            }
+            encoded = _encode(codes.to_numpy().astype("<u2"))
+            yield column | {"values": vocabulary, "codes": encoded}
 
 
-def _numbers(values: pa.Array, texts: pa.Array) -> NDArray[np.float64] | None:
-    """Return the values as numbers, NaN where there is none; None when they are no numbers."""
-    if pa.types.is_boolean(values.type):
-        return None
-    try:
-        numbers = pc.cast(texts, pa.float64())
-    except pa.ArrowInvalid:
-        return None
-    return np.asarray(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _other_records(
-    index: Path, records: Path, firsts: pa.Table
-) -> tuple[list[tuple[str, int | str]], bool]:
-    """Return the records besides the first of each point, as (id, point, -1 without one, or the
-    reason why it was skipped), and whether these are all.
+def _further_records(index: Path, records: Path, ids: list[str]) -> Iterator[tuple[str, int | str]]:
+    """Yield the records besides the first of each point, whose ids are given, as (id, point, -1
+    without one, or the reason why it was skipped).
     """
-    room, others = LETTERS, list[tuple[str, int | str]]()
     for table in read_batches(records, ["id", "status", "reason"], delete(records)):
         skipped = table.filter(pc.equal(table["status"], "skipped"))
-        for id, reason in zip(
-            skipped["id"].to_pylist(), skipped["reason"].to_pylist(), strict=True
-        ):
-            room -= len(id or "") + 6
-            if room < 0:
-                return others, False
-            others.append((id or "", str(reason).replace("_", " ")))
-    points, names = len(firsts), firsts["id"].to_pylist()
-    seen = np.zeros(points, dtype=bool)
+        reasons = skipped["reason"].to_pylist()
+        for id, reason in zip(skipped["id"].to_pylist(), reasons, strict=True):
+            yield id or "", str(reason).replace("_", " ")
+    unseen = np.ones(len(ids), dtype=bool)
     for table in read_batches(index, ["id", "row"], delete(index)):
         for id, row in zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True):
-            if row < points and not seen[row] and names[row] == id:
-                seen[row] = True
-                continue
-            room -= len(id or "") + 10
-            if room < 0:
-                return others, False
-            others.append((id or "", row if row < points else -1))
-    return others, True
+            if row < len(ids) and unseen[row] and ids[row] == (id or ""):
+                unseen[row] = False
+            else:
+                yield id or "", row if row < len(ids) else -1
 
 
 def _encode(numbers: NDArray[Any]) -> str:

@@ -1,17 +1,24 @@
-"""The files that a model's campaign leaves: what each is, and how to open it."""
+"""The files that a model's campaign leaves, and the table of its skipped records."""
 
+import csv
 import mimetypes
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.fingerprint import SPANS, has_matrix
-from plm_embed.master.validation_record import PROOF, VALIDATION
-from plm_embed.reporting import skipped
-from plm_embed.reporting.repeat import CONFIG
+import pyarrow.compute as pc
 
-CRATE = "ro-crate-metadata.json"
-REPORT = "report.html"
+from plm_embed.errors import delete
+from plm_embed.fingerprint import SPANS, has_matrix
+from plm_embed.io.files import atomic_path
+from plm_embed.io.parquet import read_batches
+from plm_embed.io.terminal import printable
+from plm_embed.master.validation_record import PROOF, VALIDATION
+
+CONFIG, CRATE, REPORT = "config.yaml", "ro-crate-metadata.json", "report.html"
+RECORDS, SKIPPED = "records.parquet", "skipped.tsv"
+SKIPPED_COLUMNS = ("id", "reason", "detail", "source", "number")
+"""number: of the record in its file, from 1."""
 _TYPES = {
     ".h5": "application/x-hdf5",
     ".parquet": "application/vnd.apache.parquet",
@@ -21,63 +28,61 @@ _TYPES = {
 }
 
 
+@dataclass(frozen=True)
+class Output:
+    """A file in the folder of a model; opening: a line of Python or of a shell, or words."""
+
+    path: Path
+    content: str
+    opening: str
+
+    @property
+    def media_type(self) -> str | None:
+        """Return the type of the file for other programs."""
+        return _TYPES.get(self.path.suffix) or mimetypes.guess_type(self.path.name)[0]
+
+
+def outputs(folder: Path, master: Path | None) -> Iterator[Output]:
+    """Yield the files that there are, and those that are written with the report."""
+    rows = "pandas.read_parquet(...)"
+    if master:
+        content = "vectors, one row per distinct sequence in the order of the keys"
+        yield Output(master, content, "plm_embed.open(...)")
+        index = master.with_suffix(".parquet")
+        yield Output(index, "index: one row per record that has a vector", rows)
+    for name, content, opening in (
+        (REPORT, "this report", "any browser"),
+        (RECORDS, "outcome of every input record", rows),
+        (SKIPPED, "records without a vector, and why", "a spreadsheet"),
+        (VALIDATION, "every check of the validation and its result", "a text editor"),
+        (PROOF, "checksums of the result", f"sha256sum --check {PROOF}"),
+        (CONFIG, "the configuration, to repeat it", "a text editor"),
+        (CRATE, "provenance for machines: an RO-Crate", "a text editor"),
+    ):
+        if (folder / name).is_file() or name in (REPORT, CRATE):
+            yield Output(folder / name, content, opening)
+
+
 def reader(names: Collection[str]) -> str:
-    """The method of opened embeddings that reads representations with these names."""
+    """Return the method of opened embeddings that reads representations with these names."""
     if not all(map(has_matrix, names)):
         return "get"
     return "per_token" if SPANS in names else "per_residue"
 
 
-@dataclass(frozen=True)
-class Output:
-    """A file in the folder of a model.
-
-    what: is in it; opening: a line of Python or of a shell, in that folder, or words.
+def skipped_records(records: Path) -> Iterator[tuple[str, ...]]:
+    """Yield SKIPPED_COLUMNS of each skipped record of a records.parquet, in the order of the
+    input.
     """
-
-    path: Path
-    what: str
-    opening: str
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def media_type(self) -> str | None:
-        return _TYPES.get(self.path.suffix) or mimetypes.guess_type(self.name)[0]
+    for table in read_batches(records, ["status", *SKIPPED_COLUMNS], delete(records)):
+        skipped = table.filter(pc.equal(table["status"], "skipped")).select(SKIPPED_COLUMNS)
+        for row in skipped.to_pylist():
+            yield tuple("" if value is None else str(value) for value in row.values())
 
 
-def outputs(folder: Path, master: Path | None) -> Iterator[Output]:
-    """The files that there are, and those that are made with the report."""
-    found = [(REPORT, "this report", "any browser")]
-    if master:
-        index = master.with_suffix(".parquet").name
-        found = [
-            (
-                master.name,
-                "vectors, one row per distinct sequence in the order of the keys",
-                "plm_embed.open(...)",
-            ),
-            (
-                index,
-                "index: one row per record that has a vector",
-                "pandas.read_parquet(...)",
-            ),
-            *found,
-        ]
-    found += [
-        (
-            "records.parquet",
-            "what became of every input record",
-            "pandas.read_parquet(...)",
-        ),
-        (skipped.NAME, "records without a vector, and why", "a spreadsheet"),
-        (VALIDATION, "every check of the validation and its result", "a text editor"),
-        (PROOF, "checksums of the result", f"sha256sum --check {PROOF}"),
-        (CONFIG, "the configuration, to repeat it", "a text editor"),
-        (CRATE, "provenance for machines: an RO-Crate", "a text editor"),
-    ]
-    for name, what, opening in found:
-        if (folder / name).is_file() or name in (REPORT, CRATE):
-            yield Output(folder / name, what, opening)
+def write_skipped(records: Path, output: Path) -> None:
+    """Write a table of all skipped records with tabs between columns, for spreadsheets."""
+    with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8", newline="") as to:
+        lines = csv.writer(to, delimiter="\t", lineterminator="\n")
+        lines.writerow(SKIPPED_COLUMNS)
+        lines.writerows([printable(cell) for cell in row] for row in skipped_records(records))

@@ -93,7 +93,7 @@ function makeMap(data) {
     hovered = at;
     tip.style.visibility = marked >= 0 ? "visible" : "hidden";
     if (marked >= 0) {
-      const [x, y] = place(marked), others = data.others.filter(([, point]) => point === marked).length;
+      const [x, y] = place(marked), others = data.further.filter(([, point]) => point === marked).length;
       tip.textContent = [data.ids[marked], `${data.lengths[marked].toLocaleString("en")} residues`,
         ...kept.map(one => `${one.name}: ${one.text(marked)}`).slice(0, 6),
         ...(others ? [`${others.toLocaleString("en")} other record${others > 1 ? "s" : ""} with this sequence`] : [])].join("\n");
@@ -221,8 +221,8 @@ function makeMap(data) {
   $("out").addEventListener("click", () => zoom(1 / 1.5));
   $("whole").addEventListener("click", whole);
 
-  const names = [...data.ids, ...data.others.map(([id]) => id)], lower = names.map(name => name.toLowerCase());
-  const target = at => at < count ? at : data.others[at - count][1];
+  const names = [...data.ids, ...data.further.map(([id]) => id)], lower = names.map(name => name.toLowerCase());
+  const target = at => at < count ? at : data.further[at - count][1];
   function find() {
     const text = $("find").value.trim().toLowerCase(), matches = [];
     let total = 0;

@@ -13,8 +13,7 @@ from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.outputs import CRATE, outputs
 from plm_embed.wording import now
 
-SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"
-MIT = "https://spdx.org/licenses/MIT"
+MIT, TERMS = "https://spdx.org/licenses/MIT", "#terms-of-the-data"
 Entity = dict[str, Any]
 LICENSES: tuple[Entity, ...] = (
     {"@id": MIT, "@type": "CreativeWork", "name": "MIT License", "identifier": "MIT"},
@@ -23,147 +22,122 @@ LICENSES: tuple[Entity, ...] = (
         "@type": "CreativeWork",
         "name": "Terms of the input sequences",
         "description": "The vectors are derived from the inputs, and the index repeats "
-        "their ids and kept columns: the "
-        "terms of the inputs apply, which plm-embed does not know. It claims no rights of its own.",
+        "their ids and kept columns: the terms of the inputs apply, which plm-embed does not know. "
+        "It claims no rights of its own.",
     },
 )
 
 
 def write_crate(facts: Facts) -> None:
     """Write ro-crate-metadata.json into the model's folder, which becomes the crate's root."""
-    files = list(_files(facts))
-    inputs = list(_inputs(facts))
-    weights = list(_weights(facts))
-    properties = list(_properties(facts))
-    libraries = [
-        {
-            "@id": f"#{name}",
-            "@type": "SoftwareApplication",
-            "name": name,
-            "softwareVersion": version,
-        }
-        for name, version in sorted(facts.metadata.get("library_versions", {}).items())
-        if name != "plm-embed"
-    ]
-    ended = max((run.ended for run in facts.runs), default=now())
-    action: Entity = {
-        "@id": "#embedding",
-        "@type": "CreateAction",
-        "name": f"Embedding of sequences with {facts.model}",
-        "instrument": _references([{"@id": SOFTWARE}, *libraries]),
-        "object": _references([*inputs, *weights]),
-        "result": _references(files),
-    }
-    if facts.runs:
-        action |= {"startTime": min(run.started for run in facts.runs), "endTime": ended}
-    summary = facts.summary
+    files, properties = list(_files(facts)), list(_properties(facts))
+    inputs, software = [*_inputs(facts), *_weights(facts)], list(_software(facts))
+    summary, doubt = facts.summary, f"; weights {facts.caveat}" if facts.caveat else ""
     accepted, records = (summary.accepted, summary.records) if summary else (0, 0)
-    root: Entity = {
-        "@id": "./",
-        "@type": "Dataset",
-        "name": f"Embeddings: {facts.model}",
-        "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for "
-        f"{accepted:,} of {records:,} records"
-        + (f"; weights {facts.caveat}" if facts.caveat else ""),
-        "datePublished": ended,
-        "license": {"@id": TERMS},
-        "hasPart": _references(files),
-        "mentions": {"@id": "#embedding"},
-        "additionalProperty": _references(properties),
-    }
-    descriptor: Entity = {
-        "@id": CRATE,
-        "@type": "CreativeWork",
-        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
-        "about": {"@id": "./"},
-    }
-    software: Entity = {
-        "@id": SOFTWARE,
-        "@type": "SoftwareApplication",
-        "name": "plm-embed",
-        "softwareVersion": __version__,
-        "license": {"@id": MIT},
-    }
-    graph = [
-        descriptor,
-        root,
-        action,
-        software,
-        *libraries,
+    ended = max((run.ended for run in facts.runs), default=now())
+    times = {"endTime": ended} if facts.runs else {}
+    if facts.runs:
+        times["startTime"] = min(run.started for run in facts.runs)
+    graph: list[Entity] = [
+        {
+            "@id": CRATE,
+            "@type": "CreativeWork",
+            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+            "about": {"@id": "./"},
+        },
+        {
+            "@id": "./",
+            "@type": "Dataset",
+            "name": f"Embeddings: {facts.model}",
+            "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for "
+            f"{accepted:,} of {records:,} records{doubt}",
+            "datePublished": ended,
+            "license": {"@id": TERMS},
+            "hasPart": _references(files),
+            "mentions": {"@id": "#embedding"},
+            "additionalProperty": _references(properties),
+        },
+        {
+            "@id": "#embedding",
+            "@type": "CreateAction",
+            "name": f"Embedding of sequences with {facts.model}",
+            "instrument": _references(software),
+            "object": _references(inputs),
+            "result": _references(files),
+            **times,
+        },
+        *software,
         *inputs,
-        *weights,
         *files,
         *properties,
         *LICENSES,
     ]
-    write_json(
-        facts.folder / CRATE, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
-    )
+    context = "https://w3id.org/ro/crate/1.1/context"
+    write_json(facts.folder / CRATE, {"@context": context, "@graph": graph})
 
 
 def _references(entities: list[Entity]) -> list[Entity]:
     return [{"@id": entity["@id"]} for entity in entities]
 
 
+def _software(facts: Facts) -> Iterator[Entity]:
+    libraries = facts.metadata.get("library_versions", {})
+    for name, version in {"plm-embed": __version__, **libraries}.items():
+        entity = {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name}
+        license = {"license": {"@id": MIT}} if name == "plm-embed" else {}
+        yield {**entity, "softwareVersion": version, **license}
+
+
 def _inputs(facts: Facts) -> Iterator[Entity]:
-    for number, one in enumerate(facts.summary.inputs if facts.summary else (), start=1):
+    for number, file in enumerate(facts.summary.inputs if facts.summary else (), start=1):
         yield {
             "@id": f"#input-{number}",
             "@type": "CreativeWork",
-            "name": one.path,
-            "sha256": one.sha256,
-            "contentSize": str(one.bytes),
-            "description": f"{one.records:,} records",
+            "name": file.path,
+            "sha256": file.sha256,
+            "contentSize": str(file.bytes),
+            "description": f"{file.records:,} records",
         }
 
 
 def _weights(facts: Facts) -> Iterator[Entity]:
-    """The weights that were used. The license is the publisher's; weights of another origin may
-    have their own.
+    """Yield the weights. The license is the publisher's; weights of another origin may have their
+    own.
     """
     if not facts.fingerprint:
         return
-    entity: Entity = {
-        "@id": WEIGHTS,
-        "@type": "CreativeWork",
-        "sha256": facts.fingerprint.weights_sha256,
-    }
+    model, sha256 = find_model(facts.model), facts.fingerprint.weights_sha256
+    entity = {"@id": "#weights", "@type": "CreativeWork", "sha256": sha256}
     if facts.caveat:
-        yield entity | {
-            "name": f"Weights in the architecture of {facts.model}",
-            "description": f"{facts.caveat}; license of the published ones: "
-            f"{find_model(facts.model).license}",
-        }
-    else:
-        model = find_model(facts.model)
-        terms = {"@id": MIT} if model.license == "MIT" else model.license
-        source = {"url": model.address, "license": terms}
-        note = (
-            "The published weights, by the SHA-256 of their file; this "
-            "one is that of the converted file."
-        )
-        yield entity | source | {"name": f"Weights of {facts.model}", "description": note}
+        text = f"{facts.caveat}; license of the published ones: {model.license}"
+        name = f"Weights in the architecture of {facts.model}"
+        yield {**entity, "name": name, "description": text}
+        return
+    note = "The published weights, by the SHA-256 of their file; this is that of the converted one."
+    terms = {"@id": MIT} if model.license == "MIT" else model.license
+    named = {"name": f"Weights of {facts.model}", "description": note}
+    yield {**entity, **named, "url": model.address, "license": terms}
 
 
 def _files(facts: Facts) -> Iterator[Entity]:
-    """The files that a campaign leaves, those that exist."""
+    """Yield the files that a campaign leaves, those that exist."""
     digests = facts.validation.files if facts.validation else {}
-    for one in outputs(facts.folder, facts.master):
-        if one.name != CRATE and one.path.is_file():
-            digest = {"sha256": digests[one.name]} if one.name in digests else {}
+    for file in outputs(facts.folder, facts.master):
+        name = file.path.name
+        if name != CRATE and file.path.is_file():
             yield {
-                "@id": one.name,
+                "@id": name,
                 "@type": "File",
-                "name": one.name,
-                "description": one.what,
-                "encodingFormat": one.media_type,
-                "contentSize": str(one.path.stat().st_size),
-                **digest,
+                "name": name,
+                "description": file.content,
+                "encodingFormat": file.media_type,
+                "contentSize": str(file.path.stat().st_size),
+                **({"sha256": digests[name]} if name in digests else {}),
             }
 
 
 def _properties(facts: Facts) -> Iterator[Entity]:
-    """Every attribute of the master, or of the fingerprint while there is no master."""
+    """Yield every attribute of the master, or of the fingerprint while there is no master."""
     stated = facts.fingerprint.stated if facts.fingerprint else {}
     for name, value in sorted((facts.metadata or stated).items()):
         plain = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)

@@ -1,19 +1,24 @@
-"""The state of a running campaign, from small files in its results folder: completion records,
-heartbeats, the ends of logs.
+"""`plm-embed watch`: a campaign on a terminal of any width, or as plain text in a log.
 
-Nothing is written, no scheduler is asked, and nothing is read twice unless it changed, so that
-looking every few seconds costs a shared filesystem next to nothing, from any machine that sees the
-folder.
+Only small files of the results folder are read: completion records, heartbeats, the ends of logs.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from plm_embed.errors import StoreError
+from plm_embed.io.console import Terminal
 from plm_embed.io.files import whole_files
 from plm_embed.jobs.bucket import is_recorded
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, WorkerBeat, is_of, read_heartbeat, store_of
@@ -21,58 +26,72 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.planning.costs import device_label
+from plm_embed.program import program
 from plm_embed.reading.find import MASTERS
-from plm_embed.reporting.failures import STOPPED, Failure, error_at_the_end, last_line
+from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, last_line
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, Summary, known_summary
+from plm_embed.wording import duration
 
+SECONDS_BETWEEN_LOOKS = 10.0
+"""Workers write their heartbeats as often."""
 SILENT_SECONDS = 120.0
 """A job that has not written its heartbeat for longer is taken for dead or cut off."""
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer, in a job that writes heartbeats, may sit on a broken
 device.
 """
+PLAIN_WIDTH = 120
+MOST_ROWS = 100
+VALID, FAILED, UNFINISHED = 0, 1, 3
 Status = Literal["done", "at work", "failed", "waits"]
-T = TypeVar("T")
+_MARKS: dict[Status, tuple[str, str]] = {
+    "done": ("✓", "green"),
+    "at work": ("▶", "bold cyan"),
+    "failed": ("✗", "bold red"),
+    "waits": ("·", "dim"),
+}
+_COLUMNS = {
+    "worker": 0, "model": 100, "bucket": 60, "device": 110, "job": 90, "done": 0, "tokens/s": 75,
+    "left": 85, "memory": 120, "load": 120, "last sign": 0, "": 0,
+}  # fmt: skip
+"""Columns of the table of workers, and the narrowest terminal that shows each."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a model's campaign. log, last: of the step at work, and the last line in it; age:
-    seconds since that was written.
-    """
+    """A step of a model's campaign, and the log of the one that is at work or failed."""
 
     name: str
     status: Status
     log: Path | None = None
-    last: str = ""
-    age: float = 0.0
 
 
 @dataclass(frozen=True)
-class WorkerState:
-    """A worker, its job, seconds since their last sign of life, and what is wrong or ''."""
+class Worker:
+    """A worker, its job, seconds since their last sign of life, and its trouble or ''."""
 
     job: Heartbeat
-    worker: WorkerBeat
+    beat: WorkerBeat
     age: float
     trouble: str
 
 
 @dataclass(frozen=True)
-class State:
-    """One model's campaign. buckets: all; running and queued: neither done nor failed; fraction, 0
-    to 1, of its tokens; eta: seconds at the present speed, None if unknown.
+class Progress:
+    """The progress of one model. steps: weights, sequences, embed, gather, validate, report;
+    buckets: all; fraction: of the work of embed, 0 to 1; eta: seconds at the present speed, None
+    if unknown.
     """
 
     folder: Path
     steps: tuple[Step, ...]
-    """weights, sequences, embed, gather, validate, report."""
     buckets: int
     done: int
     running: int
     queued: int
-    workers: tuple[WorkerState, ...]
+    workers: tuple[Worker, ...]
     failures: tuple[Failure, ...]
     fraction: float
     tokens_per_second: float
@@ -80,7 +99,7 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """Return whether every step is done, and nothing newer has come since."""
+        """Return whether every step is done."""
         return all(step.status == "done" for step in self.steps)
 
     @property
@@ -92,195 +111,275 @@ class State:
 
 @dataclass(frozen=True)
 class Look:
-    """A results folder as it was seen."""
+    """A results folder at one moment."""
 
     results: Path
-    models: tuple[State, ...]
+    models: tuple[Progress, ...]
 
     @property
     def finished(self) -> bool:
-        return bool(self.models) and all(state.finished for state in self.models)
+        """Return whether every step of every model is done."""
+        return bool(self.models) and all(model.finished for model in self.models)
 
     @property
     def failed(self) -> bool:
         """Return whether a step ended with an error and has not begun again."""
-        return any(state.failures for state in self.models)
+        return any(model.failures for model in self.models)
 
     @property
     def over(self) -> bool:
-        """Return whether nothing will come any more, as far as is known: all is done, or something
-        failed and nothing is at work.
-        """
-        return self.finished or (self.failed and not any(one.at_work for one in self.models))
+        """Return whether nothing more will come: all is done, or one failed and none is at work."""
+        return self.finished or (self.failed and not any(model.at_work for model in self.models))
 
 
-def changed(path: Path) -> int:
-    """Return when a file was changed, in nanoseconds; 0 where there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+def watch(results: Path, *, once: bool) -> int:
+    """Show the campaign until it is over or Ctrl-C; with `once`, print one look at it as plain
+    text. Return the exit code: VALID, FAILED or UNFINISHED.
+    """
+    present = look(results)
+    if once:
+        console = Terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
+        console.print(view(present, console, plain=True))
+    else:
+        console = Terminal()
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            try:
+                live.update(view(present, console), refresh=True)
+                while not present.over:
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                    present = look(results)
+                    live.update(view(present, console), refresh=True)
+            except KeyboardInterrupt:
+                pass
+    return VALID if present.finished else FAILED if present.failed else UNFINISHED
 
 
-def moment(text: str) -> float:
-    """Return a time in ISO 8601 in seconds."""
-    return datetime.fromisoformat(text).timestamp()
+def look(results: Path) -> Look:
+    """Read the state of every model's campaign in a results folder, which need not be there yet."""
+    if results.exists() and not results.is_dir():
+        remedy = "name the results folder of a campaign"
+        raise StoreError(f"{results}: is no folder", path=results, remedy=remedy)
+    logs = results / "logs"
+    begun = [
+        name
+        for name in sorted({path.name for path in (*results.glob("*"), *logs.glob("*"))})
+        if any((results / name / part).exists() for part in (RECORD, "embedded"))
+        or (logs / name / "weights.log").exists()
+    ]
+    # a proof that is older than the sequences is of another campaign's model
+    since = changed(results / "sequences" / SUMMARY)
+    current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
+    summary = known_summary(results / "sequences")
+    return Look(results, tuple(_progress(results, name, summary) for name in current or begun))
 
 
-class Watch:
-    """Looks at a results folder again and again; it need not be there yet."""
+def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
+    folder = results / model
+    buckets = set(bucket_names(summary.buckets)) if summary else set()
+    done = {
+        record.stem
+        for record in whole_files(folder / "embedded", "*.json")
+        if record.stem in buckets
+        and is_recorded(results / "sequences" / "buckets" / f"{record.stem}.parquet", record)
+    }
+    workers = sorted(_workers(folder, done), key=lambda one: (not one.trouble, one.job.bucket))
+    alive = [worker for worker in workers if not worker.trouble]
+    jobs = {id(worker.job): worker.job for worker in alive}.values()
+    running = {job.bucket for job in jobs}
+    begun = float(len(done))
+    for bucket in running:
+        nodes = [job for job in jobs if job.bucket == bucket]
+        residues = sum(job.residues_total or 0 for job in nodes)
+        begun += sum(job.residues for job in nodes) / residues if residues else 0.0
+    tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
+    rate = sum(worker.beat.tokens_per_second or 0.0 for worker in alive)
+    fraction = begun / len(buckets) if buckets else 0.0
+    complete = bool(buckets) and done == buckets
+    errors = {
+        error.log: error for error in failures(results, [model]) if error.log.stem not in running
+    }
+    lost = {log.stem for log in errors if log.parent.name == "embed"}
+    embed: Status = "done" if complete else "failed" if lost else "at work" if running else "waits"
+    steps = tuple(_steps(results, model, embed, used=bool(complete or running), failed=errors))
+    stopped = [step.log for step in steps if step.status == "failed"]
+    return Progress(
+        folder,
+        steps,
+        len(buckets),
+        len(done),
+        len(running),
+        len(buckets - done - running - lost),
+        tuple(workers),
+        tuple(errors[log] for log in errors if log in stopped or log.parent.name == "embed"),
+        fraction,
+        rate,
+        0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
+    )
 
-    def __init__(self, results: Path) -> None:
-        if results.exists() and not results.is_dir():
-            what = f"{results}: is no folder"
-            raise StoreError(what, path=results, remedy="name the results folder of a campaign")
-        self.results = results
-        self._read: dict[tuple[Any, ...], tuple[object, Any]] = {}
-        self._sizes: dict[str, int] = {}
-        self._since = 0
-        """When the sequences were split into buckets, in nanoseconds."""
 
-    def look(self) -> Look:
-        """Return the state of every model's campaign; none before anything is known of one."""
-        folder = self.results / "sequences"
-        summary = self._once(lambda _: known_summary(folder), folder / SUMMARY)
-        since = changed(folder / SUMMARY) if summary else 0
-        if since != self._since:
-            self._since = since
-            names = bucket_names(summary.buckets) if summary else []
-            paths = [folder / "buckets" / f"{name}.parquet" for name in names]
-            self._sizes = {path.stem: path.stat().st_size for path in paths if path.is_file()}
-        logs = self.results / "logs"
-        begun = [
-            name
-            for name in sorted({path.name for path in (*self.results.glob("*"), *logs.glob("*"))})
-            if any((self.results / name / part).exists() for part in (RECORD, "embedded"))
-            or (logs / name / "weights.log").exists()
-        ]
-        # a proof that is older than the sequences is of another campaign's model
-        current = [
-            name
-            for name in begun
-            if (changed(self.results / name / PROOF) or self._since) >= self._since
-        ]
-        return Look(self.results, tuple(self._state(name, summary) for name in current or begun))
+def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
+    """Yield the workers of the last start of each job that has not ended."""
+    now, store = datetime.now(UTC), store_of(folder)
+    beats = [
+        beat
+        for path in whole_files(store / FOLDER, "*.json")
+        if (beat := read_heartbeat(path)) and beat.bucket not in done and is_of(beat, store, folder)
+    ]
+    starts: dict[str, str] = {}
+    for beat in beats:
+        if beat.node == 0:  # the others of its job started later
+            starts[beat.bucket] = max(starts.get(beat.bucket, ""), beat.started)
+    for beat in beats:
+        if beat.started < starts.get(beat.bucket, ""):
+            continue
+        age = max(0.0, (now - datetime.fromisoformat(beat.updated)).total_seconds())
+        for worker in beat.workers:
+            progressed = datetime.fromisoformat(worker.progressed or now.isoformat())
+            idle = (now - progressed).total_seconds() if worker.state == "computing" else 0.0
+            trouble = "silent" if age > SILENT_SECONDS else "stuck" if idle > STUCK_SECONDS else ""
+            yield Worker(beat, worker, age, trouble)
 
-    def _once(self, read: Callable[[Path], T], path: Path, *also: Path) -> T | None:
-        """Return what `read` makes of a file, read again only when it, or one of the others,
-        changed; None where there is none.
-        """
-        key = (read.__qualname__, path)
-        try:
-            found = [(each.stat().st_mtime_ns, each.stat().st_size) for each in (path, *also)]
-            if key not in self._read or self._read[key][0] != found:
-                self._read[key] = found, read(path)
-        except (OSError, ValueError):
-            self._read.pop(key, None)
-            return None
-        value: T = self._read[key][1]
-        return value
 
-    def _state(self, model: str, summary: Summary | None) -> State:
-        folder, logs = self.results / model, self.results / "logs" / model
-        done = set(self._done(folder))
-        complete = bool(self._sizes) and len(done) == len(self._sizes)
-        workers = list(self._workers(folder, done))
-        jobs = {id(one.job): one.job for one in workers if not one.trouble}.values()
-        running = {job.bucket for job in jobs}
-        failures = [
-            Failure(log, reason)
-            for log in whole_files(logs / "embed", "*.log")
-            if log.stem not in done and log.stem not in running
-            and (reason := self._error(log)) and STOPPED not in reason
-        ]  # fmt: skip
-        lost = {failure.log.stem for failure in failures}
-        tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
-        per_byte = tokens / (sum(self._sizes.values()) or 1)
-        left = per_byte * sum(size for name, size in self._sizes.items() if name not in done)
-        for bucket in running:
-            nodes = [job for job in jobs if job.bucket == bucket]
-            total = sum(job.residues_total or 0 for job in nodes)
-            share = sum(job.residues for job in nodes) / total if total else 0.0
-            left -= share * per_byte * self._sizes.get(bucket, 0)
-        rate = sum(one.worker.tokens_per_second or 0.0 for one in workers if not one.trouble)
-        status: Status = "failed" if failures else "at work" if running else "waits"
-        steps = tuple(self._steps(folder, logs, "done" if complete else status, bool(running)))
-        return State(
-            folder=folder,
-            steps=steps,
-            buckets=len(self._sizes),
-            done=len(done),
-            running=len(running),
-            queued=len(self._sizes.keys() - done - running - lost),
-            workers=tuple(sorted(workers, key=lambda one: (not one.trouble, one.job.bucket))),
-            failures=(
-                *(Failure(step.log, self._error(step.log))
-                  for step in steps if step.status == "failed" and step.log),
-                *failures,
-            ),
-            fraction=1.0 if complete else 1 - left / tokens if tokens else 0.0,
-            tokens_per_second=rate,
-            eta=0.0 if complete else left / rate if rate else None,
-        )  # fmt: skip
+def _steps(
+    results: Path, model: str, embed: Status, *, used: bool, failed: dict[Path, Failure]
+) -> Iterator[Step]:
+    """Yield the steps; one after embed that is older than its input is not done.
 
-    def _done(self, folder: Path) -> Iterator[str]:
-        """Yield the buckets that have a completion record."""
-        for record in whole_files(folder / "embedded", "*.json"):
-            if record.stem in self._sizes:
-                bucket = self.results / "sequences" / "buckets" / f"{record.stem}.parquet"
-                if self._once(lambda path: is_recorded(bucket, path), record, bucket):  # noqa: B023
-                    yield record.stem
+    used: jobs have loaded the weights.
+    """
+    folder, logs = results / model, results / "logs" / model
 
-    def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:
-        """Yield the workers of the last start of each job that has not ended."""
-        now, store = time.time(), store_of(folder)
-        read = [self._once(read_heartbeat, path) for path in whole_files(store / FOLDER, "*.json")]
-        beats = [
-            beat for beat in read if beat and beat.bucket not in done and is_of(beat, store, folder)
-        ]
-        last: dict[str, str] = {}
-        for beat in beats:
-            if beat.node == 0:  # the others of its job started later
-                last[beat.bucket] = max(last.get(beat.bucket, ""), beat.started)
-        for beat in beats:
-            if beat.started < last.get(beat.bucket, ""):
-                continue
-            age = max(0.0, now - moment(beat.updated))
-            for worker in beat.workers:
-                computes = worker.state == "computing" and worker.progressed is not None
-                idle = now - moment(worker.progressed or beat.updated)
-                stuck = "stuck" if computes and idle > STUCK_SECONDS else ""
-                yield WorkerState(beat, worker, age, "silent" if age > SILENT_SECONDS else stuck)
-
-    def _steps(self, folder: Path, logs: Path, embed: Status, running: bool) -> Iterator[Step]:
-        """Yield the steps; one after embed that is older than its input is not done."""
-        weights = self._step("weights", changed(folder / RECORD) > 0, logs / "weights.log")
-        used = running or embed == "done"
-        yield Step("weights", "done") if used and weights.status == "waits" else weights
-        log = self.results / "logs" / "deduplicate.log"
-        yield self._step("sequences", changed(self.results / "sequences" / SUMMARY) > 0, log)
-        yield Step("embed", embed)
-        before, made = embed == "done", 0
-        if before:
-            made = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
-        for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
-            written = max(map(changed, folder.glob(pattern)), default=0)
-            if not before:
-                yield Step(name, "waits")
-                continue
-            before = written >= made > 0
-            yield self._step(name, before, logs / f"{name}.log", made)
-            made = written or made
-
-    def _step(self, name: str, done: bool, log: Path, since: int = 0) -> Step:
-        """Return a step by its log, if that is not older than `since`."""
-        written = changed(log)
-        if done or not written or written < since:
+    def step(name: str, done: bool, log: Path, since: int = 0) -> Step:
+        if done or changed(log) <= since:
             return Step(name, "done" if done else "waits")
-        if self._error(log):
-            return Step(name, "failed", log)
-        age = max(0.0, time.time() - written / 1e9)
-        return Step(name, "at work", log, self._once(last_line, log) or "", age)
+        return Step(name, "failed" if log in failed else "at work", log)
 
-    def _error(self, log: Path) -> str:
-        return self._once(error_at_the_end, log) or ""
+    weights = step("weights", changed(folder / RECORD) > 0, logs / "weights.log")
+    yield Step("weights", "done") if used and weights.status == "waits" else weights
+    summary = results / "sequences" / SUMMARY
+    yield step("sequences", changed(summary) > 0, results / "logs" / "deduplicate.log")
+    yield Step("embed", embed)
+    made = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
+    before = embed == "done"
+    for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
+        written = max(map(changed, folder.glob(pattern)), default=0)
+        done = before and written >= made
+        yield step(name, done, logs / f"{name}.log", made) if before else Step(name, "waits")
+        before, made = done, written or made
+
+
+def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType:
+    """Return a look as the console can take it; plain: with all workers, without bars and marks."""
+    head = Group(*_head(look, plain))
+    rows = None
+    if not plain:
+        used = len(console.render_lines(head, pad=False)) + 3
+        rows = min(MOST_ROWS, max(3, console.size.height - used))
+    return Group(head, *_table(look, rows, console.width))
+
+
+def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
+    words = "nothing is at work"
+    if any(model.at_work for model in look.models):
+        words = "at work"
+    if look.finished:
+        words = "finished: every step is done, and the result is validated"
+    yield Text.assemble((str(look.results), "bold"), f"  {words}")
+    if not look.models:
+        there = look.results.is_dir()
+        yield Text("Nothing has begun yet." if there else "There is no such folder yet.")
+    for model in look.models:
+        marks = [
+            Text(f"{step.name} {step.status}") if plain else Text(mark + step.name, style)
+            for step in model.steps
+            for mark, style in [_MARKS[step.status]]
+        ]
+        steps = Text(", " if plain else " ").join(marks)
+        yield Text.assemble((model.folder.name, "bold"), "  ", steps)
+        if not model.finished:
+            yield from _now(model, plain)
+    errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
+    for first, *more in alike(errors):
+        count = f"  and {len(more):,} more alike" if more else ""
+        yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), count)
+        yield Text("  " + first.reason.replace("\n", "\n  "))
+    if look.over:
+        yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
+
+
+def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
+    """Yield a bar and numbers while buckets are embedded, else a line about the present step."""
+    order = ("failed", "at work", "waits", "done")
+    step = min(model.steps, key=lambda step: order.index(step.status))
+    if step.log and step.status == "at work":
+        age, line = time.time() - changed(step.log) / 1e9, last_line(step.log)
+        last = f": {line}" if line else ""
+        yield Text(f"{step.name} is at work, last line {duration(max(0.0, age))} ago{last}")
+        return
+    if not model.buckets or step.name != "embed":
+        failed = step.status == "failed"
+        words = "failed" if failed else "has not begun"
+        yield Text(f"{step.name} {words}", "bold red" if failed else "")
+        return
+    share = f"{math.floor(1000 * model.fraction) / 10:.1f} %"
+    if not plain:
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(ratio=1)
+        bar.add_column()
+        bar.add_row(ProgressBar(total=1.0, completed=model.fraction), share)
+        yield bar
+    counts = f"{model.done:,} of {model.buckets:,} buckets done, {model.running:,} at work, "
+    text = Text(f"{counts}{model.queued:,} queued")
+    if model.failures:
+        text.append(f", {len(model.failures):,} failed", style="bold red")
+    if stalled := sum(bool(worker.trouble) for worker in model.workers):
+        text.append(f", {stalled:,} worker{'s' * (stalled > 1)} stalled", style="bold red")
+    text.append(f"; {share}" if plain else "")
+    if model.eta is None:
+        yield text.append("; no speed known yet" if model.running else "; no worker is at work")
+        return
+    end = datetime.now() + timedelta(seconds=model.eta)
+    text.append(f"; {model.tokens_per_second:,.0f} tokens/s")
+    yield text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
+
+
+def _table(look: Look, rows: int | None, width: int) -> Iterator[RenderableType]:
+    """Yield the table of workers, those in trouble first: all of them, or so many."""
+    workers = [(model.folder.name, worker) for model in look.models for worker in model.workers]
+    workers.sort(key=lambda named: not named[1].trouble)
+    cells = [_cells(model, worker) for model, worker in workers[:rows]]
+    shown = [
+        title
+        for title, least in _COLUMNS.items()
+        if width >= least
+        and any(row[title] for row in cells)
+        and (title != "model" or len(look.models) > 1)
+    ]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in shown:
+        table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
+    for row in cells:
+        table.add_row(*(row[title] for title in shown), style="bold red" if row[""] else "")
+    if cells:
+        yield table
+    if len(workers) > len(cells):
+        yield Text(f"and {len(workers) - len(cells):,} more workers: {program()} watch --once")
+
+
+def _cells(model: str, worker: Worker) -> dict[str, str]:
+    job, beat = worker.job, worker.beat
+    rate, load, eta = beat.tokens_per_second, beat.utilization, job.eta_seconds
+    return {
+        "worker": job.host if beat.gpu is None else f"{job.host} GPU {beat.gpu}",
+        "model": model,
+        "bucket": job.bucket,
+        "device": device_label(beat.device)[:32],
+        "job": job.job.partition(".")[0],
+        "done": "loading" if rate is None else f"{100 * job.fraction:.0f} %",
+        "tokens/s": "" if rate is None else f"{rate:,.0f}",
+        "left": "" if eta is None else duration(eta),
+        "memory": f"{beat.memory_bytes / 1e9:.1f} GB",
+        "load": "" if load is None else f"{load} %",
+        "last sign": f"{duration(worker.age)} ago",
+        "": worker.trouble.upper(),
+    }
