@@ -76,7 +76,9 @@ def matrices_line(line: Line, record: Completion, parts: Path) -> None:
                 part.rows(name, everything)
                 for name in sorted(part.names)  # mean_l..., per_residue_l...
             )
-            for row, rows, length in zip(mean, matrix, part.length, strict=True):
+            for row, rows, length in zip(
+                mean, matrix, part.column_at("length", np.arange(part.count)), strict=True
+            ):
                 exact = rows.astype(np.float64).mean(0)
                 residues += len(rows)
                 if len(rows) != length or not np.isfinite(exact).all():

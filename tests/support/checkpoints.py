@@ -202,7 +202,7 @@ def spoil_golden(folder: Path) -> None:
 
 def read(source: Path, model: Model) -> checkpoints.Checkpoint:
     """A checkpoint as this package reads it."""
-    return checkpoints.read(source, model)
+    return checkpoints.read(checkpoints.files_of(source, model), model)
 
 
 def edit_json(path: Path, **values: Any) -> None:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.inference import vector_stream
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import worker
 from plm_embed.jobs.bucket import is_done
@@ -26,6 +24,7 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
+from plm_embed.models.tokens import Ids
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.buckets import SEQUENCES, write_bucket
@@ -80,7 +79,8 @@ def test_long_sequences(
     check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
     (info,) = record.parts
     with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
-        assert dict(zip(part.length.tolist(), part.windows.tolist(), strict=True)) == windows
+        columns = [part.column_at(name, np.arange(part.count)) for name in ("length", "windows")]
+        assert dict(zip(*(column.tolist() for column in columns), strict=True)) == windows
     skipped = [s for s in sequences if len(s) not in windows]
     assert record.skipped == tuple(
         Skipped(k, n, "too_long") for k, n in sorted((key(s), len(s)) for s in skipped)
@@ -204,23 +204,18 @@ def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
         run(tmp_path, prepared, SEQUENCES)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
 def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, prefetch, refused = Engine.prepare, vector_stream.Prefetch, []
+    pack, refused = Engine.pack, []
 
-    def short_of_memory(self: Engine, sequences: Sequence[str]) -> Batch:
-        if sum(map(len, sequences)) > 1000 and "W" * 700 in sequences:
-            refused.append(sequences)
+    def short_of_memory(self: Engine, pieces: Sequence[Ids]) -> Batch:
+        if 702 in map(len, pieces) and sum(map(len, pieces)) > 1000:
+            refused.append(pieces)
             raise RuntimeError("CUDA error: out of memory")  # of pinned memory
-        return prepare(self, sequences)
+        return pack(self, pieces)
 
-    def prefetching(*arguments: Any, **_: int) -> vector_stream.Prefetch:
-        return prefetch(*arguments, ahead=2 * ahead)
-
-    monkeypatch.setattr(Engine, "prepare", short_of_memory)
-    monkeypatch.setattr(vector_stream, "Prefetch", prefetching)
+    monkeypatch.setattr(Engine, "pack", short_of_memory)
     record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
     assert refused and record.skipped == ()
     check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)

@@ -19,7 +19,8 @@ from plm_embed.accuracy import FALLBACK
 from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
-from plm_embed.models.engine import LATE_BIASES, Engine, form
+from plm_embed.models.engine import Engine, form
+from plm_embed.models.layers import LATE_BIASES
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS

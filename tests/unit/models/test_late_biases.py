@@ -1,6 +1,5 @@
 """As on CUDA: sums within products, whose biases the next norm adds; here by torch on a CPU."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from plm_embed.kernels import linear
 from plm_embed.kernels.elementwise import PLAIN
 from plm_embed.kernels.linear import Linear
 from plm_embed.models import weights
-from plm_embed.models.engine import LATE_BIASES, Engine
+from plm_embed.models.engine import Engine
+from plm_embed.models.layers import LATE_BIASES
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
 from support import checkpoints
@@ -23,12 +23,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that are not packed, and linear layers without the biases that norms add."""
     monkeypatch.setattr(linear, "_pack", lambda _: None)
-    with monkeypatch.context() as late:
-        late.setitem(LATE_BIASES, "cpu", True)
-        yield
+    monkeypatch.setitem(LATE_BIASES, "cpu", True)
 
 
 def within(engine: Engine) -> Engine:

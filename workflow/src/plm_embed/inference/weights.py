@@ -6,17 +6,16 @@ right takes no torch, which loads for a second: what needs torch is imported whe
 """
 
 import errno
-import hashlib
 import logging
 import os
-from collections.abc import Mapping
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError, WeightsError, some_path
 from plm_embed.io.files import exclusive, remove_abandoned, sha256_file, sync, temporary_prefix
 from plm_embed.io.paths import cache_folder
-from plm_embed.models.checkpoints import files_of, holds_tensors
+from plm_embed.models.checkpoints import Files, files_of
 from plm_embed.models.manifest import (
     MANIFEST,
     SELF_TEST,
@@ -36,8 +35,8 @@ log = logging.getLogger(__name__)
 
 def weights_cache() -> Path:
     """Return the cache: PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights (below XDG_CACHE_HOME)."""
-    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
-        return Path(named).expanduser()
+    if folder := os.environ.get("PLM_EMBED_WEIGHTS"):
+        return Path(folder).expanduser()
     return cache_folder() / "weights"
 
 
@@ -46,15 +45,15 @@ def prepare_cached(
 ) -> Manifest:
     """Prepare weights in the cache, unless they are there, and return their record.
 
-    `source` as in `prepare`. A download is called by its model; what comes from files, by their
-    content.
+    `source` as in `prepare`. A folder is named after the model; of weights that come from files,
+    after their content, too.
     """
     source = source or model.shipped
-    digests = _digests(model, source)
-    content = f"-{_combined(digests)[:12]}" if digests else ""
+    files = files_of(Path(source).absolute(), model) if source else None
+    content = f"-{files.sha256[:12]}" if files else ""
     folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
     try:
-        manifest = prepare(model, source, folder, digests)
+        return replace(prepare(model, files, folder), folder=str(folder))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -63,24 +62,45 @@ def prepare_cached(
             path=folder,
             remedy="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder that can be written",
         ) from error
+
+
+def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
+    """Return the record of a model's prepared weights, with their folder; make them if there are
+    none yet.
+
+    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
+    configuration may be; None means the published ones. WeightsError when it holds another model,
+    or cannot be had.
+    """
+    path = None if weights is None else some_path("weights", weights).absolute()
+    if path and ((path / MANIFEST).is_file() or path.suffix == ".json"):
+        folder = prepared_folder(path)
+    elif not path and (weights_cache() / model.name / MANIFEST).is_file():
+        folder = weights_cache() / model.name  # damage is noticed when it is read
+    else:
+        return prepare_cached(model, path)
+    manifest = read_manifest(folder)
+    if manifest.model != model.name:
+        raise WeightsError(f"{folder} holds {manifest.model}, not {model.name}", path=folder)
     return replace(manifest, folder=str(folder))
 
 
 def prepared_folder(weights: Path) -> Path:
-    """Return the folder of prepared weights that is named by itself or by a campaign's record, made
-    anew if it is gone. WeightsError when it does not hold the weights of the record.
+    """Return the folder of prepared weights: `weights` itself, or the one that a campaign's record
+    names, which is made again if it is gone. WeightsError when it does not hold the weights of the
+    record.
     """
     if weights.is_dir():
         return weights
     record = read_record_file(weights)
     folder = Path(record.folder or "")
     if (folder / MANIFEST).is_file():
-        held = read_manifest(folder)
+        manifest = read_manifest(folder)
     else:
         cache = folder.parent if record.folder else None
-        held = prepare_cached(find_model(record.model), record.source.path, cache)
-        folder = Path(held.folder or "")
-    if held.weights_sha256 != record.weights_sha256:
+        manifest = prepare_cached(find_model(record.model), record.source.path, cache)
+        folder = Path(manifest.folder or "")
+    if manifest.weights_sha256 != record.weights_sha256:
         raise WeightsError(
             f"{folder / MANIFEST}: not the weights that {weights} names",
             path=folder,
@@ -89,109 +109,106 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
-def prepared_weights(model: Model, weights: str | Path | None) -> Path:
-    """Return the folder of prepared weights of a model, made when there is none yet.
-
-    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
-    configuration may be; None stands for a download. WeightsError when it holds another model, or
-    cannot be had.
-    """
-    named = None if weights is None else some_path("weights", weights).absolute()
-    if named and ((named / MANIFEST).is_file() or named.suffix == ".json"):
-        folder = prepared_folder(named)
-    elif not named and (weights_cache() / model.name / MANIFEST).is_file():
-        folder = weights_cache() / model.name  # what was damaged since is noticed when it is read
-    else:
-        return Path(prepare_cached(model, named).folder or "")
-    if (there := read_manifest(folder).model) != model.name:
-        raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
-    return folder
-
-
 def with_sha256(model: str, sha256: str) -> Path | None:
     """Return the folder in the cache that holds these very weights of a model, if there is one."""
-    for manifest in weights_cache().glob(f"{model}*/{MANIFEST}"):
-        held = read_manifest(manifest.parent)
-        if (held.model, held.weights_sha256) == (model, sha256):
-            return manifest.parent
+    for path in weights_cache().glob(f"{model}*/{MANIFEST}"):
+        manifest = read_manifest(path.parent)
+        if (manifest.model, manifest.weights_sha256) == (model, sha256):
+            return path.parent
     return None
 
 
-def prepare(
-    model: Model,
-    source: Path | str | None,
-    output: Path,
-    digests: Mapping[Path, str] | None = None,
-) -> Manifest:
-    """Make `output` a weights folder of `model` from `source`; without one, from the file that is
-    shipped, or from a download.
+def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Manifest:
+    """Make `output` a weights folder of `model` from `source`: the authors' file or a Hugging Face
+    folder (config.json, files of tensors); without one from the shipped file, or a download.
 
-    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
-    `digests` has the SHA-256 of its files where they are known. Does nothing when `output` is
-    intact and made from the same source. Returns its manifest, with the source that was named here,
-    for equal tensors may have come from others. Raises WeightsError when the source cannot be read,
-    is not `model`, or is not what `output` holds. Of several processes with one `output`, one works
-    and the others wait for it.
+    Does nothing when `output` is intact and made from the same source. Returns its manifest, with
+    the source that was named here, for equal tensors may have come from others. Raises WeightsError
+    when the source cannot be read, is not `model`, or is not what `output` holds. Of several
+    processes with one `output`, one works and the others wait for it.
     """
     source = source or model.shipped
+    if isinstance(source, Path | str):
+        source = files_of(Path(source).absolute(), model)
+    if manifest := _intact(model, source, output):
+        return manifest
     with exclusive(output):
         remove_abandoned(output)
-        try:
-            made = read_manifest(output)
-        except PlmEmbedError:
-            made = None
-        if source is not None:
-            return _adopt(model, Path(source).absolute(), output, made, digests)
-        if (
-            made
-            and made.model == model.name
-            and (made.source.url == model.address or made.published == "sha256")
-            and _is_intact(output, made)
-        ):
-            return made
-        from plm_embed.models.download import discard, download
+        if manifest := _intact(model, source, output):  # another process made it meanwhile
+            return manifest
+        if source:
+            return _convert(model, source, output, {"path": str(source.source)})
+        from plm_embed.models.download import download
 
         folder = output / "download"
-        path = download(model, folder)
         try:
-            return _adopt(model, path, output, made, url=model.address)
+            files = files_of(download(model, folder), model)
+            return _convert(model, files, output, {"url": model.address})
         finally:
-            discard(folder)  # all of it that is used is in model.safetensors
+            shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _adopt(  # noqa: PLR0917
-    model: Model,
-    path: Path,
-    output: Path,
-    made: Manifest | None,
-    digests: Mapping[Path, str] | None = None,
-    url: str | None = None,
-) -> Manifest:
-    digests = digests or _digests(model, path)
-    sha256 = _combined(digests)
-    where = {"url": url} if url else {"path": str(path)}
-    same = made and (made.model, made.source.sha256) == (model.name, sha256)
-    if made and same and _is_intact(output, made):
-        return replace(made, source=Source(made.source.layout, sha256, **where))
-    published = {digests[file] for file in digests if holds_tensors(file)} <= set(model.sha256)
-    if url and model.sha256 and not published:
+def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
+    """Return the manifest of a weights folder that was made from these files, or without any from
+    the published ones, and is what the manifest says. Log why it is not.
+    """
+    manifest = _manifest(output)
+    if not manifest or manifest.model != model.name:
+        return None
+    source = manifest.source
+    if files and source.sha256 != files.sha256:
+        return None
+    if not files and source.url != model.address and manifest.published != "sha256":
+        return None
+    digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
+    damaged = [
+        name
+        for name, digest in digests.items()
+        if not (output / name).is_file() or sha256_file(output / name) != digest
+    ]
+    if damaged:
+        log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
+        return None
+    if not manifest.roundings:
+        log.info("%s: prepared by an earlier version: completed", output)
+        return None
+    log.info("%s: %s is already there and intact", output, manifest.model)
+    if files:
+        source = Source(source.layout, files.sha256, path=str(files.source))
+    return replace(manifest, source=source)
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a weights folder, if there is a whole one."""
+    try:
+        return read_manifest(folder)
+    except PlmEmbedError:
+        return None
+
+
+def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -> Manifest:
+    """Write the weights folder `output` from the files of a source."""
+    (place,) = origin.values()
+    published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
+    if "url" in origin and model.sha256 and not published:
         raise WeightsError(
-            f"weights: {url} is not the published file, whose SHA-256 is known: it was not used"
+            f"weights: {place} is not the published file, whose SHA-256 is known: it was not used"
         )
+    held = _manifest(output)
     from plm_embed.models import checkpoints, weights
 
-    checkpoint = checkpoints.read(path, model, published=published)
+    checkpoint = checkpoints.read(files, model, published=published)
     output.mkdir(parents=True, exist_ok=True)
     tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
     try:
         weights_sha256 = weights.write(temporary, checkpoint.tensors)
-        if made and (made.model, made.weights_sha256, made.token_dropout) != (
+        if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):
             raise WeightsError(
-                f"{output} holds other weights ({made.model}, SHA-256 {made.weights_sha256[:12]}) "
-                f"than {url or path} ({model.name}, {weights_sha256[:12]}). Campaigns may share "
-                "them, so they are not replaced.\n"
+                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
+                f"than {place} ({model.name}, {weights_sha256[:12]}). Campaigns may share them, "
+                f"so they are not replaced.\n"
                 f"Choose another folder, or delete {output} if nothing needs it.",
                 path=output,
             )
@@ -200,11 +217,12 @@ def _adopt(  # noqa: PLR0917
             temporary.replace(tensors)
     except ValueError as error:
         raise WeightsError(
-            f"weights: {path} is not a whole {model.name}: it holds {error}.", path=path
+            f"weights: {files.source} is not a whole {model.name}: it holds {error}.",
+            path=files.source,
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
-    source = Source(checkpoint.layout, sha256, **where)
+    source = Source(checkpoint.layout, files.sha256, **origin)
     manifest = Manifest(
         model=model.name,
         architecture=model.architecture,
@@ -218,22 +236,19 @@ def _adopt(  # noqa: PLR0917
         bytes=tensors.stat().st_size,
         source=source,
         attention_dim=model.attention_dim or None,
-        tokenizer_sha256=next(
-            (digests[file] for file in digests if file.name == model.tokenizer_file), None
-        ),
+        tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
         tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
         published="sha256" if published else "no",
     )
-    if made and (made.published == "sha256" or not published):
-        manifest = made  # the tensors are the same: what is known of them stays known
+    if held and (held.published == "sha256" or not published):
+        manifest = held  # the tensors are the same: what is known of them stays known
     manifest = seal(output, manifest)
-    size = manifest.bytes / 1e9
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
-        *(output, model.name, url or path, size, weights_sha256),
+        *(output, model.name, place, manifest.bytes / 1e9, weights_sha256),
     )
-    if words := caveat(model.name, manifest):
-        log.warning("weights of %s: %s", model.name, words)
+    if doubt := caveat(model.name, manifest):
+        log.warning("weights of %s: %s", model.name, doubt)
     return replace(manifest, source=source)  # as it was named here
 
 
@@ -247,35 +262,3 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     manifest = self_test.measure(folder, manifest, Tensors(folder / TENSORS))
     write_manifest(folder / MANIFEST, manifest)
     return manifest
-
-
-def _is_intact(output: Path, made: Manifest) -> bool:
-    """Return whether a weights folder is what its manifest says, and log why it is not."""
-    files = {TENSORS: made.weights_sha256, SELF_TEST: made.self_test_sha256}
-    wrong = [
-        name
-        for name, digest in files.items()
-        if not (output / name).is_file() or sha256_file(output / name) != digest
-    ]
-    if wrong:
-        log.info("%s: %s missing or damaged: made again", output, " and ".join(wrong))
-    elif not made.roundings:
-        log.info("%s: prepared by an earlier version: completed", output)
-    else:
-        log.info("%s: %s is already there and intact", output, made.model)
-    return not wrong and bool(made.roundings)
-
-
-def _digests(model: Model, source: Path | str | None) -> dict[Path, str]:
-    """Hash every file that decides what a source holds."""
-    if source is None:
-        return {}
-    return {file: sha256_file(file) for file in files_of(Path(source).absolute(), model)}
-
-
-def _combined(digests: Mapping[Path, str]) -> str:
-    """Return a SHA-256 of files: moved they are the same weights, changed they are others."""
-    if len(digests) == 1:
-        return next(iter(digests.values()))
-    lines = "".join(f"{digest}  {file.name}\n" for file, digest in digests.items())
-    return hashlib.sha256(lines.encode()).hexdigest()

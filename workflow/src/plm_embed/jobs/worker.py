@@ -21,14 +21,12 @@ import numpy as np
 import torch
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import DeviceError, NodeError, PassingError, PlmEmbedError, no_space
+from plm_embed.errors import NodeError, PassingError, no_space
 from plm_embed.fingerprint import SPANS, LongSequences, has_matrix
-from plm_embed.inference.batches import Room, room_for
-from plm_embed.inference.pipeline import Vectors
-from plm_embed.inference.resolve import fingerprint_of
-from plm_embed.inference.self_test import self_test
+from plm_embed.inference import loading
+from plm_embed.inference.batches import Room
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import Meter
 from plm_embed.jobs.heartbeat import job_id, moment
@@ -36,7 +34,6 @@ from plm_embed.jobs.node import Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_counts
@@ -101,13 +98,15 @@ class Worker:
     """
 
     def __init__(
-        self, weights_folder: Path, store: Path, settings: Settings, info: WorkerInfo | None = None
+        self, weights: Path, store: Path, settings: Settings, info: WorkerInfo | None = None
     ) -> None:
         """Set up and check the device. info: of the process before, to count on from."""
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
         devices.check(self.device)
-        fingerprint = fingerprint_of(read_manifest(weights_folder), settings, self.device)
+        manifest = read_manifest(weights)
+        fingerprint = loading.fingerprint_of(manifest, settings, self.device)
+        devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
         self.store = Store(store, fingerprint)
         self.info = replace(
             info or WorkerInfo(),
@@ -127,7 +126,7 @@ class Worker:
         self.stopping = False
         """Set by a signal: no further batch is computed."""
         self._meter = Meter(uuid)
-        self._weights_folder, self._settings = weights_folder, settings
+        self._weights, self._settings = weights, settings
         self._model: tuple[Engine, Room] | None = None
         self._rows = Rows(fingerprint.long_sequences)
         self._scratch: Path | None = None
@@ -180,16 +179,10 @@ class Worker:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
         if self._model is None:
             began, fingerprint = time.monotonic(), self.store.fingerprint
-            with devices.loading(self.device):
-                manifest, tensors = weights.load(self._weights_folder)
-                model = Engine(manifest, tensors, self.device, fingerprint.compute_dtype)
-                room = room_for(model, fingerprint.layers, self._settings.toks_per_batch)
-                try:
-                    self._self_test = self_test(model, self._weights_folder, room.budget)
-                except PlmEmbedError as error:
-                    if self.device.type == "cuda":  # the weights were right where they were made
-                        raise DeviceError(str(error)) from error
-                    raise
+            dtype, budget = fingerprint.compute_dtype, self._settings.toks_per_batch
+            model, room, self._self_test = loading.load(
+                self._weights, self.device, dtype, fingerprint.layers, budget
+            )
             self._model, seconds = (model, room), time.monotonic() - began
             log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)
         return self._model
@@ -205,16 +198,14 @@ class Worker:
 
         The last ones may not be published when it returns. None may be too long for the policy.
         """
-        model, room = self.load()
         if self._scratch is None:  # before anything is computed: it may be missing or full
             beside = self.store.folder / "scratch"
             folder = scratch_folder(self._settings.scratch, 2 * BYTES_PER_PART, beside)
             self._scratch = self._stack.enter_context(folder)
-        stream = VectorStream(model, room, self.store.fingerprint, sequences)
-        todo = list(range(len(sequences)))
-        total, done, busy = max(stream.tokens(todo), 1), 0, 0.0
+        stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
+        total, done, busy = max(stream.tokens, 1), 0, 0.0
         began = last = time.monotonic()
-        for step in stream.run(todo):
+        for step in stream.run():
             for i, vectors in step.finished:
                 self._rows.add(keys[i], len(sequences[i]), vectors)
             time_now = time.monotonic()

@@ -57,7 +57,7 @@ def choose(
     """The first kernel that works for `heads` of `width`: each is tried on the device, against
     plain arithmetic. `by_distance`: it has to add biases.
 
-    Where a better one did not work, the log says so, and the name of one of another kind does.
+    Where a better one did not work, the log and the name of one of another kind tell why.
     """
     better: dict[str, str] = {}
     for kernel in _candidates(device, dtype, by_distance):
@@ -120,8 +120,8 @@ def _in_c(dtype: torch.dtype) -> bool:
 
 def _can(feature: str) -> bool:
     """Return whether the processor has a feature; an older torch does not tell."""
-    known: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
-    return bool(known().get(feature))
+    features: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+    return bool(features().get(feature))
 
 
 def _variable_length() -> Iterator[Kernel]:
@@ -162,15 +162,15 @@ def _problem(  # noqa: PLR0917
         return replace(pack(lengths, device), distances=distances)
 
     with torch.inference_mode():
-        plain, given = qkv.to(torch.float32, copy=True), packed(device)
+        plain, places = qkv.to(torch.float32, copy=True), packed(device)
         if kernel.rotates and width % 2 == 0:
             angles = torch.rand((total, width // 2), generator=random)
             rotary = angles.cos(), angles.sin()
             rotate(plain, *rotary)
-            given = replace(given, rotary=rotary)
+            places = replace(places, rotary=rotary)
         expected = torch_attention.sdpa(plain, packed(torch.device("cpu")))
         try:
-            found = kernel(qkv.to(device), given).float().cpu()
+            result = kernel(qkv.to(device), places).float().cpu()
         except PassingError:  # says nothing about the kernel, and another one has other bits
             raise
         except Exception as error:  # Triton's compiler and launcher raise many kinds
@@ -178,7 +178,7 @@ def _problem(  # noqa: PLR0917
                 raise
             devices.synchronize(device)  # raises what it says on a device that is lost
             return f"{type(error).__name__}: {error}".splitlines()[0]
-    worst = float(((found - expected).abs() / (1 + expected.abs())).max())
+    worst = float(((result - expected).abs() / (1 + expected.abs())).max())
     return (
         ""
         if worst <= (1e-4 if dtype == torch.float32 else 0.02)

@@ -45,22 +45,22 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
         raise ValueError("a sequence is longer than the table of biases by distance")
     run = partial(
         library.attend,
-        _at(qkv),
-        _at(out),
+        _address(qkv),
+        _address(out),
         lengths,
         len(lengths),
         heads,
         ctypes.c_float(scale),
-        _at(cosines),
-        _at(sines),
-        _at(table),
+        _address(cosines),
+        _address(sines),
+        _address(table),
         0 if table is None else table.shape[1] // 2,
     )
     threads = min(torch.get_num_threads(), heads * len(lengths))
     # threads of its own each time: a tenth of a millisecond, and nothing that a fork would lack
     with ThreadPoolExecutor(threads, initializer=_go_anywhere) as pool:
-        others = [pool.submit(run, turn, threads) for turn in range(1, threads)]
-        failed = [run(0, threads), *(other.result() for other in others)]
+        futures = [pool.submit(run, turn, threads) for turn in range(1, threads)]
+        failed = [run(0, threads), *(future.result() for future in futures)]
     if any(failed):
         raise RuntimeError("out of memory for the keys and values of a head")  # as torch says it
     return out
@@ -78,7 +78,7 @@ def _go_anywhere() -> None:
         os.sched_setaffinity(0, everywhere)
 
 
-def _at(tensor: Tensor | None) -> ctypes.c_void_p:
+def _address(tensor: Tensor | None) -> ctypes.c_void_p:
     """Return the address of a tensor's numbers, which lie one after another."""
     assert tensor is None or tensor.is_contiguous()
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

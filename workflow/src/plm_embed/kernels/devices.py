@@ -1,4 +1,4 @@
-"""Which device and which precision a job computes with, and what to write down about it."""
+"""The device and the precision that a job computes with."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ ALONE = threading.Lock()
 """Held while torch's settings, which are those of the whole process, are those of one model."""
 
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """`auto` is the visible CUDA device if there is one, and the CPU where no GPU is shown.
 
     DeviceError when a GPU is wanted, given by CUDA_VISIBLE_DEVICES as schedulers do, or shown by
@@ -44,14 +44,14 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     ConfigError where no attempt could help: a torch that has no code for the GPU, or GPUs that are
     hidden.
     """
-    if wanted == "cpu":
+    if setting == "cpu":
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = visible is not None and visible.strip() in NO_GPU
     shown = "" if hidden else node_gpus.shown()
-    if wanted == "auto" and (hidden or (visible is None and not shown)):
+    if setting == "auto" and (hidden or (visible is None and not shown)):
         return torch.device("cpu")
     raise _unusable(shown, "not set" if visible is None else visible)
 
@@ -94,39 +94,39 @@ def _reason() -> str:
     return "torch counts no GPU"
 
 
-def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
+def choose_dtype(setting: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
     """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32
     elsewhere, and for bfloat16 on older GPUs, which lack it.
     """
     cuda = device.type == "cuda"
     modern = cuda and torch.cuda.get_device_capability(device) >= (8, 0)
-    if (wanted == "tfloat32" and not modern) or (wanted == "bfloat16" and cuda and not modern):
-        other = "float32" if wanted == "tfloat32" else "float32 or float16"
+    if (setting == "tfloat32" and not modern) or (setting == "bfloat16" and cuda and not modern):
+        choice = "float32" if setting == "tfloat32" else "float32 or float16"
         raise ConfigError(
-            f"embedding.compute_dtype: {wanted} needs a GPU of compute capability 8.0 or later, "
+            f"embedding.compute_dtype: {setting} needs a GPU of compute capability 8.0 or later, "
             f"not {device_name(device)}\n"
-            f"set {other}, or auto",
+            f"set {choice}, or auto",
             key="embedding.compute_dtype",
         )
-    if wanted == "auto":
+    if setting == "auto":
         return "bfloat16" if modern else "float32"
-    return wanted
+    return setting
 
 
-def set_up(device: torch.device, threads: int, wanted: ComputeDtype | Literal["auto"]) -> None:
+def set_up(device: torch.device, threads: int, setting: ComputeDtype | Literal["auto"]) -> None:
     """Fix what would otherwise let the numbers depend on the machine's settings: threads, TF32,
     half-precision sums.
     """
     torch.set_num_threads(threads)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = wanted == "tfloat32"
+        torch.backends.cuda.matmul.allow_tf32 = setting == "tfloat32"
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 @contextmanager
 def as_set_up(
-    device: torch.device, threads: int | None, wanted: ComputeDtype | Literal["auto"]
+    device: torch.device, threads: int | None, setting: ComputeDtype | Literal["auto"]
 ) -> Iterator[None]:
     """`set_up` for the time of a block, which no other such block shares: what torch is told holds
     for the whole process. `threads` None leaves torch's number, unless a cgroup has
@@ -140,7 +140,7 @@ def as_set_up(
             "allow_bf16_reduced_precision_reduction",
         )
         before, held = torch.get_num_threads(), {name: getattr(matmul, name) for name in names}
-        set_up(device, threads or min(before, cores()), wanted)
+        set_up(device, threads or min(before, cores()), setting)
         try:
             yield
         finally:
@@ -232,10 +232,10 @@ def failure(error: Exception, device: torch.device) -> DeviceError | None:
     """
     if device.type != "cuda" or not device_lost(error):
         return None
-    said = str(error).strip().splitlines()[0]
+    reason = str(error).strip().splitlines()[0]
     return DeviceError(
         f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of "
-        f"{socket.gethostname()} failed: {said}\n"
+        f"{socket.gethostname()} failed: {reason}\n"
         "what was finished is in the store; run it again, on another device if this one fails "
         "again (see dmesg for Xid)"
     )

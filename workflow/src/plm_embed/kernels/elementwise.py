@@ -3,9 +3,8 @@ activations, all in fp32.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -52,43 +51,23 @@ class Norm:
     missing: Tensor | None = None
 
 
-class _Norm(Protocol):
-    def __call__(
-        self, x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False
-    ) -> Tensor: ...
-
-
-class _Add(Protocol):
-    def __call__(self, x: Tensor, linear: Linear, y: Tensor) -> None: ...
-
-
-class _QueryKey(Protocol):
-    def __call__(
-        self, qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None
-    ) -> None: ...
-
-
-class _Up(Protocol):
-    def __call__(
-        self, x: Tensor, linear: Linear, gate: Linear | None, activation: Activation
-    ) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class Elementwise:
     """One way to compute them. name: for logs and completion records.
 
-    norm: the norm in `dtype` of the residual stream x (n, D) fp32, contiguous; with `keep` x
-    becomes it. add: x becomes its sum with a linear layer's result for y. query_key: norms without
-    bias of q and of k in qkv (n, 3, H, d), then their rotation, in place. up: the activated product
-    that leads into the feed-forward; with a gate, the gate's activated product times the other one.
+    norm(x, by, dtype, *, keep=False): the norm in `dtype` of the residual stream x (n, D) fp32,
+    contiguous; with `keep` x becomes it. add(x, linear, y): x becomes its sum with a linear layer's
+    result for y. query_key(qkv, norms, rotary): norms without bias of q and of k in qkv
+    (n, 3, H, d), then their rotation, in place. up(x, linear, gate, activation): the activated
+    product that leads into the feed-forward; with a gate, the gate's activated product times the
+    other one.
     """
 
     name: str
-    norm: _Norm
-    add: _Add
-    query_key: _QueryKey
-    up: _Up
+    norm: Callable[..., Tensor]
+    add: Callable[[Tensor, Linear, Tensor], None]
+    query_key: Callable[[Tensor, tuple[Norm, Norm] | None, Rotary | None], None]
+    up: Callable[[Tensor, Linear, Linear | None, Activation], Tensor]
 
 
 def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
@@ -106,9 +85,9 @@ def _add(x: Tensor, linear: Linear, y: Tensor) -> None:
 
 
 def _query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
-    for at, by in enumerate(norms or ()):
-        part = qkv[:, at].flatten(1)
-        qkv[:, at] = norm(part.float().contiguous(), by, qkv.dtype).view(qkv[:, at].shape)
+    for part, by in zip(qkv.unbind(1), norms or (), strict=False):
+        flat = part.flatten(1).float().contiguous()
+        part.copy_(norm(flat, by, qkv.dtype).view(part.shape))
     if rotary is not None:
         rotate(qkv, *rotary)
 
@@ -117,9 +96,7 @@ def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
     """The halves of each head against each other (esm/rotary_embedding.py)."""
     pairs = qkv[:, :2]
     rows = len(qkv) if qkv.is_cuda else max(1, ROTATED // pairs[0].numel())
-    parts = (
-        torch.split(each, rows) for each in (pairs, cosine[:, None, None], sine[:, None, None])
-    )
+    parts = (torch.split(x, rows) for x in (pairs, cosine[:, None, None], sine[:, None, None]))
     for part, cos, sin in zip(*parts, strict=True):
         exact = part.float()
         left, right = exact.chunk(2, dim=-1)
@@ -192,28 +169,13 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
 def _fused() -> Elementwise:
     from plm_embed.kernels import triton_elementwise as triton
 
-    def normed(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        return triton.norm(
-            x, by.weight, by.bias, by.missing, epsilon=by.epsilon, rms=by.rms, dtype=dtype,
-            keep=keep,
-        )  # fmt: skip
-
-    def add(x: Tensor, linear: Linear, y: Tensor) -> None:
-        linear.add_to(x, y)
-
-    def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
-        weights = None if norms is None else (norms[0].weight, norms[1].weight)
-        epsilon, rms = (0.0, False) if norms is None else (norms[0].epsilon, norms[0].rms)
-        triton.query_key(qkv, weights, rotary, epsilon=epsilon, rms=rms)
-
-    def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
-        if gate is None and activation == "relu":  # no pass of its own
-            return linear(x, activation)
-        if gate is None:
-            return triton.activate(linear(x), activation)
-        return triton.activate(gate(x), activation, linear(x))
-
-    return Elementwise("Triton, sums within products", normed, add, query_key, up)
+    return Elementwise(
+        "Triton, sums within products",
+        triton.norm,
+        lambda x, linear, y: linear.add_to(x, y),
+        triton.query_key,
+        triton.up,
+    )
 
 
 def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:
@@ -277,9 +239,9 @@ def _trial(
     for by in [plain] if form.rms else [plain, replace(plain, bias=bias)]:
         for lacking in (by, replace(by, missing=missing)):
             yield way.norm(numbers.clone(), lacking, arithmetic)
-            kept = numbers.clone()
-            yield way.norm(kept, lacking, arithmetic, keep=True).clone()  # it may be `kept` itself
-            yield kept
+            x = numbers.clone()
+            yield way.norm(x, lacking, arithmetic, keep=True).clone()  # it may be x itself
+            yield x
 
     if form.normed or form.turned:
         qkv = held(1 + draw(rows, 3, form.heads, inner // form.heads))

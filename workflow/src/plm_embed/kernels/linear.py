@@ -1,4 +1,4 @@
-"""A linear layer for inference: on CPUs with oneDNN's prepacked weights where torch has them."""
+"""A linear layer for inference: on CPUs with oneDNN's prepacked weights where torch has any."""
 
 from collections.abc import Callable
 from functools import partial

@@ -61,13 +61,13 @@ def shown() -> Literal["", "NVIDIA", "AMD", "Intel"]:
     """Return the vendor of the GPU that this process is shown, if any. Integrated graphics are
     none.
     """
-    if nvidia_gpus() or any(map(_given, DEV.glob("nvidia[0-9]*"))):
+    if nvidia_gpus() or any(map(_is_open, DEV.glob("nvidia[0-9]*"))):
         return "NVIDIA"
     folders = sorted(PCI.glob("*"))
-    if _given(DEV / "kfd") and any(map(_is_amd, folders)):
+    if _is_open(DEV / "kfd") and any(map(_is_amd, folders)):
         return "AMD"
     if any(
-        _given(DEV / "dri" / node.name)
+        _is_open(DEV / "dri" / node.name)
         for folder in filter(_is_intel, folders)
         for node in (folder / "drm").glob("renderD*")
     ):
@@ -75,7 +75,7 @@ def shown() -> Literal["", "NVIDIA", "AMD", "Intel"]:
     return ""
 
 
-def _given(device: Path) -> bool:
+def _is_open(device: Path) -> bool:
     """Return whether a device is there and open to this job (a scheduler's cgroup: EPERM)."""
     try:
         os.close(os.open(device, os.O_RDONLY | os.O_NONBLOCK))

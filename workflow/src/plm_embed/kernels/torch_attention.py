@@ -24,7 +24,9 @@ MASK_BYTES = 1 << 28
 """Biases written out at a time on a GPU, whose kernels read them from memory."""
 _FLASH = torch.ops.aten._flash_attention_forward
 _UNSPLIT: dict[str, Any] = {
-    each.name: 1 for each in _FLASH.default._schema.arguments if each.name == "num_splits"
+    argument.name: 1
+    for argument in _FLASH.default._schema.arguments
+    if argument.name == "num_splits"
 }
 """Argument that keeps keys of a sequence in one block: splits would depend on the batch. Where
 torch cannot be told, it never splits.
@@ -69,12 +71,12 @@ def _biased(query: Tensor, key: Tensor, value: Tensor, distances: Distances) -> 
     rows = max(1, MASK_BYTES // (heads * length * query.element_size()))
     aligned = -(-length // 16) * 16  # rows of the mask begin where the kernel can read them
     parts = []
-    for at in range(0, length, rows):
-        block = distances.windows(length)[:, at : at + rows]
+    for first in range(0, length, rows):
+        block = distances.windows(length)[:, first : first + rows]
         mask = query.new_empty((*block.shape[:2], aligned))[..., :length].copy_(block)
         parts.append(
             F.scaled_dot_product_attention(
-                query[:, :, at : at + rows],
+                query[:, :, first : first + rows],
                 key,
                 value,
                 attn_mask=mask.expand(len(query), *mask.shape),
@@ -131,8 +133,8 @@ def aligned(qkv: Tensor, packed: Packed) -> Tensor:
         mask = part.new_zeros(whole)
         mask[length:] = -torch.inf
         shown = None if length == whole else mask.expand(1, 1, length, whole)
-        found = F.scaled_dot_product_attention(query[:, :, :length], key, value, attn_mask=shown)
-        out[start:stop] = found[0].transpose(0, 1).reshape(length, -1)
+        result = F.scaled_dot_product_attention(query[:, :, :length], key, value, attn_mask=shown)
+        out[start:stop] = result[0].transpose(0, 1).reshape(length, -1)
         stop = start
     return out
 
@@ -157,12 +159,12 @@ def blocked(qkv: Tensor, packed: Packed) -> Tensor:
         result = torch.empty_like(query)
         for head in range(0, len(query), heads):
             group = slice(head, head + heads)
-            for at in range(0, length, rows):
-                scores = torch.bmm(query[group, at : at + rows], key[group].transpose(1, 2))
+            for first in range(0, length, rows):
+                scores = torch.bmm(query[group, first : first + rows], key[group].transpose(1, 2))
                 if windows is not None:
-                    scores = scores.float().add_(windows[group, at : at + rows])
+                    scores = scores.float().add_(windows[group, first : first + rows])
                 weights = torch.softmax(scores, -1).to(value.dtype)
-                result[group, at : at + rows] = torch.bmm(weights, value[group])
+                result[group, first : first + rows] = torch.bmm(weights, value[group])
         if windows is not None:
             result = result.flip(1)
         out[start:stop].view(length, len(query), -1).copy_(result.transpose(0, 1))

@@ -46,11 +46,11 @@ def _attend_kernel(  # noqa: PLR0917
         column = tl.arange(0, block)
         inside = column[None, :] < width
         query = first_query + tl.arange(0, queries)
-        asked = query < length
+        valid = query < length
         q_ptr = qkv_ptr + start * step + head * width
         q = tl.load(
             q_ptr + query.to(tl.int64)[:, None] * step + column[None, :],
-            mask=asked[:, None] & inside,
+            mask=valid[:, None] & inside,
             other=0.0,
         )
         middle_ptr = table_ptr + head * distances + distances // 2
@@ -64,7 +64,7 @@ def _attend_kernel(  # noqa: PLR0917
             k = tl.load(k_ptr, mask=seen[:, None] & inside, other=0.0)
             bias = tl.load(
                 middle_ptr + key[None, :] - query[:, None],
-                mask=asked[:, None] & seen[None, :],
+                mask=valid[:, None] & seen[None, :],
                 other=0.0,
             )
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale + bias
@@ -80,7 +80,7 @@ def _attend_kernel(  # noqa: PLR0917
         tl.store(
             out_ptr + (start + query)[:, None] * (heads * width) + head * width + column[None, :],
             (mixed / total[:, None]).to(out_ptr.dtype.element_ty),
-            mask=asked[:, None] & inside,
+            mask=valid[:, None] & inside,
         )
 
 

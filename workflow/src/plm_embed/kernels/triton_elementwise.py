@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from plm_embed.kernels.elementwise import Norm, Rotary
+from plm_embed.kernels.linear import Activation, Linear
+
 ACTIVATE_BLOCK, ACTIVATE_WARPS = 1024, 4
 """Numbers of one program, 8 of each thread: 16 bytes of half precision."""
 
@@ -140,68 +143,48 @@ def _activate_kernel(  # noqa: PLR0917
     x_ptr, by_ptr, count, activation: tl.constexpr, gated: tl.constexpr, block: tl.constexpr
 ):
     """x becomes its activation, or with `gated` that times `by`; `count` numbers."""
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = place < count
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
     y = activated(x, activation, x_ptr.dtype.element_ty == tl.float32)
     if gated:
-        y *= tl.load(by_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(x_ptr + at, y.to(x_ptr.dtype.element_ty), mask=inside)
+        y *= tl.load(by_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x_ptr + place, y.to(x_ptr.dtype.element_ty), mask=inside)
 
 
-def norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    missing: Tensor | None,
-    *,
-    epsilon: float,
-    rms: bool,
-    dtype: torch.dtype,
-    keep: bool,
-) -> Tensor:
-    """Layer or RMS norm, in `dtype`, of x (n, D) plus `missing`; with `keep` x becomes it. x and
-    the vectors (D,) are fp32 and contiguous.
-    """
+def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+    """Layer or RMS norm, in `dtype`, of x (n, D) fp32, contiguous; with `keep` x becomes it."""
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     width = x.shape[1]
     block = triton.next_power_of_2(width)
     _norm_kernel[(len(x),)](
         x,
-        weight if missing is None else missing,
-        weight,
-        weight if bias is None else bias,
+        by.weight if by.missing is None else by.missing,
+        by.weight,
+        by.weight if by.bias is None else by.bias,
         out,
         width,
         block,
-        epsilon,
-        missing is not None,
+        by.epsilon,
+        by.missing is not None,
         keep,
-        not rms,
-        bias is not None,
+        not by.rms,
+        by.bias is not None,
         num_warps=_warps(block),
     )
     return out
 
 
-def query_key(
-    qkv: Tensor,
-    weights: tuple[Tensor, Tensor] | None,
-    rotary: tuple[Tensor, Tensor] | None,
-    *,
-    epsilon: float,
-    rms: bool,
-) -> None:
+def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
     """Norm and rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place.
 
-    weights: (H d,) fp32 each, of layer norms without bias, or RMS norms; rotary: cosines and sines
-    (n, d / 2) fp32. Either may be None.
+    norms: over H d numbers, without bias; rotary: (n, d / 2) fp32. Either may be None.
     """
     half = qkv.shape[3] // 2
     pairs = qkv.shape[2] * half
     block = triton.next_power_of_2(pairs)
     cosine, sine = (qkv, qkv) if rotary is None else rotary
-    query, key = (qkv, qkv) if weights is None else weights
+    query, key = (qkv, qkv) if norms is None else (norms[0].weight, norms[1].weight)
     _query_key_kernel[(len(qkv), 2)](
         qkv,
         query,
@@ -211,12 +194,21 @@ def query_key(
         pairs,
         half,
         block,
-        epsilon,
-        weights is not None,
-        not rms,
+        0.0 if norms is None else norms[0].epsilon,
+        norms is not None,
+        norms is None or not norms[0].rms,
         rotary is not None,
         num_warps=_warps(block),
     )
+
+
+def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
+    """Compute the activated product, with a gate the gate's activated one times the other."""
+    if gate is None and activation == "relu":  # no pass of its own
+        return linear(x, activation)
+    if gate is None:
+        return activate(linear(x), activation)
+    return activate(gate(x), activation, linear(x))
 
 
 def activate(x: Tensor, activation: str, by: Tensor | None = None) -> Tensor:

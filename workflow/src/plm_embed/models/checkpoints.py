@@ -5,6 +5,7 @@ their files where the format allows it. No torch here before a checkpoint is rea
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import pickle
@@ -13,10 +14,12 @@ import textwrap
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plm_embed.errors import WeightsError
+from plm_embed.io.files import sha256_file
 from plm_embed.models.family import Family, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.tokens import TENSOR, TokenizerFile
@@ -36,6 +39,33 @@ _DIM = ("hidden_size", "d_model", "embed_dim")
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files that decide what a source holds; None for those that it does not have or need."""
+
+    source: Path
+    tensors: tuple[Path, ...]
+    config: Path | None = None
+    tokenizer: Path | None = None
+    index: Path | None = None
+
+    @cached_property
+    def digests(self) -> dict[Path, str]:
+        """The SHA-256 of each file."""
+        files = filter(None, (self.config, self.tokenizer, self.index, *self.tensors))
+        return {path: sha256_file(path) for path in files}
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the one file; of several that of their `sha256sum` lines: moved they are
+        the same weights, changed they are others.
+        """
+        if len(self.digests) == 1:
+            return next(iter(self.digests.values()))
+        lines = "".join(f"{digest}  {path.name}\n" for path, digest in self.digests.items())
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
 @dataclass
 class Checkpoint:
     """A source's configuration, and its tensors under the engine's names."""
@@ -49,10 +79,9 @@ class Checkpoint:
         return bool(self.config.get("token_dropout", False))
 
 
-def files_of(source: Path, model: Model) -> list[Path]:
-    """List every file that decides what a source holds, in a fixed order. WeightsError when one is
-    missing.
-    """
+def files_of(source: Path, model: Model) -> Files:
+    """List the files of a source. WeightsError when one is missing."""
+    named = source
     if source.name in TENSOR_FILES and (source.parent / "config.json").is_file():
         source = source.parent
     folder = source if source.is_dir() else source.parent
@@ -60,36 +89,31 @@ def files_of(source: Path, model: Model) -> list[Path]:
         raise _wrong(source, "does not exist. Name the published file or a Hugging Face folder")
     if source.stem == "adapter_model":
         raise _adapter(source)
-    tokenizer = [folder / model.tokenizer_file] if model.tokenizer_file else []
-    if tokenizer and not tokenizer[0].is_file():
+    tokenizer = folder / model.tokenizer_file if model.tokenizer_file else None
+    if tokenizer and not tokenizer.is_file():
         raise _wrong(
             folder,
             f"lacks {model.tokenizer_file}, which decides the tokens of {model.name}. Copy it from "
             "where the weights are published",
         )
     if source.is_file():
-        return [*tokenizer, source]
-    config = [path] if (path := folder / "config.json").is_file() else []
+        return Files(named, (source,), tokenizer=tokenizer)
+    config = path if (path := folder / "config.json").is_file() else None
     for name in TENSOR_FILES:
         if (folder / name).is_file():
-            return [*config, *tokenizer, folder / name]
+            return Files(named, (folder / name,), config, tokenizer)
         if (index := folder / f"{name}{INDEX}").is_file():
-            shards = [folder / shard for shard in shard_names(index)]
+            shards = tuple(folder / shard for shard in shard_names(index))
             if absent := [shard.name for shard in shards if not shard.is_file()]:
                 raise _wrong(
                     folder, f"lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards)"
                 )
-            return [*config, *tokenizer, index, *shards]
+            return Files(named, shards, config, tokenizer, index)
     if (folder / "adapter_config.json").is_file():
         raise _adapter(source)
     raise _wrong(
         folder, "holds neither model.safetensors nor pytorch_model.bin, and no index of shards"
     )
-
-
-def holds_tensors(path: Path) -> bool:
-    """Return whether a file of a source is one of tensors, not of words about them."""
-    return path.suffix not in (".json", ".txt")
 
 
 def shard_names(index: Path) -> list[str]:
@@ -104,9 +128,9 @@ def shard_names(index: Path) -> list[str]:
     return sorted(set(names.values()))
 
 
-def read(source: Path, model: Model, *, published: bool = False) -> Checkpoint:
-    """Read the checkpoint at `source`: it is `model`, complete, with nothing unknown in it. Whether
-    its numbers are finite is seen when they are read.
+def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
+    """Read a checkpoint: it is `model`, complete, with nothing unknown in it. Whether its numbers
+    are finite is seen when they are read.
 
     `published`: the files are known by their SHA-256, so no other checksum is looked at. Raises
     WeightsError that names the source when it is damaged, unsafe to read, another model, or
@@ -115,20 +139,32 @@ def read(source: Path, model: Model, *, published: bool = False) -> Checkpoint:
     import torch
 
     checkpoint = Checkpoint()
-    for path in files_of(source, model):
-        if path.name == "config.json":
-            checkpoint.layout, checkpoint.config = "hugging-face", _read_json(path)
-        elif path.name == model.tokenizer_file:
-            checkpoint.tensors[TENSOR] = _tokenizer(path, model)
-        elif holds_tensors(path):
-            for name, tensor in _tensors_in(path, checkpoint, model.family, published):
-                _add(checkpoint.tensors, path, model.family.names.engine_names(name), tensor)
-    _check_model(source, checkpoint, model)
-    _check_tensors(source, checkpoint.tensors, model)
+    tensors = checkpoint.tensors
+    if files.config:
+        checkpoint.layout, checkpoint.config = "hugging-face", _read_json(files.config)
+    if files.tokenizer:
+        tensors[TENSOR] = _tokenizer(files.tokenizer, model)
+    for path in files.tensors:
+        for published_name, tensor in _tensors_in(path, checkpoint, model.family, published):
+            names = model.family.names.engine_names(published_name)
+            if not names:
+                continue
+            if not (isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided):
+                raise _wrong(path, f"holds {names[0]} without its numbers")
+            if len(names) > 1 and (tensor.ndim == 0 or len(tensor) % len(names)):
+                both = " and ".join(names)
+                raise _wrong(path, f"holds {both} in one tensor that cannot be shared out")
+            parts = [tensor] if len(names) == 1 else tensor.chunk(len(names))
+            for name, part in zip(names, parts, strict=True):
+                if name in tensors and not torch.equal(tensors[name], part):
+                    raise _wrong(path, f"holds two unlike tensors for {name}")
+                tensors[name] = part
+    _check_model(files.source, checkpoint, model)
+    _check_tensors(files.source, tensors, model)
     if model.family.cleared_rows:
-        table = checkpoint.tensors["embed_tokens.weight"].clone()
+        table = tensors["embed_tokens.weight"].clone()
         table[torch.tensor(model.family.cleared_rows)] = 0
-        checkpoint.tensors["embed_tokens.weight"] = table
+        tensors["embed_tokens.weight"] = table
     return checkpoint
 
 
@@ -154,16 +190,16 @@ def _tensors_in(
     content = _unpickle(path, published)
     if not isinstance(content, Mapping):
         raise _wrong(path, "holds no tensors by name")
-    trained = content.get("cfg") or content.get("args")
-    arguments = trained.get("model") if isinstance(trained, Mapping) else trained
+    training = content.get("cfg") or content.get("args")
+    arguments = training.get("model") if isinstance(training, Mapping) else training
     if isinstance(content.get("model"), Mapping) and isinstance(arguments, argparse.Namespace):
-        said = {name.removeprefix("encoder_"): value for name, value in vars(arguments).items()}
+        settings = {name.removeprefix("encoder_"): value for name, value in vars(arguments).items()}
         rotary = "cfg" in content  # of fair-esm's models only ESM-2 has it
         checkpoint.layout = "fair-esm"
         checkpoint.config = {
             "token_dropout": False,
-            **said,
-            "arch": "esm2" if rotary else said.get("arch"),
+            **settings,
+            "arch": "esm2" if rotary else settings.get("arch"),
             "position_embedding_type": "rotary" if rotary else "absolute",
         }
         content = content["model"]
@@ -267,59 +303,29 @@ def _tokenizer(path: Path, model: Model) -> "torch.Tensor":
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def _add(tensors: dict[str, Any], path: Path, names: tuple[str, ...], tensor: Any) -> None:
-    """Take a tensor in under its names, which share out its rows."""
-    import torch
-
-    if not names:
-        return
-    if not (isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided):
-        raise _wrong(path, f"holds {names[0]} without its numbers")
-    if len(names) > 1 and (tensor.ndim == 0 or len(tensor) % len(names)):
-        raise _wrong(path, f"holds {' and '.join(names)} in one tensor that cannot be shared out")
-    parts = [tensor] if len(names) == 1 else tensor.chunk(len(names))
-    for name, part in zip(names, parts, strict=True):
-        if name in tensors and not torch.equal(tensors[name], part):
-            raise _wrong(path, f"holds two unlike tensors for {name}")
-        tensors[name] = part
-
-
 def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
-    config, tensors = checkpoint.config, checkpoint.tensors
-    family = model.family
-
-    def number(keys: tuple[str, ...]) -> int | None:
-        return next((config[key] for key in keys if type(config.get(key)) is int), None)
-
-    # what a source does not say, the shapes of its tensors show
-    layers = number(_LAYERS)
-    if layers is None:
-        numbers = [int(name.split(".")[1]) for name in tensors if re.match(r"layers\.\d+\.", name)]
-        layers = max(numbers, default=-1) + 1
-    dim, table = number(_DIM), tensors.get("embed_tokens.weight")
-    if dim is None and table is not None and table.ndim == 2:
-        dim = table.shape[1]
-    heads = number(_HEADS)
-    contradiction = _contradiction(family, config)
-    for key in () if contradiction else family.required:
-        if key not in config:
-            raise _wrong(
-                source, f"does not say {key}: name a file of fair-esm, or a folder with config.json"
-            )
-    if contradiction or (layers, dim, heads or model.heads) != (
-        model.layers,
-        model.dim,
-        model.heads,
-    ):
+    """Raise WeightsError, with the model that it may be, when a checkpoint is of another one."""
+    config, family = checkpoint.config, model.family
+    layers, dim, heads = shape_of(checkpoint)
+    contradiction = family.contradiction(config)
+    missing = [key for key in family.required if key not in config]
+    if missing and not contradiction:
+        raise _wrong(
+            source,
+            f"does not say {missing[0]}: name a file of fair-esm, or a folder with config.json",
+        )
+    shape = (layers, dim, heads or model.heads)
+    if contradiction or shape != (model.layers, model.dim, model.heads):
         alike = [
-            other
-            for other in MODELS.values()
-            if (other.layers, other.dim, heads or other.heads) == (layers, dim, other.heads)
-            and (config or other.architecture == model.architecture)
-            and not _contradiction(other.family, config)
+            candidate
+            for candidate in MODELS.values()
+            if (candidate.layers, candidate.dim) == (layers, dim)
+            and heads in (None, candidate.heads)
+            and (config or candidate.architecture == model.architecture)
+            and not candidate.family.contradiction(config)
         ]
-        shape = f"{layers} layers, width {dim}" + (f", {heads} heads" if heads else "")
-        name = f"{alike[0].name} ({shape})" if alike else f"an unknown model ({shape})"
+        words = f"{layers} layers, width {dim}" + (f", {heads} heads" if heads else "")
+        name = f"{alike[0].name} ({words})" if alike else f"an unknown model ({words})"
         why = f": its configuration says {contradiction}" if contradiction else ""
         hint = (
             f"Set `model: {alike[0].name}`, or give the weights of {model.name}"
@@ -338,21 +344,34 @@ def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
         )
 
 
-def _contradiction(family: Family, config: Mapping[str, Any]) -> str:
-    """Name what a configuration says that is not so in the family; empty if nothing."""
-    wrong = [key for key, value in family.config.items() if config.get(key, value) != value]
-    return f"{wrong[0]}: {config[wrong[0]]!r}, not {family.config[wrong[0]]!r}" if wrong else ""
+def shape_of(checkpoint: Checkpoint) -> tuple[int, int | None, int | None]:
+    """Return the layers, the width and the heads that a checkpoint's configuration states, else
+    that its tensors show. Tensors show no heads.
+    """
+    config, tensors = checkpoint.config, checkpoint.tensors
+    layers, dim, heads = (
+        next((config[key] for key in keys if type(config.get(key)) is int), None)
+        for keys in (_LAYERS, _DIM, _HEADS)
+    )
+    if layers is None:
+        numbers = [int(name.split(".")[1]) for name in tensors if re.match(r"layers\.\d+\.", name)]
+        layers = max(numbers, default=-1) + 1
+    table = tensors.get("embed_tokens.weight")
+    if dim is None and table is not None and table.ndim == 2:
+        dim = table.shape[1]
+    return layers, dim, heads
 
 
 def _check_tensors(source: Path, tensors: Mapping[str, "torch.Tensor"], model: Model) -> None:
     import torch
 
     shapes = tensor_shapes(model, tensors)
-    held = {name: tensor for name, tensor in tensors.items() if name != TENSOR}
-    wrong = [f"lacks {name}" for name in shapes if name not in held]
-    wrong += [f"has an unknown tensor {name}" for name in held if name not in shapes]
-    for name in sorted(shapes.keys() & held.keys()):
-        tensor = held[name]
+    wrong = [f"lacks {name}" for name in shapes if name not in tensors]
+    wrong += [
+        f"has an unknown tensor {name}" for name in tensors if name not in shapes | {TENSOR: ()}
+    ]
+    for name in sorted(shapes.keys() & tensors.keys()):
+        tensor = tensors[name]
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             wrong.append(f"holds {name} as {tensor.dtype}")
         elif tensor.device.type != "cpu":
@@ -368,39 +387,37 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     """Return names and shapes of every tensor that a model needs, and of those that it may have and
     that are among `tensors`.
 
-    The names are fair-esm's without prefixes, where it has them.
+    The names are fair-esm's without prefixes, where it has such a tensor.
     """
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
+    before = "emb_layer_norm_before"
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (encoder.rows, dim)}
-
-    def add_norm(name: str, bias: bool, width: int = dim) -> None:
-        shapes.update({f"{name}.{kind}": (width,) for kind in ("weight", "bias")[: 1 + bias]})
-
+    norms: dict[str, tuple[int, bool]] = {}  # width, and True for a bias
     if isinstance(encoder.positions, Learned):
         shapes["embed_positions.weight"] = encoder.positions.rows, dim
     if isinstance(encoder.positions, T5RelativeBias):
         shapes["embed_distances.weight"] = encoder.positions.count, model.heads
     if encoder.token_types:
         shapes["embed_types.weight"] = 2, dim
-    before = "emb_layer_norm_before"
     if encoder.embedding_norm == "always" or (
         encoder.embedding_norm == "optional" and any(name.startswith(before) for name in tensors)
     ):
-        add_norm(before, bias=encoder.norm == "layer")
-    linear = {f"self_attn.{part}_proj": (inner, dim, encoder.attention_bias) for part in "qkv"}
-    linear["self_attn.out_proj"] = dim, inner, encoder.attention_bias
+        norms[before] = dim, encoder.norm == "layer"
+    matrices = {f"self_attn.{part}_proj": (inner, dim, encoder.attention_bias) for part in "qkv"}
+    matrices["self_attn.out_proj"] = dim, inner, encoder.attention_bias
     for name in ("fc1", "fc_gate") if encoder.gated else ("fc1",):
-        linear[name] = hidden, dim, encoder.up_bias
-    linear["fc2"] = dim, hidden, encoder.down_bias
-    for layer in range(model.layers):
+        matrices[name] = hidden, dim, encoder.up_bias
+    matrices["fc2"] = dim, hidden, encoder.down_bias
+    for layer in (f"layers.{number}." for number in range(model.layers)):
         for name in ("self_attn_layer_norm", "final_layer_norm"):
-            add_norm(f"layers.{layer}.{name}", encoder.norm_bias)
+            norms[layer + name] = dim, encoder.norm_bias
         for part in "qk" if encoder.query_key_norm else "":
-            add_norm(f"layers.{layer}.self_attn.{part}_layer_norm", bias=False, width=inner)
-        for name, (rows, columns, bias) in linear.items():
-            shapes[f"layers.{layer}.{name}.weight"] = rows, columns
-            if bias:
-                shapes[f"layers.{layer}.{name}.bias"] = (rows,)
+            norms[f"{layer}self_attn.{part}_layer_norm"] = inner, False
+        for name, (rows, columns, bias) in matrices.items():
+            shapes[f"{layer}{name}.weight"] = rows, columns
+            shapes |= {f"{layer}{name}.bias": (rows,)} if bias else {}
     if encoder.order == "pre" and encoder.final_norm:
-        add_norm("emb_layer_norm_after", encoder.final_norm_bias)
+        norms["emb_layer_norm_after"] = dim, encoder.final_norm_bias
+    for name, (width, bias) in norms.items():
+        shapes |= {f"{name}.{kind}": (width,) for kind in ("weight", "bias")[: 1 + bias]}
     return shapes

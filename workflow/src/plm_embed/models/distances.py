@@ -50,9 +50,9 @@ def slopes(heads: int) -> list[float]:
     those of the power below it, then every other one of the power above it (Press et al. 2022).
     """
     below = 1 << (heads.bit_length() - 1)
-    found = [2 ** (-8 * (head + 1) / below) for head in range(below)]
+    first = [2 ** (-8 * (head + 1) / below) for head in range(below)]
     between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * below, 2)]
-    return found + between[: heads - below]
+    return first + between[: heads - below]
 
 
 def padded(length: int) -> int:

@@ -10,10 +10,7 @@ fp32 in every compute dtype. Shapes: T tokens of width D; H heads of d, together
 of F.
 """
 
-import ctypes
-import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +21,10 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels import attention, elementwise
-from plm_embed.kernels.elementwise import Norm
-from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import Distances, Packed
-from plm_embed.models import distances
-from plm_embed.models.family import ALiBi, Encoder, Learned, Rotary, T5RelativeBias
+from plm_embed.models import distances, layers
+from plm_embed.models.family import ALiBi, Learned, Rotary, T5RelativeBias
+from plm_embed.models.layers import Layer
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.registry import Model
@@ -43,29 +39,6 @@ on CUDA per GPU type and version of torch, and per kernels, which completion rec
 kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records
 its result.
 """
-LATE_BIASES = {"cpu": False, "cuda": True}
-"""The biases of what is added to the residual stream may wait for the next norm, which reads the
-stream anyway. On CUDA the sum is a part of the product, and a pass for its bias would cost ESM-2
-650M a tenth of its speed, on paper.
-"""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Weights of one transformer block; x (T, in) -> (T, out) by (out, in).
-
-    lacks: (D,) fp32, the sum of the biases that the residual stream lacks after it.
-    """
-
-    attention_norm: Norm  # D
-    qkv: Linear  # (3 A, D)
-    query_key_norms: tuple[Norm, Norm] | None  # A
-    out: Linear  # (D, A)
-    mlp_norm: Norm  # D
-    gate: Linear | None  # (F, D)
-    fc1: Linear  # (F, D)
-    fc2: Linear  # (D, F)
-    lacks: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -92,33 +65,18 @@ class Engine:
         device: torch.device,
         dtype: ComputeDtype,
     ) -> None:
-        """Move the tensors (see `checkpoints.tensor_shapes`) to `device` one by one, matrices in
-        `dtype`.
-        """
         self.manifest, self.device, self.precision = manifest, device, dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
         """Rows of one product. Equal bits in any batch are those of one number of rows."""
         self._family, self._encoder = manifest.family, manifest.family.encoder
         self._tokens = self._family.tokens_of(tensors)
-        self._distances: Distances | None = None
         self.attention = kernel(manifest, device, dtype)
         self._fp32_attention = kernel(manifest, device, "float32")
         self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
-
-        load = _Loader(tensors, device, self.dtype, self._encoder, manifest.heads)
-        factor = self._encoder.branch_factor(manifest.layers)
-        self._embedding = load.vector("embed_tokens.weight")  # (rows, D)
-        self._positions = load.optional("embed_positions.weight")  # (rows, D)
-        self._types = load.optional("embed_types.weight")  # (2, D)
-        self._t5_bias = load.optional("embed_distances.weight")  # (buckets, H)
-        self._norm_before = load.optional_norm("emb_layer_norm_before")
-        self._layers: list[Layer] = []
-        lacks = None
-        for number in range(manifest.layers):
-            self._layers.append(load.layer(f"layers.{number}", factor, lacks))
-            lacks = self._layers[-1].lacks
-        self._norm_after = load.optional_norm("emb_layer_norm_after", lacks)
+        self._weights = layers.load(manifest, tensors, device, self.dtype)
+        self._layers = self._weights.layers
+        self._distances: Distances | None = None
 
     @torch.inference_mode()
     def forward(
@@ -138,23 +96,23 @@ class Engine:
             y = self._block(layer, x, y, ctx)
             if number not in layers:
                 continue
-            if number == len(self._layers) and self._norm_after is not None:
-                states[number] = ctx.fused.norm(x, self._norm_after, torch.float32)
+            if number == len(self._layers) and self._weights.norm_after is not None:
+                states[number] = ctx.fused.norm(x, self._weights.norm_after, torch.float32)
             else:
-                states[number] = x.clone() if layer.lacks is None else x + layer.lacks
+                states[number] = x.clone() if layer.late_bias is None else x + layer.late_bias
         return states
 
     def _embed(self, batch: Batch) -> Tensor:
-        x = F.embedding(batch.tokens, self._embedding)  # (T, D)
+        weights, positions = self._weights, self._encoder.positions
+        x = F.embedding(batch.tokens, weights.embedding)  # (T, D)
         if self.manifest.token_dropout:
-            # training masked 15 % of the tokens and zeroed 80 % of these
-            x = x * (1 - 0.15 * 0.8)
-        if self._positions is not None and isinstance(self._encoder.positions, Learned):
-            x = x + F.embedding(batch.positions + self._encoder.positions.offset, self._positions)
-        if self._types is not None:
-            x = x + self._types[0]
-        if self._norm_before is not None:
-            x = elementwise.norm(x, self._norm_before, torch.float32)
+            x = x * (1 - 0.15 * 0.8)  # training masked 15 % of the tokens and zeroed 80 % of these
+        if weights.positions is not None and isinstance(positions, Learned):
+            x = x + F.embedding(batch.positions + positions.offset, weights.positions)
+        if weights.types is not None:
+            x = x + weights.types[0]
+        if weights.norm_before is not None:
+            x = elementwise.norm(x, weights.norm_before, torch.float32)
         return x
 
     def _block(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> Tensor:
@@ -198,33 +156,27 @@ class Engine:
         return [slice(start, start + self.rows) for start in range(0, len(x), self.rows)]
 
     def _context(self, batch: Batch, exact: bool) -> BatchContext:
-        rotary = None
-        if isinstance(self._encoder.positions, Rotary):
-            width = self.manifest.inner // self.manifest.heads
+        width = self.manifest.inner // self.manifest.heads
+        positions, longest, rotary = self._encoder.positions, max(batch.lengths), None
+        if isinstance(positions, Rotary):
             steps = torch.arange(0, width, 2, device=self.device).float() / width
             angle = torch.outer(batch.positions.float(), 1.0 / 10000**steps)  # (T, d / 2)
             rotary = angle.cos(), angle.sin()
-        bias = self._bias_by_distance(max(batch.lengths))
-        packed = Packed(batch.lengths, batch.boundaries, bias, rotary)
+        elif isinstance(positions, T5RelativeBias | ALiBi) and (
+            self._distances is None or self._distances.table.shape[1] < 2 * longest - 1
+        ):  # the table is kept, and grows with the sequences
+            length = distances.padded(longest)
+            table = (
+                distances.alibi_bias(self.manifest.heads, length)
+                if isinstance(positions, ALiBi) or self._weights.t5_bias is None
+                else distances.t5_bias(self._weights.t5_bias, positions.farthest, length)
+            )  # (H, 2 length - 1)
+            scale = width**-0.5 if self._encoder.scaled_scores else 1.0
+            self._distances = Distances(table.to(self.device), scale)
+        packed = Packed(batch.lengths, batch.boundaries, self._distances, rotary)
         if exact:
             return BatchContext(torch.float32, elementwise.PLAIN, self._fp32_attention, packed)
         return BatchContext(self.dtype, self.elementwise, self.attention, packed)
-
-    def _bias_by_distance(self, longest: int) -> Distances | None:
-        """Biases for sequences of so many tokens; the table is kept, and grows with them."""
-        positions, heads, kept = self._encoder.positions, self.manifest.heads, self._distances
-        if kept is not None and kept.table.shape[1] >= 2 * longest - 1:
-            return kept
-        length = distances.padded(longest)
-        if self._t5_bias is not None and isinstance(positions, T5RelativeBias):
-            table = distances.t5_bias(self._t5_bias, positions.farthest, length)
-        elif isinstance(positions, ALiBi):
-            table = distances.alibi_bias(heads, length)
-        else:
-            return None
-        scale = (self.manifest.inner // heads) ** -0.5 if self._encoder.scaled_scores else 1.0
-        self._distances = Distances(table.to(self.device), scale)
-        return self._distances
 
     def tokenize(self, sequence: str) -> Ids:
         """Return the token ids of a normalized sequence with special tokens. May run in threads."""
@@ -242,109 +194,11 @@ class Engine:
         beside `forward`.
         """
         residues = [self._family.residues(len(piece)) for piece in pieces]
-        pinned = self.device.type == "cuda"
-        return pack(pieces, residues, self.rows, pinned=pinned)
+        return pack(pieces, residues, self.rows, pinned=self.device.type == "cuda")
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""
         return self.pack([self.tokenize(sequence) for sequence in sequences])
-
-
-@dataclass(frozen=True)
-class _Loader:
-    """Moves tensors to `device` one by one, matrices in `dtype`."""
-
-    tensors: Mapping[str, Tensor]
-    device: torch.device
-    dtype: torch.dtype
-    encoder: Encoder
-    heads: int
-
-    def layer(self, name: str, factor: float, lacks: Tensor | None) -> Layer:
-        """Load a layer. What its branches add to the residual stream is times `factor`; the stream
-        `lacks` biases of the layers before.
-        """
-        attention, pre = f"{name}.self_attn", self.encoder.order == "pre"
-        out, down = f"{attention}.out_proj", f"{name}.fc2"
-        late = LATE_BIASES[self.device.type]
-        first, second = (
-            self.matrix(f"{part}.bias", torch.float32, factor)
-            if late and f"{part}.bias" in self.tensors
-            else None
-            for part in (out, down)
-        )
-        # half precision cannot hold what T5 makes here: its authors keep this matrix in fp32
-        fp32 = self.encoder.fp32_down_proj and self.dtype == torch.float16
-        return Layer(
-            attention_norm=self.norm(f"{name}.self_attn_layer_norm", lacks if pre else first),
-            qkv=self.linear(*(f"{attention}.{part}_proj" for part in "qkv")),
-            query_key_norms=(
-                (self.norm(f"{attention}.q_layer_norm"), self.norm(f"{attention}.k_layer_norm"))
-                if self.encoder.query_key_norm
-                else None
-            ),
-            out=self.linear(out, factor=factor, biased=not late),
-            mlp_norm=self.norm(f"{name}.final_layer_norm", _sum(lacks, first) if pre else second),
-            gate=self.linear(f"{name}.fc_gate") if self.encoder.gated else None,
-            fc1=self.linear(f"{name}.fc1"),
-            fc2=self.linear(down, factor=factor, fp32=fp32, biased=not late),
-            lacks=_sum(lacks, first, second) if pre else None,
-        )
-
-    def vector(self, name: str) -> Tensor:
-        """Load a tensor in fp32."""
-        return self._rows(name).to(self.device, torch.float32)
-
-    def optional(self, name: str) -> Tensor | None:
-        return self.vector(name) if name in self.tensors else None
-
-    def norm(self, name: str, missing: Tensor | None = None) -> Norm:
-        """Load a norm of what lacks the biases `missing`."""
-        weight, bias = self.vector(f"{name}.weight"), self.optional(f"{name}.bias")
-        return Norm(weight, bias, self.encoder.epsilon, self.encoder.norm == "rms", missing)
-
-    def optional_norm(self, name: str, missing: Tensor | None = None) -> Norm | None:
-        return self.norm(name, missing) if f"{name}.weight" in self.tensors else None
-
-    def linear(
-        self, *names: str, factor: float = 1.0, fp32: bool = False, biased: bool = True
-    ) -> Linear:
-        """Load the linear layers of these names as one, times `factor`."""
-        dtype = torch.float32 if fp32 else self.dtype
-
-        def stack(kind: str) -> Tensor | None:
-            held = [f"{name}.{kind}" for name in names if f"{name}.{kind}" in self.tensors]
-            parts = [self.matrix(name, dtype, factor) for name in held]
-            return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
-
-        weight = stack("weight")
-        assert weight is not None
-        linear = Linear(weight, stack("bias") if biased else None)
-        del weight
-        with suppress(AttributeError, OSError):  # another C library than glibc
-            ctypes.CDLL(None).malloc_trim(0)  # it would keep what each matrix took on its way
-        return linear
-
-    def matrix(self, name: str, dtype: torch.dtype, factor: float) -> Tensor:
-        tensor = self._rows(name).to(self.device)  # the device converts faster
-        return (tensor if factor == 1.0 else tensor.float() * factor).to(dtype)
-
-    def _rows(self, name: str) -> Tensor:
-        """Read a tensor. Where neighbors are rotated, the rows that make queries and keys are put
-        in the order in which the halves of each head are: scores are the same in any order.
-        """
-        tensor = self.tensors[name]
-        positions = self.encoder.positions
-        neighbors = isinstance(positions, Rotary) and positions.neighbors
-        if not neighbors or not re.search(r"\.[qk]_(proj|layer_norm)\.", name):
-            return tensor
-        pairs = tensor.view(self.heads, -1, 2, *tensor.shape[1:])  # (H, d / 2, 2, ...)
-        return pairs.transpose(1, 2).reshape(tensor.shape)
-
-
-def _sum(*vectors: Tensor | None) -> Tensor | None:
-    held = [vector for vector in vectors if vector is not None]
-    return torch.stack(held).sum(0) if held else None
 
 
 def form(model: Model | Manifest) -> elementwise.Form:

@@ -121,7 +121,7 @@ class Names:
     """Published names of tensors.
 
     modules: a published name and the engine's, both without `.weight` or `.bias`, or with a kind of
-    its own. N stands for the number of a layer. Several names share out the rows of one tensor.
+    its own. N is the number of a layer. Several names share out the rows of one tensor.
     prefixes: what a name may begin with besides. unused: beginnings of names that are not read.
     """
 
@@ -206,6 +206,15 @@ class Family:
         from plm_embed.models.reference import all_states
 
         return all_states(manifest, tensors, sequences, layers)
+
+    def contradiction(self, config: Mapping[str, object]) -> str:
+        """Name a value of a checkpoint's configuration that is another one in this family; empty
+        without any.
+        """
+        for key, value in self.config.items():
+            if config.get(key, value) != value:
+                return f"{key}: {config[key]!r}, not {value!r}"
+        return ""
 
     @property
     def extra_tokens(self) -> int:

@@ -92,17 +92,15 @@ def caveat(name: str, manifest: Manifest | None) -> str:
         return "random numbers, not the published weights of any model: these vectors mean nothing"
     if manifest is None:
         return f"{NOT_VERIFIED}: nothing here says where they came from"
-    other = ""
-    if model and model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
-        other = f"its {model.tokenizer_file} makes other tokens than the published one"
-    if manifest.published == "sha256":
-        return other and f"{NOT_VERIFIED}: {other}"
-    if model and model.sha256:
-        why = "not a published file whose SHA-256 is known"
-    else:
+    doubts = []
+    if manifest.published != "sha256" and model and model.sha256:
+        doubts.append("not a published file whose SHA-256 is known")
+    elif manifest.published != "sha256":
         origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
-        why = f"{origin}no SHA-256 of the published file is known"
-    return f"{NOT_VERIFIED}: {why}" + (f"; {other}" if other else "")
+        doubts.append(f"{origin}no SHA-256 of the published file is known")
+    if model and model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
+        doubts.append(f"its {model.tokenizer_file} makes other tokens than the published one")
+    return f"{NOT_VERIFIED}: {'; '.join(doubts)}" if doubts else ""
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -113,11 +111,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a weights folder. WeightsError, with what to run, when there is none
     or it is damaged.
     """
-    return _read(folder / MANIFEST, weights_again(folder))
+    return read_record_file(folder / MANIFEST, weights_again(folder))
 
 
 def weights_again(folder: Path) -> str:
-    """Return how to make a folder of prepared weights anew: it is made again when it is needed."""
+    """Return the remedy for a damaged folder of prepared weights: a run that needs it makes it."""
     return f"delete {folder} and run again, or make it by `plm-embed weights`"
 
 
@@ -128,10 +126,10 @@ def read_record(folder: Path) -> Manifest | None:
     return read_record_file(folder / RECORD) if (folder / RECORD).exists() else None
 
 
-def read_record_file(path: Path) -> Manifest:
-    """Return what a campaign's record says. WeightsError when it is missing or damaged."""
-    return _read(path, delete(path))
-
-
-def _read(path: Path, remedy: str) -> Manifest:
-    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
+def read_record_file(path: Path, remedy: str = "") -> Manifest:
+    """Return what a manifest or a campaign's record says. WeightsError when it is missing or
+    damaged.
+    """
+    return read_sealed(
+        path, Manifest, "a manifest of weights", remedy or delete(path), WeightsError
+    )

@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.models.family import (
-    Activation,
-    ALiBi,
-    Encoder,
-    Learned,
-    Rotary,
-    T5RelativeBias,
-)
+from plm_embed.models.family import Activation, ALiBi, Learned, Rotary, T5RelativeBias
 from plm_embed.models.manifest import Manifest
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -47,136 +40,136 @@ def all_states(
     Without `rounding` in float64; with it in float32, where inputs and results of matrix products
     are rounded as this dtype does.
     """
-    encoder = manifest.family.encoder
     tokenize = manifest.family.tokens_of(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
-    outer = _Part(tensors, "", rounding)
-    states = [_embed(manifest, outer, row) for row in tokens]
-    found = [{0: state} if 0 in layers else {} for state in states]
+    outer = _Formulas(manifest, tensors, "", rounding)
+    x = [outer.embed(row) for row in tokens]  # (T, D) each
+    states = [{0: row} if 0 in layers else {} for row in x]
     for number in range(1, max(layers) + 1):
-        part = _Part(tensors, f"layers.{number - 1}.", rounding)
-        states = [_layer(manifest, outer, part, state) for state in states]
+        layer = _Formulas(manifest, tensors, f"layers.{number - 1}.", rounding)
+        x = [layer.block(row, outer.biases(len(row))) for row in x]
         if number in layers:
-            last = number == manifest.layers and outer.holds("emb_layer_norm_after")
-            for kept, state in zip(found, states, strict=True):
-                kept[number] = (
-                    _norm(encoder, outer, "emb_layer_norm_after", state) if last else state
-                )
-    return [{number: state.float() for number, state in kept.items()} for kept in found]
+            last = number == manifest.layers and "emb_layer_norm_after.weight" in tensors
+            for by_layer, row in zip(states, x, strict=True):
+                by_layer[number] = outer.norm("emb_layer_norm_after", row) if last else row
+    return [{number: x.float() for number, x in by_layer.items()} for by_layer in states]
 
 
-def round_to(dtype: ComputeDtype, x: Tensor) -> Tensor:
-    """Round numbers in float32 to a compute dtype; they stay float32."""
-    if dtype == "tfloat32":  # the exponent of float32, 10 of the 23 bits of its mantissa
-        return ((x.view(torch.int32) + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
-    return x if dtype == "float32" else x.to(getattr(torch, dtype)).float()
-
-
-class _Part(dict[str, Tensor]):
-    """Tensors under a prefix in the dtype of the arithmetic, each read once, when it is first
-    needed; weights of products are rounded.
-    """
+class _Formulas:
+    """The formulas over the tensors under a prefix, each read once, when it is first needed."""
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], prefix: str, rounding: ComputeDtype | None
+        self,
+        manifest: Manifest,
+        tensors: Mapping[str, Tensor],
+        prefix: str,
+        rounding: ComputeDtype | None,
     ) -> None:
-        super().__init__()
-        self._tensors, self._prefix, self._rounding = tensors, prefix, rounding
-        self._dtype = torch.float64 if rounding is None else torch.float32
+        self.manifest, self.encoder = manifest, manifest.family.encoder
+        self.tensors, self.prefix, self.rounding = tensors, prefix, rounding
+        self.dtype = torch.float64 if rounding is None else torch.float32
+        self.read: dict[str, Tensor] = {}
 
-    def __missing__(self, name: str) -> Tensor:
-        self[name] = self._tensors[self._prefix + name].to(self._dtype)
-        return self[name]
-
-    def rounded(self, x: Tensor) -> Tensor:
-        """Round an input of a linear layer."""
-        return x if self._rounding is None else round_to(self._rounding, x)
-
-    def stored(self, x: Tensor) -> Tensor:
-        """Round a result of a product or an input of attention, which float32 and tfloat32 keep."""
-        return x if self._rounding == "tfloat32" else self.rounded(x)
-
-    def holds(self, name: str) -> bool:
-        return f"{self._prefix}{name}.weight" in self._tensors
-
-    def linear(self, name: str, x: Tensor, wide: bool = False) -> Tensor:
-        """Multiply by a matrix; with `wide`, float16 rounds nothing of it."""
-        weight = f"{name}.weight"
-        if wide and self._rounding == "float16":
-            return x @ self[weight].T + self.bias(name)
-        x = self.rounded(x)
-        if weight not in self:
-            self[weight] = self.rounded(self[weight])
-        return self.stored(x @ self[weight].T + self.bias(name))
+    def weight(self, name: str, rounded: bool = False) -> Tensor:
+        if name not in self.read:
+            numbers = self.tensors[self.prefix + name].to(self.dtype)
+            self.read[name] = self.round(numbers) if rounded else numbers
+        return self.read[name]
 
     def bias(self, name: str) -> Tensor | float:
-        return self[f"{name}.bias"] if f"{self._prefix}{name}.bias" in self._tensors else 0.0
+        return self.weight(f"{name}.bias") if f"{self.prefix}{name}.bias" in self.tensors else 0.0
 
+    def round(self, x: Tensor, *, result: bool = False) -> Tensor:
+        """Round an input of a product, or its result and an input of attention, which float32 and
+        tfloat32 keep.
+        """
+        if self.rounding in (None, "float32"):
+            return x
+        if self.rounding != "tfloat32":
+            return x.to(getattr(torch, self.rounding)).float()
+        # the exponent of float32, 10 of the 23 bits of its mantissa
+        return x if result else ((x.view(torch.int32) + (1 << 12)) & ~((1 << 13) - 1)).view(x.dtype)
 
-def _embed(manifest: Manifest, part: _Part, tokens: Tensor) -> Tensor:
-    encoder = manifest.family.encoder
-    x = part["embed_tokens.weight"][tokens]
-    if manifest.token_dropout:
-        x = x * (1 - 0.15 * 0.8)
-    if isinstance(encoder.positions, Learned):
-        first = encoder.positions.offset
-        x = x + part["embed_positions.weight"][first : first + len(tokens)]
-    if encoder.token_types:
-        x = x + part["embed_types.weight"][0]
-    if part.holds("emb_layer_norm_before"):
-        x = _norm(encoder, part, "emb_layer_norm_before", x)
-    return x
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        if self.rounding == "float16" and name == "fc2" and self.encoder.fp32_down_proj:
+            return x @ self.weight("fc2.weight").T + self.bias(name)
+        weight = self.weight(f"{name}.weight", rounded=True)
+        return self.round(self.round(x) @ weight.T + self.bias(name), result=True)
 
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        if self.encoder.norm == "layer":
+            x = x - x.mean(-1, keepdim=True)
+        x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.encoder.epsilon)
+        return x * self.weight(f"{name}.weight") + self.bias(name)
 
-def _norm(encoder: Encoder, part: _Part, name: str, x: Tensor) -> Tensor:
-    if encoder.norm == "layer":
-        x = x - x.mean(-1, keepdim=True)
-    x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + encoder.epsilon)
-    return x * part[f"{name}.weight"] + part.bias(name)
+    def embed(self, tokens: Tensor) -> Tensor:
+        encoder = self.encoder
+        x = self.weight("embed_tokens.weight")[tokens]  # (T, D)
+        if self.manifest.token_dropout:
+            x = x * (1 - 0.15 * 0.8)
+        if isinstance(encoder.positions, Learned):
+            first = encoder.positions.offset
+            x = x + self.weight("embed_positions.weight")[first : first + len(tokens)]
+        if encoder.token_types:
+            x = x + self.weight("embed_types.weight")[0]
+        if "emb_layer_norm_before.weight" in self.tensors:
+            x = self.norm("emb_layer_norm_before", x)
+        return x
 
+    def block(self, x: Tensor, biases: Tensor | float) -> Tensor:
+        """Run a transformer block over x (T, D), with biases (H, T, T) of scores."""
+        layers = self.manifest.layers
+        shrink = math.sqrt(layers / (self.encoder.residual_layers or layers))
+        first, second = "self_attn_layer_norm", "final_layer_norm"
+        if self.encoder.order == "pre":
+            x = x + self.attention(self.norm(first, x), biases) / shrink
+            return x + self.feed_forward(self.norm(second, x)) / shrink
+        x = self.norm(first, x + self.attention(x, biases) / shrink)
+        return self.norm(second, x + self.feed_forward(x) / shrink)
 
-def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
-    encoder = manifest.family.encoder
-    shrink = math.sqrt(manifest.layers / (encoder.residual_layers or manifest.layers))
-
-    def attention(y: Tensor) -> Tensor:
-        q, k, v = (part.linear(f"self_attn.{name}_proj", y) for name in "qkv")
-        if encoder.query_key_norm:
-            q = _norm(encoder, part, "self_attn.q_layer_norm", q)
-            k = _norm(encoder, part, "self_attn.k_layer_norm", k)
-        shape = (len(y), manifest.heads, -1)
-        q, k, v = (each.reshape(shape).transpose(0, 1) for each in (q, k, v))  # (H, T, d)
-        if isinstance(encoder.positions, Rotary):
-            q, k = (_turned(part, encoder.positions.neighbors) for part in (q, k))
-        q, k, v = map(part.stored, (q, k, v))
-        scores = q @ k.transpose(1, 2)
-        if encoder.scaled_scores:
+    def attention(self, y: Tensor, biases: Tensor | float) -> Tensor:
+        q, k, v = (self.linear(f"self_attn.{part}_proj", y) for part in "qkv")  # (T, A)
+        if self.encoder.query_key_norm:
+            q = self.norm("self_attn.q_layer_norm", q)
+            k = self.norm("self_attn.k_layer_norm", k)
+        shape = (len(y), self.manifest.heads, -1)
+        q, k, v = (x.reshape(shape).transpose(0, 1) for x in (q, k, v))  # (H, T, d)
+        if isinstance(self.encoder.positions, Rotary):
+            q, k = (_rotate(x, self.encoder.positions.neighbors) for x in (q, k))
+        q, k, v = (self.round(x, result=True) for x in (q, k, v))
+        scores = q @ k.transpose(1, 2)  # (H, T, T)
+        if self.encoder.scaled_scores:
             scores = scores / math.sqrt(q.shape[-1])
-        scores = (scores + _biases(manifest, outer, len(y))).to(y.dtype)
-        shares = part.stored(torch.softmax(scores, -1))
-        mixed = (shares @ v).transpose(0, 1).reshape(len(y), -1)
-        return part.linear("self_attn.out_proj", mixed) / shrink
+        shares = torch.softmax((scores + biases).to(y.dtype), -1)
+        mixed = self.round(shares, result=True) @ v
+        return self.linear("self_attn.out_proj", mixed.transpose(0, 1).reshape(len(y), -1))
 
-    def feed_forward(y: Tensor) -> Tensor:
-        activation = _ACTIVATIONS[encoder.activation]
-        if encoder.gated:
-            y = activation(part.linear("fc_gate", y)) * part.linear("fc1", y)
-        else:
-            y = activation(part.linear("fc1", y))
-        return part.linear("fc2", y, wide=encoder.fp32_down_proj) / shrink
+    def feed_forward(self, y: Tensor) -> Tensor:
+        activation = _ACTIVATIONS[self.encoder.activation]
+        if self.encoder.gated:
+            return self.linear("fc2", activation(self.linear("fc_gate", y)) * self.linear("fc1", y))
+        return self.linear("fc2", activation(self.linear("fc1", y)))
 
-    for name, branch in (
-        ("self_attn_layer_norm", attention),
-        ("final_layer_norm", feed_forward),
-    ):
-        if encoder.order == "pre":
-            x = x + branch(_norm(encoder, part, name, x))
-        else:
-            x = _norm(encoder, part, name, x + branch(x))
-    return x
+    def biases(self, length: int) -> Tensor | float:
+        """(H, T, T) by the published formulas in floating point."""
+        positions, places = self.encoder.positions, torch.arange(length)
+        distance = places[None] - places[:, None]  # key - query
+        if isinstance(positions, T5RelativeBias):
+            half = positions.count // 2
+            exact = half // 2
+            ratio = (distance.abs().clamp(min=1) / exact).double().log() / math.log(
+                positions.farthest / exact
+            )
+            # 1e-9: at a power the logarithm may round below the whole number that it is
+            far = (exact + ratio * (half - exact) + 1e-9).long().clamp(max=half - 1)
+            index = torch.where(distance.abs() < exact, distance.abs(), far) + (distance > 0) * half
+            return self.weight("embed_distances.weight")[index].permute(2, 0, 1)
+        if isinstance(positions, ALiBi):
+            return -_slopes(self.manifest.heads)[:, None, None] * distance.abs()
+        return 0.0
 
 
-def _turned(x: Tensor, neighbors: bool) -> Tensor:
+def _rotate(x: Tensor, neighbors: bool) -> Tensor:
     """Rotate (H, T, d) by the positions: the halves of each head against each other, or
     neighbors.
     """
@@ -185,33 +178,13 @@ def _turned(x: Tensor, neighbors: bool) -> Tensor:
     angle = torch.outer(torch.arange(x.shape[1], dtype=torch.float64), frequency)
     left, right = (x[..., ::2], x[..., 1::2]) if neighbors else (x[..., :half], x[..., half:])
     cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    turned = left * cosine - right * sine, right * cosine + left * sine
-    return torch.stack(turned, -1).flatten(-2) if neighbors else torch.cat(turned, -1)
-
-
-def _biases(manifest: Manifest, outer: _Part, length: int) -> Tensor | float:
-    """(H, T, T) by the published formulas in floating point."""
-    positions = manifest.family.encoder.positions
-    at = torch.arange(length)
-    distance = at[None] - at[:, None]  # key - query
-    if isinstance(positions, T5RelativeBias):
-        half = positions.count // 2
-        exact = half // 2
-        ratio = (distance.abs().clamp(min=1) / exact).double().log() / math.log(
-            positions.farthest / exact
-        )
-        # 1e-9: at a power the logarithm may round below the whole number that it is
-        far = (exact + ratio * (half - exact) + 1e-9).long().clamp(max=half - 1)
-        index = torch.where(distance.abs() < exact, distance.abs(), far) + (distance > 0) * half
-        return outer["embed_distances.weight"][index].permute(2, 0, 1)
-    if isinstance(positions, ALiBi):
-        return -_slopes(manifest.heads)[:, None, None] * distance.abs()
-    return 0.0
+    rotated = left * cosine - right * sine, right * cosine + left * sine
+    return torch.stack(rotated, -1).flatten(-2) if neighbors else torch.cat(rotated, -1)
 
 
 def _slopes(heads: int) -> Tensor:
     power = 2 ** math.floor(math.log2(heads))
-    found: Tensor = 2.0 ** (-8 / power * torch.arange(1, power + 1, dtype=torch.float64))
+    slopes: Tensor = 2.0 ** (-8 / power * torch.arange(1, power + 1, dtype=torch.float64))
     if power == heads:
-        return found
-    return torch.cat((found, _slopes(2 * power)[0::2][: heads - power]))
+        return slopes
+    return torch.cat((slopes, _slopes(2 * power)[0::2][: heads - power]))

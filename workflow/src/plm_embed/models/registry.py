@@ -67,11 +67,11 @@ class Model:
         """The address of its published weights; empty if there is none."""
         return self.url or (self.hub and f"{HUB}/{self.hub}/resolve/{self.revision}")
 
-    def has_weights_of(self, other: "Model") -> bool:
+    def has_weights_of(self, model: "Model") -> bool:
         """Return whether the two are one model, or read other letters by the same published
         weights.
         """
-        return self.name == other.name or (self.address == other.address != "")
+        return self.name == model.name or (self.address == model.address != "")
 
     @property
     def tokenizer_file(self) -> str:
@@ -96,10 +96,10 @@ class Model:
 def _read() -> dict[str, Model]:
     models = {}
     for family, group in read_shipped(Path(__file__).with_name("models.yaml")).items():
-        for name, own in group.pop("models").items():
+        for name, entries in group.pop("models").items():
             values: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value
-                for key, value in (group | own).items()
+                for key, value in (group | entries).items()
             }
             models[name] = Model(name=name, family=FAMILIES[family], **values)
     return models

@@ -22,8 +22,8 @@ TENSOR = "tokenizer"
 
 
 class Tokens(NamedTuple):
-    """The tokenizer of some weights, and how many letters each token stands for, by its id; for
-    special tokens the number means nothing.
+    """The tokenizer of some weights, and the number of letters of each token by its id, which means
+    nothing for special tokens.
     """
 
     tokenize: Tokenize

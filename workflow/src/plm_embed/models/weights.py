@@ -9,7 +9,6 @@ equal SHA-256, whichever layout they came in.
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,14 @@ import torch
 from safetensors import safe_open
 
 from plm_embed.errors import WeightsError
-from plm_embed.models.manifest import TENSORS, Manifest, read_manifest
+from plm_embed.models.manifest import TENSORS, Manifest, read_manifest, weights_again
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
 """Names of the dtypes in the format, in the order in which its own library writes them."""
 
 
 class Tensors(Mapping[str, torch.Tensor]):
-    """The tensors of a safetensors file by name, each read when it is asked for and kept by nobody
-    here.
+    """The tensors of a safetensors file by name, each read anew whenever it is looked up.
 
     Read, not mapped: pages of a mapped file count as memory of the process until it ends (1.34 GB
     after a file of that size; 0.003 GB when read).
@@ -60,7 +58,7 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
     manifest = read_manifest(folder)
     path = folder / TENSORS
     if not path.is_file():
-        raise WeightsError(f"{path} is missing", remedy=remedy(manifest, folder), path=path)
+        raise WeightsError(f"{path} is missing", remedy=weights_again(folder), path=path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size != manifest.bytes:
@@ -71,19 +69,8 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
                 return manifest, Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked file
             wrong = f"has SHA-256 {digest}, its manifest says {manifest.weights_sha256}"
     raise WeightsError(
-        f"{path} {wrong}: it is damaged or was replaced",
-        remedy=remedy(manifest, folder),
-        path=path,
+        f"{path} {wrong}: it is damaged or was replaced", remedy=weights_again(folder), path=path
     )
-
-
-def remedy(manifest: Manifest, folder: Path) -> str:
-    """Return the command that makes a damaged weights folder whole."""
-    source = ["--source", manifest.source.path] if manifest.source.path else []
-    command = shlex.join(
-        ["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)]
-    )
-    return f"run `{command}`"
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:

@@ -42,13 +42,15 @@ class Wanted:
     remedy: str
     """Remedy in a message about a wrong part."""
 
+    def error(self, path: Path, problem: str) -> StoreError:
+        """Return the error for a file of the bucket."""
+        return StoreError(f"{path}: {problem}", remedy=self.remedy, path=path)
+
 
 @dataclass(frozen=True)
 class Located:
     """Places of the vectors of a bucket: for each of its n keys the part (index into `parts`) and
-    the row in it. windows int32 (n,) as stored; residues int64 (n,): number of rows in the
-    per-residue datasets, 0 if there are none; dims: D by representation; sums: checksums (n,) by
-    representation, where all parts keep them.
+    the row in it.
 
     windows int32 (n,) as stored; residues int64 (n,): number of rows in the per-residue datasets, 0
     if there are none; dims: D by representation; sums: checksums (n,) by representation, where all
@@ -77,21 +79,19 @@ class Block:
     bits: dict[str, Array]
 
 
-def named_parts(wanted: Wanted, store: Path) -> tuple[PartInfo, ...]:
+def named_parts(wanted: Wanted, store: Path) -> tuple[Path, ...]:
     """Return the parts that a completion record names, by name. StoreError when one is missing or
     has another size.
     """
-    folder = store_folder(store, wanted.fingerprint) / "parts"
-    parts = tuple(sorted(wanted.parts, key=lambda part: part.name))
-    for path, part in ((folder / part.name, part) for part in parts):
+    paths = []
+    for part in sorted(wanted.parts, key=lambda part: part.name):
+        path = store_folder(store, wanted.fingerprint) / "parts" / part.name
         if not path.is_file():
-            what = f"missing, but {wanted.record} names it"
-        elif (size := path.stat().st_size) != part.bytes:
-            what = f"has {size:,} bytes, {wanted.record} says {part.bytes:,}"
-        else:
-            continue
-        raise StoreError(f"{path}: {what}", remedy=wanted.remedy, path=path)
-    return parts
+            raise wanted.error(path, f"missing, but {wanted.record} names it")
+        if (size := path.stat().st_size) != part.bytes:
+            raise wanted.error(path, f"has {size:,} bytes, {wanted.record} says {part.bytes:,}")
+        paths.append(path)
+    return tuple(paths)
 
 
 def locate(wanted: Wanted, store: Path) -> Located:
@@ -99,10 +99,9 @@ def locate(wanted: Wanted, store: Path) -> Located:
 
     StoreError when a part is missing, damaged or does not fit, and for a key that is in none.
     """
-    folder = store_folder(store, wanted.fingerprint) / "parts"
-    paths = tuple(folder / part.name for part in named_parts(wanted, store))
+    paths = named_parts(wanted, store)
     count, fingerprint = len(wanted.keys), wanted.fingerprint
-    which, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
+    places, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
     sums = {name: np.zeros(count, dtype=np.uint64) for name in fingerprint.representations}
     dims: dict[str, int] = {}
@@ -110,12 +109,11 @@ def locate(wanted: Wanted, store: Path) -> Located:
         with read_part(path) as part:
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
-                what = f"its vectors have dimensions {part.dims}, other parts {dims}"
-                raise StoreError(f"{path}: {what}", remedy=wanted.remedy, path=path)
-            at = part.locate(wanted.keys)
-            new = np.flatnonzero((which < 0) & (at >= 0))
-            rows = at[new]
-            which[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
+                raise wanted.error(path, f"its vectors have dimensions {part.dims}, others {dims}")
+            stored = part.locate(wanted.keys)
+            new = np.flatnonzero((places < 0) & (stored >= 0))
+            rows = stored[new]
+            places[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
             wrong = part.column_at("length", rows) != wanted.length[new]
             if any(map(has_matrix, part.names)):
                 residues[new] = part.residues_at(rows)
@@ -124,19 +122,19 @@ def locate(wanted: Wanted, store: Path) -> Located:
                 wrong |= residues[new] != expected
             if wrong.any():
                 key = wanted.keys[new][wrong][0].decode()
-                what = f"says another length for {key} than bucket {wanted.name}"
-                raise StoreError(f"{path}: {what}", remedy=wanted.remedy, path=path)
+                raise wanted.error(path, f"says another length for {key} than bucket {wanted.name}")
             for name in tuple(sums):
-                if (kept := part.sums_at(name, rows)) is None:
+                if (part_sums := part.sums_at(name, rows)) is None:
                     del sums[name]
                 else:
-                    sums[name][new] = kept
-    if (lost := which < 0).any():
+                    sums[name][new] = part_sums
+    if (lost := places < 0).any():
         key = wanted.keys[lost][0].decode()
-        what = f"{lost.sum()} sequences are in none of its parts (first: {key})"
-        raise StoreError(f"{wanted.record}: {what}", remedy=wanted.remedy, path=wanted.record)
+        raise wanted.error(
+            wanted.record, f"{lost.sum()} sequences are in none of its parts (first: {key})"
+        )
     width = storage_bytes(fingerprint.storage_dtype)
-    return Located(paths, which, row, windows, residues, dims, width, sums)
+    return Located(paths, places, row, windows, residues, dims, width, sums)
 
 
 def blocks(located: Located) -> Iterator[Block]:
@@ -156,14 +154,16 @@ def blocks(located: Located) -> Iterator[Block]:
 
 def _read(parts: Sequence[Part], located: Located, name: str, start: int, stop: int) -> Array:
     """Read the stored bits of keys `start` to `stop` of one representation."""
-    counts = located.residues[start:stop] if has_matrix(name) else np.ones(stop - start, np.int64)
-    edges = np.concatenate([[0], np.cumsum(counts)])
-    bits = np.empty((int(edges[-1]), located.dims[name]), f"<u{located.width}")
-    which = located.part[start:stop]
-    for number in np.unique(which).tolist():
-        mine = np.flatnonzero(which == number)
+    flat = has_matrix(name)
+    counts = located.residues[start:stop] if flat else np.ones(stop - start, np.int64)
+    first = np.cumsum(counts) - counts
+    bits = np.empty((int(counts.sum()), located.dims[name]), f"<u{located.width}")
+    numbers = located.part[start:stop]
+    for number in np.unique(numbers).tolist():
+        mine = np.flatnonzero(numbers == number)
         part, rows = parts[number], located.row[start + mine]
-        if has_matrix(name):
-            mine, rows = flat_rows(edges, mine), flat_rows(part.offset, rows)
+        if flat:
+            rows = flat_rows(part.offset[rows], counts[mine])
+            mine = flat_rows(first[mine], counts[mine])
         bits[mine] = take_bits(part.vectors(name), rows)
     return bits

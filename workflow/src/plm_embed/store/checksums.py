@@ -76,14 +76,14 @@ def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:
     write_bits(file[f"{GROUP}/{name}"], start, sums)
 
 
-def kept(file: h5py.File, name: str, rows: Numbers) -> Sums | None:
-    """Read what was kept for rows (increasing); None when the file keeps nothing."""
+def stored(file: h5py.File, name: str, rows: Numbers) -> Sums | None:
+    """Read the checksums of rows (increasing); None when the file keeps none."""
     return take_bits(file[f"{GROUP}/{name}"], rows) if GROUP in file else None
 
 
-def check(name: str, rows: Numbers, kept: Sums | None, computed: Sums) -> None:
-    """Raise ValueError unless the checksums of these rows are those that were kept, if any were."""
-    if kept is not None and (wrong := kept != computed).any():
+def check(name: str, rows: Numbers, stored: Sums | None, computed: Sums) -> None:
+    """Raise ValueError unless the checksums of these rows are those that were stored, if any."""
+    if stored is not None and (wrong := stored != computed).any():
         raise ValueError(f"row {rows[wrong][0]} of {name} has changed since it was written")
 
 

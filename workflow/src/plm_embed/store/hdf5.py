@@ -159,8 +159,8 @@ def largest(dtype: StorageDtype) -> float:
 def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
     """Name the type that a dataset of vectors is stored in; ValueError for any other type."""
     kind = dataset.id.get_type()
-    for name, known in _TYPES.items():
-        if kind.equal(known):
+    for name, stored in _TYPES.items():
+        if kind.equal(stored):
             return name
     raise ValueError(
         f"dataset {dataset.name} is stored as {dataset.dtype}, which is no type for vectors"
@@ -199,8 +199,8 @@ def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
         dataset.id.write(h5s.create_simple(bits.shape), place, bits, kind)
 
 
-def room(dataset: h5py.Dataset, rows: int) -> Array:
-    """Return an array for so many rows of a dataset, undefined: (rows, D) stored bits, or (rows,)
+def allocate(dataset: h5py.Dataset, rows: int) -> Array:
+    """Allocate an array for so many rows of a dataset, undefined: (rows, D) stored bits, or (rows,)
     of a column.
     """
     kind = f"<u{dataset.id.get_type().get_size()}" if len(dataset.shape) == 2 else dataset.dtype
@@ -210,7 +210,7 @@ def room(dataset: h5py.Dataset, rows: int) -> Array:
 def read_bits(dataset: h5py.Dataset, start: int, stop: int, out: Array | None = None) -> Array:
     """Read rows start to stop of a dataset: (k, D) stored bits, or (k,) of a column."""
     if out is None:
-        out = room(dataset, stop - start)
+        out = allocate(dataset, stop - start)
     if out.size:
         place, kind = _rows(dataset, start, out.shape), dataset.id.get_type()
         dataset.id.read(h5s.create_simple(out.shape), place, out, kind)
@@ -229,7 +229,7 @@ def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
 
     Needs little more memory than its result, however far the rows lie apart.
     """
-    out = room(dataset, len(rows))
+    out = allocate(dataset, len(rows))
     if not out.size:
         return out
     if rows[-1] - rows[0] == len(rows) - 1:
@@ -246,14 +246,9 @@ def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
     return out
 
 
-def flat_rows(offset: Numbers, indices: Numbers) -> Numbers:
-    """Return the rows of a flat per-residue dataset that belong to the given sequences, sequence
-    by sequence.
+def flat_rows(starts: Numbers, counts: Numbers) -> Numbers:
+    """Return the rows of sequences in a flat per-residue dataset, sequence by sequence: `counts[i]`
+    from `starts[i]` on.
     """
-    return rows_from(offset[indices], offset[indices + 1] - offset[indices])
-
-
-def rows_from(starts: Numbers, counts: Numbers) -> Numbers:
-    """Return `counts[i]` rows from `starts[i]` on for every i, one after the other."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

@@ -5,7 +5,7 @@ same layout.
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys, find, increasing
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
+    DAMAGES,
     Array,
     Numbers,
     connect,
@@ -27,7 +28,7 @@ from plm_embed.store.hdf5 import (
     create_vectors,
     decode,
     encode,
-    rows_from,
+    flat_rows,
     storage_dtype,
     take_bits,
     write_bits,
@@ -110,10 +111,10 @@ def write_part(
                 checksums.write(file, name, 0, checksums.of_rows(bits))
                 continue
             sums = np.empty(count, np.uint64)
-            for at, i in enumerate(order.tolist()):
+            for row, i in enumerate(order.tolist()):
                 bits = encode(vectors[i], fingerprint.storage_dtype)
-                write_bits(dataset, int(offset[at]), bits)
-                sums[at : at + 1] = checksums.of_sequences(bits, np.array([len(bits)]))
+                write_bits(dataset, int(offset[row]), bits)
+                sums[row : row + 1] = checksums.of_sequences(bits, np.array([len(bits)]))
             checksums.write(file, name, 0, sums)
         file.attrs["schema_version"] = SCHEMA_VERSION
         file.attrs["fingerprint"] = fingerprint.to_json()
@@ -136,34 +137,27 @@ class Part:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._reading():
-            self._file = connect(path)
-        try:
-            with self._reading():
-                self._describe()
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _describe(self) -> None:
-        checksums.check_attributes(self._file)
-        self.attributes: Mapping[str, Any] = dict(self._file.attrs)
-        self.fingerprint = Fingerprint.from_json(self.attributes["fingerprint"])
-        self.provenance: dict[str, Any] = json.loads(self.attributes.get("provenance", "{}"))
-        self.names = self.fingerprint.representations
-        keys, dtype = self._file["emb_keys"], self.fingerprint.storage_dtype
-        self.count: int = keys.shape[0]
-        if keys.dtype != np.dtype("S64"):
-            raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
-        self._vectors = {name: self._file[f"representations/{name}"] for name in self.names}
-        self.dims: dict[str, int] = {
-            name: dataset.shape[1] for name, dataset in self._vectors.items()
-        }
-        for name, dataset in self._vectors.items():
-            if (stored := storage_dtype(dataset)) != dtype:
-                raise ValueError(f"{name} is stored as {stored}, its fingerprint says {dtype}")
-            if not has_matrix(name) and dataset.shape[0] != self.count:
-                raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
+        with ExitStack() as stack, self._reading():
+            self._file = stack.enter_context(connect(path))
+            checksums.check_attributes(self._file)
+            self.attributes: Mapping[str, Any] = dict(self._file.attrs)
+            self.fingerprint = Fingerprint.from_json(self.attributes["fingerprint"])
+            self.provenance: dict[str, Any] = json.loads(self.attributes.get("provenance", "{}"))
+            self.names = self.fingerprint.representations
+            keys, dtype = self._file["emb_keys"], self.fingerprint.storage_dtype
+            self.count: int = keys.shape[0]
+            if keys.dtype != np.dtype("S64"):
+                raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
+            self._vectors = {name: self._file[f"representations/{name}"] for name in self.names}
+            self.dims: dict[str, int] = {
+                name: data.shape[1] for name, data in self._vectors.items()
+            }
+            for name, data in self._vectors.items():
+                if (stored := storage_dtype(data)) != dtype:
+                    raise ValueError(f"{name} is stored as {stored}, its fingerprint says {dtype}")
+                if not has_matrix(name) and data.shape[0] != self.count:
+                    raise ValueError(f"{name} has {data.shape[0]} rows for {self.count} keys")
+            stack.pop_all()  # the file stays open
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -172,16 +166,14 @@ class Part:
         """
         try:
             yield
-        except OSError as error:
-            if error.errno is not None:
+        except DAMAGES as error:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise StoreError(f"{self.path}: cannot be read: {error}", path=self.path) from error
-            raise self._damage(error) from error
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise self._damage(error) from error
-
-    def _damage(self, error: Exception) -> DamagedPartError:
-        what = f"{self.path}: truncated, corrupt or not a part of a store ({error})"
-        return DamagedPartError(what, path=self.path, remedy=EMBED_AGAIN)
+            raise DamagedPartError(
+                f"{self.path}: truncated, corrupt or not a part of a store ({error})",
+                path=self.path,
+                remedy=EMBED_AGAIN,
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -232,22 +224,12 @@ class Part:
                 stop = bisect_right(column, keys[-1], first)
         held = self._keys_between(first, stop)
         if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
-            at, there = find(keys, held)
-            rows[at[there]] = first + np.flatnonzero(there)
+            places, stored = find(keys, held)
+            rows[places[stored]] = first + np.flatnonzero(stored)
         else:
-            at, there = find(held, keys)
-            rows[there] = first + at[there]
+            places, stored = find(held, keys)
+            rows[stored] = first + places[stored]
         return rows
-
-    @property
-    def length(self) -> NDArray[np.int32]:
-        """Residues of each sequence (n,), before cropping."""
-        return self.column_at("length", np.arange(self.count))
-
-    @property
-    def windows(self) -> NDArray[np.int32]:
-        """(n,): 1 = embedded in one piece, k > 1 = in k windows, 0 = cropped."""
-        return self.column_at("windows", np.arange(self.count))
 
     @cached_property
     def offset(self) -> Numbers:
@@ -259,7 +241,7 @@ class Part:
         with self._reading():
             values = take_bits(self._file[name], rows)
             if name in checksums.COLUMNS:
-                checksums.check(name, rows, self._kept(name, rows), checksums.of_rows(values))
+                checksums.check(name, rows, self.sums_at(name, rows), checksums.of_rows(values))
         return values
 
     def residues_at(self, rows: Numbers) -> Numbers:
@@ -274,10 +256,8 @@ class Part:
         """
         starts, ends = self.column_at("offset", rows), self.column_at("offset", rows + 1)
         with self._reading():
-            whole = {len(self._vectors[name]) for name in self.names if has_matrix(name)}
-            if (ends <= starts).any() or starts.min(initial=0) < 0:
-                raise ValueError("offset does not say where its sequences begin")
-            if ends.max(initial=0) > min(whole):
+            most = min(len(self._vectors[name]) for name in self.names if has_matrix(name))
+            if (ends <= starts).any() or starts.min(initial=0) < 0 or ends.max(initial=0) > most:
                 raise ValueError("offset does not say where its sequences begin")
         return starts, ends - starts
 
@@ -286,15 +266,12 @@ class Part:
         when it keeps none.
         """
         with self._reading():
-            return self._kept(name, rows)
+            return take_bits(self._sums[name], rows) if self._sums else None
 
     @cached_property
     def _sums(self) -> dict[str, h5py.Dataset]:
-        """The datasets of checksums; opening one takes longer than reading a row of it."""
+        """The datasets of checksums: opening one takes longer than reading a row."""
         return dict(self._file.get(checksums.GROUP, {}))
-
-    def _kept(self, name: str, rows: Numbers) -> checksums.Sums | None:
-        return take_bits(self._sums[name], rows) if self._sums else None
 
     def vectors(self, name: str) -> h5py.Dataset:
         """Return the dataset of a representation: (n, D), or flat (R, D) when per residue."""
@@ -304,17 +281,15 @@ class Part:
         """Read the stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when
         per residue.
         """
-        if has_matrix(name):
-            starts, counts = self._flat(rows)
-            with self._reading():
-                bits = take_bits(self._vectors[name], rows_from(starts, counts))
+        with self._reading():
+            if has_matrix(name):
+                starts, counts = self._flat(rows)
+                bits = take_bits(self._vectors[name], flat_rows(starts, counts))
                 sums = checksums.of_sequences(bits, counts)
-        else:
-            with self._reading():
+            else:
                 bits = take_bits(self._vectors[name], rows)
                 sums = checksums.of_rows(bits)
-        with self._reading():
-            checksums.check(name, rows, self._kept(name, rows), sums)
+            checksums.check(name, rows, self.sums_at(name, rows), sums)
         return bits
 
     def rows(self, name: str, rows: Numbers) -> Array | list[Array]:

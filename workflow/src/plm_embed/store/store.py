@@ -44,8 +44,8 @@ def store_folder(root: Path, fingerprint: Fingerprint) -> Path:
 
 def fingerprint_folders(store: Path) -> list[Path]:
     """List the folders of the fingerprints in a store, by name; of such a folder, itself."""
-    own = store / FINGERPRINT
-    notes = [own] if own.is_file() else sorted(store.glob(f"*/{FINGERPRINT}"))
+    note = store / FINGERPRINT
+    notes = [note] if note.is_file() else sorted(store.glob(f"*/{FINGERPRINT}"))
     return [note.parent for note in notes]
 
 
@@ -57,11 +57,17 @@ def read_fingerprint(folder: Path) -> Fingerprint:
     try:
         fingerprint = Fingerprint.from_json(note.read_text(encoding="utf-8"))
     except ValueError as error:
-        what = f"not a fingerprint ({error}), or {folder} is no store"
-        raise StoreError(f"{note}: {what}", remedy=EMBED_AGAIN, path=note) from None
+        raise StoreError(
+            f"{note}: not a fingerprint ({error}), or {folder} is no store",
+            remedy=EMBED_AGAIN,
+            path=note,
+        ) from None
     if _ID.fullmatch(folder.name) and fingerprint.id != folder.name:
-        what = "changed, or of another store (the folder's name is its hash)"
-        raise StoreError(f"{note}: {what}", remedy=EMBED_AGAIN, path=note)
+        raise StoreError(
+            f"{note}: changed, or of another store (the folder's name is its hash)",
+            remedy=EMBED_AGAIN,
+            path=note,
+        )
     return fingerprint
 
 
@@ -85,9 +91,7 @@ class PartList:
         self._reach = list(accumulate((name[9:17] for name in self._names), max))
 
     def between(self, first_key: str, last_key: str) -> list[Path]:
-        """List those that can hold a key of the inclusive range: their names say so, none is
-        opened.
-        """
+        """List those that can hold a key of the inclusive range, by their names: none is opened."""
         first, last = first_key[:8], last_key[:8]
         start = bisect_left(self._reach, first)
         stop = bisect_right(self._names, last, start, key=lambda name: name[:8])
@@ -112,7 +116,7 @@ class Store:
         if note.is_file() and note.read_bytes() == content:
             return
         if note.exists():  # the name of the folder is a hash of what the note has to say
-            _log.warning("%s: damaged or edited; written anew", note)
+            _log.warning("%s: damaged or edited; written again", note)
         with atomic_path(note) as temporary:
             temporary.write_bytes(content)
 

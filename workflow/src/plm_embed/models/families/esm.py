@@ -67,7 +67,7 @@ def fair_esm_states(
     with torch.inference_mode():
         ids = [VOCABULARY.tokenize(sequence).astype(np.int64) for sequence in sequences]
         states = [embed(torch.from_numpy(row)[None]) for row in ids]  # each (1, T, D)
-        kept = [{0: state[0]} if 0 in layers else {} for state in states]
+        by_layer = [{0: state[0]} if 0 in layers else {} for state in states]
         block = TransformerLayer(
             manifest.dim,
             4 * manifest.dim,
@@ -84,10 +84,10 @@ def fair_esm_states(
             block.load_state_dict(part(f"layers.{number - 1}."), strict=False)
             states = [block(state.transpose(0, 1))[0].transpose(0, 1) for state in states]
             if number in layers:
-                for by_layer, state in zip(kept, states, strict=True):
+                for results, state in zip(by_layer, states, strict=True):
                     last = number == manifest.layers
-                    by_layer[number] = (after(state) if last else state)[0].clone()
-    return kept
+                    results[number] = (after(state) if last else state)[0].clone()
+    return by_layer
 
 
 _HUGGING_FACE = {

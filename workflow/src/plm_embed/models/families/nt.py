@@ -38,20 +38,20 @@ def _read(content: bytes) -> Tokens:
     of_kmer = np.array([numbers[kmer] for kmer in kmers], dtype=np.uint16)
     of_letter = np.full(256, numbers["<unk>"], dtype=np.uint16)
     of_letter[np.frombuffer(SINGLE.encode(), np.uint8)] = [numbers[letter] for letter in SINGLE]
-    start = np.array([numbers["<cls>"]], dtype=np.uint16)
+    cls = np.array([numbers["<cls>"]], dtype=np.uint16)
 
     def tokenize(sequence: str) -> NDArray[np.uint16]:
         letters = np.frombuffer(sequence.encode("ascii"), np.uint8)
-        ids = [start]
-        at = 0
+        ids = [cls]
+        start = 0
         for stop in [*np.flatnonzero(_DIGITS[letters] == len(BASES)).tolist(), len(letters)]:
-            kmers_end = stop - (stop - at) % K
-            digits = _DIGITS[letters[at:kmers_end]].reshape(-1, K)
+            kmers_end = stop - (stop - start) % K
+            digits = _DIGITS[letters[start:kmers_end]].reshape(-1, K)
             ids += [
                 of_kmer[digits @ (len(BASES) ** np.arange(K)[::-1])],
                 of_letter[letters[kmers_end : stop + 1]],
             ]
-            at = stop + 1
+            start = stop + 1
         return np.concatenate(ids)
 
     bases = np.ones(len(words), dtype=np.uint8)

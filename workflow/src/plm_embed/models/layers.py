@@ -1,0 +1,152 @@
+"""The weights of a model on one device: matrices in the compute dtype, everything else in fp32.
+
+Widths: D of the residual stream, A of all heads together, F of the feed-forward.
+"""
+
+import ctypes
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plm_embed.kernels.elementwise import Norm
+from plm_embed.kernels.linear import Linear
+from plm_embed.models.family import Rotary
+from plm_embed.models.manifest import Manifest
+
+LATE_BIASES = {"cpu": False, "cuda": True}
+"""The biases of what is added to the residual stream may wait for the next norm, which reads the
+stream anyway. On CUDA the sum is a part of the product, and a pass for its bias would cost ESM-2
+650M a tenth of its speed, on paper.
+"""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of one transformer block; x (T, in) -> (T, out) by (out, in).
+
+    late_bias: (D,) fp32, the sum of the biases that the residual stream lacks after the block.
+    """
+
+    attention_norm: Norm  # D
+    qkv: Linear  # (3 A, D)
+    query_key_norms: tuple[Norm, Norm] | None  # A
+    out: Linear  # (D, A)
+    mlp_norm: Norm  # D
+    gate: Linear | None  # (F, D)
+    fc1: Linear  # (F, D)
+    fc2: Linear  # (D, F)
+    late_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of a model. Parts that its family lacks are None."""
+
+    embedding: Tensor  # (rows, D)
+    positions: Tensor | None  # (rows, D)
+    types: Tensor | None  # (2, D)
+    t5_bias: Tensor | None  # (buckets, H)
+    norm_before: Norm | None  # D
+    layers: list[Layer]
+    norm_after: Norm | None  # D
+
+
+def load(
+    manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+) -> Weights:
+    """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one."""
+    encoder, factor = (
+        manifest.family.encoder,
+        manifest.family.encoder.branch_factor(manifest.layers),
+    )
+    pre, late = encoder.order == "pre", LATE_BIASES[device.type]
+    neighbors = isinstance(encoder.positions, Rotary) and encoder.positions.neighbors
+
+    def matrix(name: str, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
+        tensor = tensors[name]
+        if neighbors and re.search(r"\.[qk]_(proj|layer_norm)\.", name):
+            # the rows of q and k in the order in which the halves of each head are rotated: scores
+            # are the same in any order
+            pairs = tensor.view(manifest.heads, -1, 2, *tensor.shape[1:])  # (H, d / 2, 2, ...)
+            tensor = pairs.transpose(1, 2).reshape(tensor.shape)
+        tensor = tensor.to(device)  # which converts faster
+        return (tensor if factor == 1.0 else tensor.float() * factor).to(dtype)
+
+    def vector(name: str, factor: float = 1.0) -> Tensor | None:
+        return matrix(name, torch.float32, factor) if name in tensors else None
+
+    def optional_norm(name: str, late_bias: Tensor | None = None) -> Norm | None:
+        weight, bias = vector(f"{name}.weight"), vector(f"{name}.bias")
+        if weight is None:
+            return None
+        return Norm(weight, bias, encoder.epsilon, encoder.norm == "rms", late_bias)
+
+    def norm(name: str, late_bias: Tensor | None = None) -> Norm:
+        loaded = optional_norm(name, late_bias)
+        assert loaded, name
+        return loaded
+
+    def linear(
+        *names: str, dtype: torch.dtype = dtype, factor: float = 1.0, biased: bool = True
+    ) -> Linear:
+        """Load linear layers as one, times `factor`."""
+
+        def stack(kind: str) -> Tensor | None:
+            stored = [f"{name}.{kind}" for name in names if f"{name}.{kind}" in tensors]
+            parts = [matrix(name, dtype, factor) for name in stored]
+            return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
+
+        weight = stack("weight")
+        assert weight is not None, names
+        layer = Linear(weight, stack("bias") if biased else None)
+        del weight
+        with suppress(AttributeError, OSError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)  # it would keep what each matrix took on its way
+        return layer
+
+    def layer(name: str, late_bias: Tensor | None) -> Layer:
+        """Load a block, whose input lacks `late_bias`."""
+        attention, out, down = f"{name}.self_attn", f"{name}.self_attn.out_proj", f"{name}.fc2"
+        first, second = (vector(f"{part}.bias", factor) if late else None for part in (out, down))
+        fp32_down = encoder.fp32_down_proj and dtype == torch.float16
+        return Layer(
+            attention_norm=norm(f"{name}.self_attn_layer_norm", late_bias if pre else first),
+            qkv=linear(*(f"{attention}.{part}_proj" for part in "qkv")),
+            query_key_norms=(
+                (norm(f"{attention}.q_layer_norm"), norm(f"{attention}.k_layer_norm"))
+                if encoder.query_key_norm
+                else None
+            ),
+            out=linear(out, factor=factor, biased=not late),
+            mlp_norm=norm(f"{name}.final_layer_norm", _sum(late_bias, first) if pre else second),
+            gate=linear(f"{name}.fc_gate") if encoder.gated else None,
+            fc1=linear(f"{name}.fc1"),
+            fc2=linear(
+                down, dtype=torch.float32 if fp32_down else dtype, factor=factor, biased=not late
+            ),
+            late_bias=_sum(late_bias, first, second) if pre else None,
+        )
+
+    embedding = vector("embed_tokens.weight")
+    assert embedding is not None
+    layers: list[Layer] = []
+    for number in range(manifest.layers):
+        layers.append(layer(f"layers.{number}", layers[-1].late_bias if layers else None))
+    return Weights(
+        embedding,
+        vector("embed_positions.weight"),
+        vector("embed_types.weight"),
+        vector("embed_distances.weight"),
+        optional_norm("emb_layer_norm_before"),
+        layers,
+        optional_norm("emb_layer_norm_after", layers[-1].late_bias),
+    )
+
+
+def _sum(*vectors: Tensor | None) -> Tensor | None:
+    present = [vector for vector in vectors if vector is not None]
+    return torch.stack(present).sum(0) if present else None
