@@ -187,9 +187,7 @@ def test_a_signal_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> N
     make_bucket(tmp_path, 1000)
     environment = on_two(tmp_path, "lives") | {"NODES": "", "NODE_SCRATCH": ""}
     with start(tmp_path, prepared, "--nodes", "2", *OFTEN, **environment) as job:
-        for _ in range(12_000):
-            if len(list(tmp_path.glob("store/jobs/*.json"))) == 2:
-                break
+        while len(list(tmp_path.glob("store/jobs/2*.json"))) < 2 and job.poll() is None:
             time.sleep(0.025)
         job.terminate()
         job.wait(timeout=300)
