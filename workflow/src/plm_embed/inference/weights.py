@@ -28,7 +28,8 @@ from plm_embed.models.manifest import (
     weights_again,
     write_manifest,
 )
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.own import model_of
+from plm_embed.models.registry import Model
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,9 @@ def prepared_folder(weights: Path) -> Path:
         stored = read_manifest(folder)
     else:
         cache = folder.parent if record.folder else None
-        stored = prepare_cached(find_model(record.model), record.source.path, cache)
+        stored = prepare_cached(
+            model_of(record.model, record.source.path), record.source.path, cache
+        )
         folder = Path(stored.folder or "")
     if stored.weights_sha256 != record.weights_sha256:
         raise WeightsError(

@@ -193,10 +193,10 @@ def _unnamed(named: str | Mapping[str, str], models: Mapping[str, Model]) -> Ite
         return
     for name in named:
         try:
-            known = find_model(name).name in models
+            listed_here = name in models or find_model(name).name in models
         except PlmEmbedError:
-            known = False
-        if not known:
+            listed_here = False
+        if not listed_here:
             yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
 
 
