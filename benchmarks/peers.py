@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
-from plm_embed.inference.batches import Packer
-from plm_embed.inference.pipeline import Inference, Prefetch
+from plm_embed.inference.batches import Room
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
@@ -82,34 +82,21 @@ def engine(
 
 
 def ours(made: Engine, budget: int = 0) -> Run:
-    """Packed, longest first, the next batch prepared in a thread: as the embed job does it."""
+    """Packed, longest first: as the embed job does it."""
     layer = made.manifest.layers
     fingerprint = Fingerprint(
         "", "", (layer,), ("mean",), LongSequences(), made.precision, "float32", ""
     )
-    cuda = made.device.type == "cuda"
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
-        inference = Inference(made, fingerprint)
-        costs = [made.manifest.family.tokens(len(sequence)) for sequence in sequences]
-        packer = Packer(costs, budget or TOKENS[made.device.type])
-        found = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
-        launched, computed = [], 0
-        with Prefetch(
-            packer, costs, lambda at: made.prepare([sequences[i] for i in at]), 2 if cuda else 0
-        ) as batches:
-            while (taken := batches.next()) or launched:
-                if taken:
-                    computed += len(taken[1].tokens)
-                    launched.append(
-                        (taken[0], inference.launch([sequences[i] for i in taken[0]], taken[1]))
-                    )
-                    if len(launched) <= cuda:
-                        continue
-                indices, waited_for = launched.pop(0)
-                for i, vectors in zip(indices, inference.collect(waited_for), strict=True):
-                    found[i] = vectors[f"mean_l{layer}"]
-        return found, computed
+        room = Room(made, budget or TOKENS[made.device.type])
+        means = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
+        computed = 0
+        for step in VectorStream(made, room, fingerprint, sequences).run():
+            computed += -(-step.tokens // made.rows) * made.rows
+            for i, vectors in step.finished:
+                means[i] = vectors[f"mean_l{layer}"]
+        return means, computed
 
     return run
 

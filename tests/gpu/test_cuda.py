@@ -12,9 +12,9 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
-from plm_embed.inference.batches import token_budget
-from plm_embed.inference.pipeline import Inference, largest_number
+from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.inference.vector_stream import VectorStream, largest_number
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
@@ -208,7 +208,7 @@ def test_a_sequence_of_36000_residues() -> None:
 
 def test_the_budget_comes_from_the_free_memory() -> None:
     engine = engine_of(WIDE, CUDA, "float32")
-    budget = token_budget(engine, [WIDE.layers])
+    budget = room_for(engine, [WIDE.layers]).budget
     assert budget % ROWS["cuda"] == 0
     assert ROWS["cuda"] <= budget <= TOKENS["cuda"]
 
@@ -219,13 +219,14 @@ def test_rows_that_are_rounded_on_the_device_arrive_whole(storage: StorageDtype)
     fingerprint = Fingerprint(
         "m", "0", (WIDE.layers,), ("per_residue",), LongSequences(), "float32", "float32", "e"
     )
-    plain = Inference(engine, fingerprint)
-    ours = Inference(engine, replace(fingerprint, storage_dtype=storage))
+    room = Room(engine, TOKENS["cuda"])
+    plain = VectorStream(engine, room, fingerprint, [])
+    ours = VectorStream(engine, room, replace(fingerprint, storage_dtype=storage), [])
     texts = [[random_sequence(700, 9 * n + i) for i in range(9)] for n in range(4)]
-    launched = [ours.launch(each, engine.prepare(each)) for each in texts]  # all are under way
+    launched = [ours._launch(engine.prepare(each)) for each in texts]  # all are under way
     for each, waited_for in zip(texts, launched, strict=True):
-        expected = plain.collect(plain.launch(each, engine.prepare(each)))
-        for found, exact in zip(ours.collect(waited_for), expected, strict=True):
+        expected = plain._collect(plain._launch(engine.prepare(each)))
+        for found, exact in zip(ours._collect(waited_for), expected, strict=True):
             (name,) = exact
             assert np.array_equal(found[name], encode(exact[name], storage))
             assert largest_number(found, name) == np.abs(exact[name]).max()

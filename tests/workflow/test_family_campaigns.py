@@ -11,7 +11,7 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
-from plm_embed.inference.language_model import LanguageModel, machine
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model
@@ -72,7 +72,8 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
     check_exports(folder / "master_dnabert_embeddings.h5", matrix, spans)
     records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)
-    with LanguageModel(tmp_path / f"resources/weights/{model.name}", machine(threads=1)) as loaded:
+    weights = tmp_path / f"resources/weights/{model.name}"
+    with LanguageModel(model.name, weights, threads=1) as loaded:
         first = next(named_sequences(tmp_path / tiny_steps.INPUTS[0], loaded.policy))
         windows = LongSequences("window", 200, 20)
         again = loaded.embed([first.sequence], pooling="mean_special", long_sequences=windows)

@@ -4,21 +4,25 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
-from plm_embed.inference import batches
+from plm_embed.inference import batches, vector_stream
 from plm_embed.inference.batches import Room
-from plm_embed.inference.language_model import LanguageModel, machine
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare
+from plm_embed.models.engine import Engine
 from plm_embed.models.family import pooling_problems
+from plm_embed.models.packed_batch import Batch
 from plm_embed.sequence_windows import span_ends
-from support.families import TINY, golden, relative, source
+from support.families import TINY, add_model, golden, relative, source
 
 
 def make_dna(count: int, longest: int, letters: str = "ACGT") -> list[str]:
@@ -27,22 +31,35 @@ def make_dna(count: int, longest: int, letters: str = "ACGT") -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     root = tmp_path_factory.mktemp("dna")
-    for name in ("dnabert", "nt_v1"):
-        prepare(TINY[name], source(name), root / name)
-    return {name: root / name for name in ("dnabert", "nt_v1")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("dnabert", "nt_v1"):
+            add_model(patch, TINY[name])
+            prepare(TINY[name], source(name), root / name)
+        yield {name: root / name for name in ("dnabert", "nt_v1")}
+
+
+def load(folder: Path) -> LanguageModel:
+    return LanguageModel(
+        TINY[folder.name].name, folder, device="cpu", dtype="float32", threads=1
+    ).load()
 
 
 @pytest.fixture(scope="module")
 def model(folders: dict[str, Path]) -> Iterator[LanguageModel]:
-    with LanguageModel(folders["dnabert"], machine("cpu", threads=1)) as model:
+    with load(folders["dnabert"]) as model:
         yield model
 
 
 def stream_of(model: LanguageModel, sequences: list[str], budget: int) -> VectorStream:
-    room = Room(budget, model._ready().rows, 256)
-    return VectorStream(model._ready(), room, model.fingerprint(), sequences)
+    engine = engine_of(model)
+    return VectorStream(engine, Room(engine, budget), model.fingerprint(), sequences)
+
+
+def engine_of(model: LanguageModel) -> Engine:
+    assert model._engine
+    return model._engine
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean_special", "max", "bos"])
@@ -63,13 +80,13 @@ def test_batches_are_filled_by_the_true_number_of_tokens(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "BATCHES_AHEAD", 2)
+    monkeypatch.setattr(vector_stream, "TOKENIZED_TOGETHER", 4)
     sequences = [*make_dna(150, 300), *make_dna(10, 300, "N"), "A" * 2000]
     stream = stream_of(model, sequences, 512)
-    todo = list(range(len(sequences)))
-    steps = list(stream.run(todo))
-    assert sorted(i for step in steps for i, _ in step.finished) == todo
-    assert sum(step.counted for step in steps) == stream.tokens(todo)
-    engine = model._ready()
+    steps = list(stream.run())
+    assert sorted(i for step in steps for i, _ in step.finished) == list(range(len(sequences)))
+    assert sum(step.counted for step in steps) == stream.tokens
+    engine = engine_of(model)
     assert sum(step.tokens for step in steps) == sum(len(engine.tokenize(s)) for s in sequences)
     full = [step.tokens for step in steps if len(step.finished) > 1]
     assert max(full) <= 512
@@ -83,23 +100,31 @@ def test_a_vector_does_not_depend_on_what_is_tokenized_with_it(model: LanguageMo
         assert np.array_equal(model.embed([sequence])[0], vector)
 
 
-def test_pieces_that_memory_did_not_hold_are_tokenized_again(model: LanguageModel) -> None:
-    sequences = make_dna(30, 200)
-    ahead = batches.TokensAhead(
-        model._ready(),
-        [len(each) for each in sequences],
-        lambda pieces: [sequences[at] for at in pieces],
-        500,
-        [0] * 30,
+def test_pieces_that_memory_did_not_hold_are_tokenized_again(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequences, engine = make_dna(30, 200), engine_of(model)
+    forward, refused = engine.forward, []
+
+    def short_of_memory(batch: Batch, *others: Any) -> Any:
+        if len(batch.tokens) > 256:
+            refused.append(batch)
+            raise torch.OutOfMemoryError
+        return forward(batch, *others)
+
+    expected = dict(
+        pair for step in stream_of(model, sequences, 512).run() for pair in step.finished
     )
-    for costs, pieces in ahead.blocks():
-        once, again = ahead.prepare(pieces), ahead.prepare(pieces)
-        assert list(once.lengths) == costs
-        assert once.tokens.equal(again.tokens)
+    monkeypatch.setattr(engine, "forward", short_of_memory)
+    steps = list(stream_of(model, sequences, 512).run())
+    assert refused
+    for i, vectors in (pair for step in steps for pair in step.finished):
+        assert np.array_equal(vectors["mean_l3"], expected.pop(i)["mean_l3"])
+    assert not expected
 
 
 def test_more_tokens_than_positions_are_refused(folders: dict[str, Path]) -> None:
-    with LanguageModel(folders["nt_v1"], machine("cpu", threads=1)) as model:
+    with load(folders["nt_v1"]) as model:
         whole, wordy = "ACGTTC" * 999, "ACGTN" * 400
         assert np.isfinite(model.embed([whole])).all()
         with pytest.raises(InputError, match="sequence 2: too_many_tokens"):
@@ -124,10 +149,10 @@ def test_rows_per_token_are_the_published_ones_and_say_their_bases(
     name: str, folders: dict[str, Path]
 ) -> None:
     known = golden(name)
-    with LanguageModel(folders[name], machine("cpu", "float32", threads=1)) as model:
+    with load(folders[name]) as model:
         found = model.embed(list(known.sequences), pooling="per_token")
         family = model.manifest.family
-        tokenize = model._ready().tokenize
+        tokenize = engine_of(model).tokenize
         streamed = dict(model.stream({"a": known.sequences[0]}, pooling="per_token"))
         left_out = model.embed(["!"], pooling="per_token", on_error="skip")[0]
     assert np.array_equal(streamed["a"].spans, found[0].spans)
@@ -189,7 +214,7 @@ def test_the_reference_leaves_out_what_has_more_tokens_than_positions(
 ) -> None:
     """As the model does: of such a sequence among the spot checks, nothing is compared."""
     sequences = ["ACGTTC" * 100, "ACGTN" * 400]
-    with LanguageModel(folders["nt_v1"], machine("cpu", threads=1)) as model:
+    with load(folders["nt_v1"]) as model:
         asked = model.fingerprint()
     found = reference_vectors(folders["nt_v1"], sequences, asked, most_tokens=2500)
     assert [bool(each) for each in found] == [True, False]

@@ -12,11 +12,11 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import StorageDtype
 from plm_embed.inference import self_test
 from plm_embed.inference.inputs import named_sequences
-from plm_embed.inference.language_model import LanguageModel, machine
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare, seal
 from plm_embed.io.files import sha256_file
 from plm_embed.models import weights
-from support.families import TINY, golden, source
+from support.families import TINY, add_model, golden, source
 
 LAST_NORMS = "emb_layer_norm_after.weight", "layers.2.final_layer_norm.weight"
 
@@ -41,14 +41,17 @@ def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> P
     return folder
 
 
-def test_what_float16_cannot_store_is_refused(published: tuple[str, Path], tmp_path: Path) -> None:
+def test_what_float16_cannot_store_is_refused(
+    published: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last norm makes numbers above 65,504; bfloat16 and float32 hold them."""
     name, as_published = published
+    add_model(monkeypatch, TINY[name])
     _, tensors = weights.load(as_published)
     (norm, *_) = (each for each in LAST_NORMS if each in tensors)
     folder = changed(as_published, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
     sequence = golden(name).sequences[0]
-    with LanguageModel(folder, machine("cpu", "float32", threads=1)) as model:
+    with LanguageModel(TINY[name].name, folder, device="cpu", dtype="float32", threads=1) as model:
         named = list(named_sequences([sequence], model.policy))
         asked: dict[StorageDtype, object] = {}
         for storage in ("bfloat16", "float32"):
@@ -68,6 +71,7 @@ def test_weights_in_half_precision_are_rounded_once(
     """
     monkeypatch.setattr(self_test, "PAIR_TOKENS", 60)  # eight models are loaded here
     name, as_published = published
+    add_model(monkeypatch, TINY[name])
     _, tensors = weights.load(as_published)
     floats = {key: each for key, each in tensors.items() if each.is_floating_point()}
     sequences = list(golden(name).sequences[:3])
@@ -81,6 +85,8 @@ def test_weights_in_half_precision_are_rounded_once(
         for dtype in ("float32", "bfloat16"):
             found = []
             for folder in folders:
-                with LanguageModel(folder, machine("cpu", dtype, threads=1)) as model:  # type: ignore[arg-type]
+                with LanguageModel(
+                    TINY[name].name, folder, device="cpu", dtype=dtype, threads=1
+                ) as model:  # type: ignore[arg-type]
                     found.append(model.embed(sequences, bar=False))
             assert np.array_equal(*found)

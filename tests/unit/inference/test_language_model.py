@@ -106,7 +106,7 @@ def test_equal_sequences_are_computed_once(
     monkeypatch.setattr(
         VectorStream,
         "run",
-        lambda self, todo: (computed.extend(self.sequences), run(self, todo))[1],
+        lambda self: (computed.extend(self.sequences), run(self))[1],
     )
     found = model.embed(["MKV", "AAA", "mkv", "MKV*"])
     assert computed == ["MKV", "AAA"]
@@ -137,7 +137,7 @@ def test_text_before_the_first_header_shifts_nothing(
     for on_error in ("raise", "skip"):
         found = model.embed(fasta, on_error=on_error)
         assert np.array_equal(found, model.embed(["MKV", "AAA"]))
-    assert "what stands before the first header is left out" in caplog.text
+    assert "the text before the first header is left out" in caplog.text
 
 
 def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel) -> None:
@@ -185,11 +185,11 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
 ) -> None:
     run, at_work, together, seen = VectorStream.run, [0], [0], []
 
-    def counted(stream: VectorStream, todo: list[int]) -> Iterator[Step]:
+    def counted(stream: VectorStream) -> Iterator[Step]:
         at_work[0] += 1
         together[0] = max(together[0], at_work[0])
         seen.append(torch.get_num_threads())
-        for step in run(stream, todo):
+        for step in run(stream):
             time.sleep(0.01)
             yield step
         at_work[0] -= 1

@@ -1,7 +1,7 @@
 """Batches through the model: pooling in one go, prefetching, float16's way out, budgets."""
 
-import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,15 @@ from plm_embed.fingerprint import (
     StorageDtype,
     has_matrix,
 )
-from plm_embed.inference import batches as room_module
-from plm_embed.inference.batches import Packer, Room, budget_from
-from plm_embed.inference.pipeline import STORED, Inference, Prefetch, largest_number
+from plm_embed.inference import batches
+from plm_embed.inference.batches import Room
 from plm_embed.inference.pooling import pool, pool_packed
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import (
+    STORED,
+    Vectors,
+    VectorStream,
+    largest_number,
+)
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
@@ -40,6 +44,17 @@ def engine_of(dtype: str, factor: float = 1.0) -> Engine:
         model.name, "esm2", *shape, None, True, "MIT", "", 0, Source("fair-esm", "")
     )
     return Engine(manifest, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
+
+
+def stream_of(engine: Engine, sequences: list[str], **change: Any) -> VectorStream:
+    fingerprint = replace(fingerprint_of(engine.precision), **change)
+    return VectorStream(engine, Room(engine, 2048), fingerprint, sequences)
+
+
+def batch_of(stream: VectorStream) -> list[Vectors]:
+    """Return the vectors of all sequences as those of a batch, not yet joined."""
+    batch = stream.engine.prepare(stream.sequences)
+    return stream._collect(stream._launch(batch))
 
 
 def fingerprint_of(dtype: str) -> Fingerprint:
@@ -63,11 +78,11 @@ def test_pooling_of_a_whole_batch_is_that_of_each_sequence(pooling: Pooling) -> 
 
 
 def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
-    inference = Inference(engine_of("float16"), fingerprint_of("float16"))
-    batch = inference.model.prepare(SEQUENCES)
-    plain = inference.collect(inference.launch(SEQUENCES, batch))
-    assert inference.exact == 0
-    forward = inference.model.forward
+    engine = engine_of("float16")
+    stream = stream_of(engine, SEQUENCES)
+    plain = batch_of(stream)
+    assert stream.exact == 0
+    forward = engine.forward
 
     def overflowing(
         batch: Batch, layers: list[int], exact: bool = False
@@ -78,9 +93,9 @@ def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
                 batch.split(states)[1][5] = torch.inf
         return found
 
-    inference.model.forward = overflowing  # type: ignore[method-assign, assignment]
-    found = inference.collect(inference.launch(SEQUENCES, batch))
-    assert inference.exact == 1
+    engine.forward = overflowing  # type: ignore[method-assign, assignment]
+    found = batch_of(stream)
+    assert stream.exact == 1
     for i, (vectors, before) in enumerate(zip(found, plain, strict=True)):
         for name, vector in vectors.items():
             assert np.isfinite(vector).all()
@@ -89,18 +104,18 @@ def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
 
 
 def test_numbers_beyond_float16_are_computed_in_fp32() -> None:
-    inference = Inference(engine_of("float16", factor=1e5), fingerprint_of("float16"))
-    forward, calls = inference.model.forward, []
+    engine = engine_of("float16", factor=1e5)
+    forward, calls = engine.forward, []
 
     def counting(batch: Batch, layers: list[int], exact: bool = False) -> dict[int, torch.Tensor]:
         calls.append(exact)
         return forward(batch, layers, exact)
 
-    inference.model.forward = counting  # type: ignore[method-assign, assignment]
-    found = inference.collect(inference.launch(SEQUENCES, inference.model.prepare(SEQUENCES)))
-    exact = Inference(engine_of("float32", factor=1e5), fingerprint_of("float32"))
-    expected = exact.collect(exact.launch(SEQUENCES, exact.model.prepare(SEQUENCES)))
-    assert inference.exact == len(SEQUENCES)
+    engine.forward = counting  # type: ignore[method-assign, assignment]
+    stream = stream_of(engine, SEQUENCES)
+    found = batch_of(stream)
+    expected = batch_of(stream_of(engine_of("float32", factor=1e5), SEQUENCES))
+    assert stream.exact == len(SEQUENCES)
     assert calls == [False, True, True]  # the long one, and the others together
     for ours, theirs in zip(found, expected, strict=True):
         a, b = (torch.from_numpy(vectors["mean_l2"]) for vectors in (ours, theirs))
@@ -121,11 +136,9 @@ def test_rows_are_rounded_on_the_device_as_the_store_rounds_them(storage: Storag
     assert np.array_equal(rounded.view(np.uint16), encode(tried, storage))
 
     engine = engine_of("float32")
-    plain = Inference(engine, fingerprint_of("float32"))
-    batch = engine.prepare(SEQUENCES)
-    expected = plain.collect(plain.launch(SEQUENCES, batch))
-    ours = Inference(engine, replace(fingerprint_of("float32"), storage_dtype=storage))
-    for found, exact in zip(ours.collect(ours.launch(SEQUENCES, batch)), expected, strict=True):
+    expected = batch_of(stream_of(engine, SEQUENCES))
+    rounded_here = batch_of(stream_of(engine, SEQUENCES, storage_dtype=storage))
+    for found, exact in zip(rounded_here, expected, strict=True):
         for name, vector in exact.items():
             same = encode(vector, storage) if has_matrix(name) else vector
             assert np.array_equal(found[name], same)
@@ -146,81 +159,46 @@ def test_a_row_too_large_for_the_store_is_an_error_though_it_was_rounded(
         return found
 
     engine.forward = outlying  # type: ignore[method-assign, assignment]
-    fingerprint = replace(
-        fingerprint_of("float32"), pooling=("per_residue",), storage_dtype="float16",
-        long_sequences=long,
-    )  # fmt: skip
-    stream = VectorStream(engine, Room(2048, 256, 256), fingerprint, SEQUENCES)
+    kept: dict[str, Any] = {"pooling": ("per_residue",), "storage_dtype": "float16"}
+    stream = stream_of(engine, SEQUENCES[1:2], long_sequences=long, **kept)
     if number == 65504:
-        assert len([one for step in stream.run([1]) for one in step.finished]) == 1
+        assert len([pair for step in stream.run() for pair in step.finished]) == 1
         return
     with pytest.raises(PlmEmbedError, match=r"per_residue_l2 .* not finite or too large to store"):
-        list(stream.run([1]))
+        list(stream.run())
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_prefetching_gives_every_piece_once_also_after_some_were_put_back(ahead: int) -> None:
-    costs = [40] * 20
-    threads = set()
-
-    def prepare(indices: list[int]) -> Batch:
-        threads.add(threading.get_ident())
-        return Batch(*(torch.tensor(indices),) * 4, lengths=tuple(indices), residues=())
-
-    seen: list[int] = []
-    with Prefetch(Packer(costs, 160), costs, prepare, ahead) as batches:
-        first = batches.next()
-        assert first is not None
-        batches.put_back(first[0], 80)
-        while taken := batches.next():
-            indices, batch = taken
-            assert list(batch.lengths) == indices
-            assert len(indices) <= 2
-            seen += indices
-        assert batches.next() is None
-        batches.put_back(seen[:1], 80)  # the last batch did not fit
-        assert batches.next() is not None
-    assert sorted(seen) == list(range(20))
-    assert (threading.get_ident() in threads) is (ahead == 0)
-
-
-def test_what_goes_wrong_while_preparing_is_raised_where_the_batch_is_asked_for() -> None:
-    engine = engine_of("float32")
-    with (
-        Prefetch(Packer([5], 10), [5], lambda _: engine.prepare(["AC*"]), 2) as batches,
-        pytest.raises(ValueError, match="not a normalized sequence"),
-    ):
-        batches.next()
-
-
-def test_budgets_from_memory() -> None:
-    gigabyte = 1 << 30
-    # no more than is of use
-    assert budget_from(100 * gigabyte, 2 * gigabyte, 16384, 32768) == 32768
-    assert budget_from(3 * gigabyte, 2 * gigabyte, 16384, 32768) == 16384
-    # the smallest batch is tried anyhow
-    assert budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
-    assert budget_from(gigabyte, 0, 16384, 32768) == 32768
+def test_what_goes_wrong_while_packing_is_raised() -> None:
+    with pytest.raises(ValueError, match="not a normalized sequence"):
+        list(stream_of(engine_of("float32"), ["MKV", "AC*"]).run())
 
 
 def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room_module, "BATCHES_TO_FORGET", 3)
-    room = Room(32768, 16384, 1024)
+    monkeypatch.setattr(batches, "BATCHES_TO_FORGET", 3)
+    engine: Any = SimpleNamespace(rows=16384, device=torch.device("cuda"))
+    room = Room(engine, 32768)
     seen = []
     while room.shrink([room.budget // 4] * 4):
-        seen.append((room.budget, room.rows))
+        seen.append((room.budget, engine.rows))
     # padded to whole products: with half of a product's tokens, the product itself is halved
     assert seen == [(n, n) for n in (16384,)] + [(n, n) for n in (8192, 4096, 2048, 1024)]
     assert room.least == 1024
-    grown = [room.grow() for _ in range(15)]
-    assert grown == [False, False, True] * 5
-    assert (room.budget, room.rows, room.grow()) == (32768, 16384, False)
+    sizes = []
+    for _ in range(15):
+        room.grow()
+        sizes.append(engine.rows)
+    assert sizes[2::3] == [2048, 4096, 8192, 16384, 16384] and sizes[1] == 1024
+    assert (room.budget, engine.rows) == (32768, 16384)
     assert room.shrink([16384, 16384])  # what did not last is tried less often
-    assert [room.grow() for _ in range(6)] == [False] * 5 + [True]
+    sizes = []
+    for _ in range(6):
+        room.grow()
+        sizes.append(room.budget)
+    assert sizes == [16384] * 5 + [32768]
     assert not room.shrink([40000])  # alone, and larger than a product
-    assert (room.budget, room.rows) == (32768, 16384)
+    assert (room.budget, engine.rows) == (32768, 16384)
 
 
 def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:
@@ -237,8 +215,8 @@ def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:
 
     engine.forward = short_of_memory  # type: ignore[method-assign]
     fingerprint = replace(fingerprint_of("float32"), pooling=("mean",))
-    stream = VectorStream(engine, Room(8192, 4096, 512), fingerprint, SEQUENCES * 12)
-    found = dict(pair for step in stream.run(list(range(48))) for pair in step.finished)
+    stream = VectorStream(engine, Room(engine, 8192), fingerprint, SEQUENCES * 12)
+    found = dict(pair for step in stream.run() for pair in step.finished)
     assert sorted(found) == list(range(48)) and not stream.left_out
     assert refused == [8192, 4096, 2048] and engine.rows == 1024
     expected = engine_of("float32").forward(engine.prepare(SEQUENCES[1:2]), [2])[2][1:301].mean(0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
-from plm_embed.inference import batches, vector_stream
+from plm_embed.inference import batches
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import embedder as embedder_module
@@ -20,6 +20,7 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
+from plm_embed.models.tokens import Ids
 from support import checkpoints
 from support.buckets import SEQUENCES, write_bucket
 from support.embedded import Embedder, check, run
@@ -91,23 +92,18 @@ def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
         run(tmp_path, prepared, SEQUENCES)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
 def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, prefetch, refused = Engine.prepare, vector_stream.Prefetch, []
+    pack, refused = Engine.pack, []
 
-    def short_of_memory(self: Engine, sequences: Sequence[str]) -> Batch:
-        if sum(map(len, sequences)) > 1000 and "W" * 700 in sequences:
-            refused.append(sequences)
+    def short_of_memory(self: Engine, pieces: Sequence[Ids]) -> Batch:
+        if 702 in map(len, pieces) and sum(map(len, pieces)) > 1000:
+            refused.append(pieces)
             raise RuntimeError("CUDA error: out of memory")  # of pinned memory
-        return prepare(self, sequences)
+        return pack(self, pieces)
 
-    def prefetching(*arguments: Any, **_: int) -> vector_stream.Prefetch:
-        return prefetch(*arguments, ahead=2 * ahead)
-
-    monkeypatch.setattr(Engine, "prepare", short_of_memory)
-    monkeypatch.setattr(vector_stream, "Prefetch", prefetching)
+    monkeypatch.setattr(Engine, "pack", short_of_memory)
     record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
     assert refused and record.skipped == ()
     check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)

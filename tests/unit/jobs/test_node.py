@@ -21,6 +21,7 @@ from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
+from plm_embed.models.tokens import Ids
 from plm_embed.store.store import Store
 from support.jobs import forked, make_bucket, published, record_of
 
@@ -44,16 +45,15 @@ def gpus(broken: str = "", fault: Callable[[], object] = lambda: None) -> Callab
 
 def at(name: str, fault: Callable[[str], object]) -> Callable[[], None]:
     """Have workers meet a fault when a batch has a sequence that begins so."""
-    prepare = Engine.prepare
+    tokenize = Engine.tokenize
 
-    def faulty(self: Engine, sequences: Sequence[str]) -> Batch:
-        for sequence in sequences:
-            if sequence.startswith(name):
-                fault(sequence)
-        return prepare(self, sequences)
+    def faulty(self: Engine, sequence: str) -> Ids:
+        if sequence.startswith(name):
+            fault(sequence)
+        return tokenize(self, sequence)
 
     def patch() -> None:
-        Engine.prepare = faulty  # type: ignore[method-assign]
+        Engine.tokenize = faulty  # type: ignore[method-assign]
 
     return patch
 

@@ -11,7 +11,7 @@ import pytest
 
 import plm_embed
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference import language_model
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports import Format
@@ -116,14 +116,9 @@ def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -
         assert given[name] == (default[0] if isinstance(default, list) else default), name
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [(language_model.load, "strand"), (language_model.machine, "dtype")],
-)
-def test_a_model_in_memory_takes_the_words_of_the_keys(
-    function: Callable[..., Any], name: str
-) -> None:
-    kind = get_type_hints(function)[name]
+@pytest.mark.parametrize("name", ["strand", "dtype"])
+def test_a_model_in_memory_takes_the_words_of_the_keys(name: str) -> None:
+    kind = get_type_hints(LanguageModel.__init__)[name]
     assert literals(kind) == allowed(BY_NAME[OTHER_NAMES.get(name, name)])
 
 

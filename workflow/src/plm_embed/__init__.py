@@ -24,12 +24,17 @@ if _typing.TYPE_CHECKING:
 
     from plm_embed import models as models
     from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
-    from plm_embed.inference.inputs import Given
-    from plm_embed.inference.language_model import EmbedHow, LanguageModel, Pooled, TokenRows
+    from plm_embed.inference.inputs import SequenceInput
+    from plm_embed.inference.language_model import (
+        EmbedOptions,
+        LanguageModel,
+        Pooled,
+        TokenRows,
+    )
     from plm_embed.reading.open import Embeddings
     from plm_embed.sequences.settings import OnError
 
-    class _How(EmbedHow, total=False):
+    class _Options(EmbedOptions, total=False):
         weights: str | Path | None
         device: Literal["auto", "cpu", "cuda"]
         dtype: ComputeDtype | Literal["auto"]
@@ -64,7 +69,7 @@ def open(path: "str | Path") -> "Embeddings":
 def _embed_like(
     fingerprint: "Fingerprint",
     name: str,
-    sequences: "Given",
+    sequences: "SequenceInput",
     weights: "str | Path | None",
     on_error: "OnError",
 ) -> "tuple[list[str], NDArray[np.float32]]":
@@ -103,38 +108,45 @@ def load(
 
     set_up("embed")
     with _errors.extra():
-        from plm_embed.inference import language_model
-    return language_model.load(model, weights, (device, dtype, threads), strand)
+        from plm_embed.inference.language_model import LanguageModel
+    model_on_device = LanguageModel(
+        model, weights, device=device, dtype=dtype, threads=threads, strand=strand
+    )
+    return model_on_device.load()
 
 
 @_typing.overload
 def embed(
-    sequences: "Given", model: str = ..., *, pooling: "Pooled" = ..., **how: "_typing.Unpack[_How]"
+    sequences: "SequenceInput",
+    model: str = ...,
+    *,
+    pooling: "Pooled" = ...,
+    **options: "_typing.Unpack[_Options]",
 ) -> "NDArray[np.float32]": ...
 
 
 @_typing.overload
 def embed(
-    sequences: "Given",
+    sequences: "SequenceInput",
     model: str = ...,
     *,
     pooling: 'Literal["per_residue"]',
-    **how: "_typing.Unpack[_How]",
+    **options: "_typing.Unpack[_Options]",
 ) -> "list[NDArray[np.float32]]": ...
 
 
 @_typing.overload
 def embed(
-    sequences: "Given",
+    sequences: "SequenceInput",
     model: str = ...,
     *,
     pooling: 'Literal["per_token"]',
-    **how: "_typing.Unpack[_How]",
+    **options: "_typing.Unpack[_Options]",
 ) -> "list[TokenRows]": ...
 
 
 def embed(
-    sequences: "Given",
+    sequences: "SequenceInput",
     model: str = "esm2_t6_8M_UR50D",
     *,
     pooling: "Pooling" = "mean",
@@ -177,14 +189,15 @@ def embed(
 
     set_up("embed")
     with _errors.extra():
-        from plm_embed.inference import language_model
-    return language_model.embed(
-        sequences,
-        model,
-        weights,
-        (device, dtype, threads),
-        strand,
-        (pooling, layer, long_sequences),
-        on_error,
-        bar,
-    )
+        from plm_embed.inference.language_model import LanguageModel
+    with LanguageModel(
+        model, weights, device=device, dtype=dtype, threads=threads, strand=strand
+    ) as loaded:
+        return loaded.embed(
+            sequences,
+            pooling=pooling,
+            layer=layer,
+            long_sequences=long_sequences,
+            on_error=on_error,
+            bar=bar,
+        )

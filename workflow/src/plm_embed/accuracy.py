@@ -106,13 +106,18 @@ def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
 def check_dtype(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> None:
     """Raise ConfigError where a compute dtype moves vectors of these weights too far."""
     if not fits(dtype, roundings):
-        assert roundings
-        raise ConfigError(
-            f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it "
-            f"alone moves vectors to a cosine of {roundings[dtype].cosine:.4f} with exact "
-            f"arithmetic, below {REFUSED}\nset {_nearer(dtype, roundings)}",
-            key="embedding.compute_dtype",
-        )
+        raise too_coarse(dtype, roundings, model)
+
+
+def too_coarse(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> ConfigError:
+    """Return the error for a compute dtype that does not fit these weights."""
+    assert roundings
+    return ConfigError(
+        f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it alone "
+        f"moves vectors to a cosine of {roundings[dtype].cosine:.4f} with exact arithmetic, below "
+        f"{REFUSED}\nset {_nearer(dtype, roundings)}",
+        key="embedding.compute_dtype",
+    )
 
 
 def fits(dtype: ComputeDtype, roundings: Roundings | None) -> bool:

@@ -58,8 +58,10 @@ def whole(
     pieces: Sequence[Mapping[str, NDArray[np.float32]]],
     where: Sequence[Span],
 ) -> dict[str, NDArray[np.float32]]:
-    """The vectors of a sequence by representation, from those of its pieces."""
-    found = {
+    """Join the vectors of a sequence, by representation, from those of its pieces."""
+    if len(pieces) == 1:
+        return {name: pieces[0][name] for name in fingerprint.representations}
+    joined = {
         (name := representation(pooling, layer)): combine(
             pooling, [piece[name] for piece in pieces], where
         )
@@ -68,13 +70,13 @@ def whole(
         for layer in fingerprint.layers
     }
     if "per_token" in fingerprint.pooling:
-        rows, found_spans = shared_tokens([piece[SPANS] for piece in pieces], where)
+        rows, joined_spans = shared_tokens([piece[SPANS] for piece in pieces], where)
         for layer in fingerprint.layers:
             name = representation("per_token", layer)
-            kept = [piece[name][taken] for piece, taken in zip(pieces, rows, strict=True)]
-            found[name] = np.concatenate(kept)
-        found[SPANS] = found_spans
-    return found
+            own = [piece[name][part] for piece, part in zip(pieces, rows, strict=True)]
+            joined[name] = np.concatenate(own)
+        joined[SPANS] = joined_spans
+    return joined
 
 
 def stored_spans(
@@ -136,8 +138,6 @@ def combine(
     mean, mean_special and bos: average weighted by the pieces' lengths; max: element-wise maximum;
     per_residue: every residue is taken from the window in which it lies farther from an edge.
     """
-    if len(pieces) == 1:
-        return pieces[0]
     if pooling == "max":
         largest: NDArray[np.float32] = np.stack(pieces).max(axis=0)
         return largest

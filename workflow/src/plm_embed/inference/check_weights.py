@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from plm_embed.accuracy import bound, remark
 from plm_embed.errors import WeightsError
-from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.kernels.devices import device_name
-from plm_embed.models.manifest import caveat
+from plm_embed.models.manifest import caveat, read_manifest
 
 PEPTIDES = (
     "MPAGFRQVCKAFMAEPMFNTATQHEYHCCTPTRMYINTPVNRAFGCFDGPIIFGWPPEREI",
@@ -35,14 +34,15 @@ def check(folder: Path) -> Iterator[str]:
     Raises WeightsError for files that are damaged and for answers that are not the published
     model's, DeviceError when the self-test fails.
     """
-    with LanguageModel(folder) as model:
-        name = model.manifest.model
+    with LanguageModel(read_manifest(folder).model, folder).load() as model:
+        name, roundings = model.manifest.model, model.manifest.roundings
+        dtype = model.fingerprint().compute_dtype
         yield f"files: intact; SHA-256 of the tensors {model.manifest.weights_sha256}"
         doubt = caveat(name, model.manifest)
         yield f"source: {doubt or 'the published weights, by their SHA-256'}"
-        where = f"{model.dtype} on {device_name(model.device)}"
+        where = f"{dtype} on {device_name(model.device)}"
         yield f"self-test: passed in {where}"
-        if note := remark(model.dtype, model.manifest.roundings):
+        if note := remark(dtype, roundings):
             yield f"accuracy: {note}"
         with ANSWERS.open("rb") as file, np.load(file) as stored:
             answers = stored.get(name)
@@ -51,8 +51,7 @@ def check(folder: Path) -> Iterator[str]:
             return
         error = distance(model.embed(PEPTIDES, bar=False), answers)
         # both are rounded: these by the dtype here, the known ones by bfloat16
-        dtypes: tuple[ComputeDtype, ...] = (model.dtype, "bfloat16")
-        limit = sum(bound(dtype, model.manifest.roundings) for dtype in dtypes)
+        limit = bound(dtype, roundings) + bound("bfloat16", roundings)
     far = f"{100 * error:.2g} % from the published model's, {100 * limit:.2g} % allowed"
     if error > limit:
         why = "report it with this line" if not doubt else "these are other weights"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS, Alphabet
+from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.batch import Batch, Faults, batch_of
 from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.normalize import normalize_batch
@@ -36,176 +36,148 @@ class SequenceRecord(Protocol):
     seq: object
 
 
-One = str | tuple[str, str] | SequenceRecord
+SequenceItem = str | tuple[str, str] | SequenceRecord
 """A sequence; an id and a sequence; or a record of Biopython. A missing value, as tables have them,
 is a sequence without a vector.
 """
-Given = str | Path | Mapping[str, str] | Iterable[One]
+SequenceInput = str | Path | Mapping[str, str] | Iterable[SequenceItem]
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
-class Named(NamedTuple):
-    """One normalized sequence, or why there is none; `number` counts from 1."""
+class NamedSequence(NamedTuple):
+    """A normalized sequence, or why there is none; `number` counts from 1."""
 
     number: int
     id: str
     sequence: str
-    wrong: str
-
-    def refusal(self) -> InputError:
-        """Return the error for a record without a sequence."""
-        name = f"sequence {self.number}" + (f" ({self.id})" if self.id else "")
-        return InputError(f"{name}: {self.wrong}", record=self.number)
+    problem: str
 
 
-def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
-    """Yield the sequences in the order given, one by one, as they are asked for.
+def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator[NamedSequence]:
+    """Yield normalized sequences in their order, as they are asked for.
 
     A file may be whatever the workflow reads; tables need the columns `id` and `sequence`.
     InputError for a text that names no file, for what is no sequence at all, and for nucleotides
     where the model reads proteins, or the reverse.
     """
-    path = Path(given) if isinstance(given, Path | str) else None
+    path = Path(sequences) if isinstance(sequences, Path | str) else None
     letters = LetterCheck(ALPHABETS[policy.alphabet], path)
-    for batch in _batches(given):
+    for batch in _batches(sequences):
         letters.look(batch.residues)
         if batch.first == 0:
-            log.warning("%s: what stands before the first header is left out", given)
+            log.warning("%s: the text before the first header is left out", path)
             continue
         normalized = normalize_batch(batch, policy)
-        sequences = iter(normalized.sequences.to_pylist())
-        columns = zip(
-            batch.ids.to_pylist(),
-            normalized.reasons.to_pylist(),
-            normalized.details.to_pylist(),
-            strict=True,
-        )
-        for number, (id, reason, detail) in enumerate(columns, batch.first):
-            wrong = f"{reason} ({detail})" if detail else reason or ""
-            yield Named(number, id, "" if wrong else next(sequences), wrong)
+        accepted = iter(normalized.sequences.to_pylist())
+        columns = batch.ids, normalized.reasons, normalized.details
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        for number, (id, reason, detail) in enumerate(rows, batch.first):
+            problem = f"{reason} ({detail})" if detail else reason or ""
+            yield NamedSequence(number, id, "" if problem else next(accepted), problem)
 
 
-def of_kind(given: Given, alphabet: Alphabet) -> Given:
-    """Return the same sequences, in a list if they could be taken once only. InputError, before a
-    model is loaded or downloaded for them, when the first of them are of another kind than it
-    reads.
-    """
-    if isinstance(given, Iterator) and not hasattr(given, "read"):  # an open file is refused below
-        given = list(given)
-    letters = LetterCheck(alphabet, Path(given) if isinstance(given, Path | str) else None)
-    for batch in islice(_batches(given), 1):
-        letters.look(batch.residues)
-    return given
+def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
+    """Raise InputError for the first sequence that has a problem, or warn of some of them."""
+    lines = []
+    for number, id, _, problem in sequences:
+        if problem:
+            lines.append(f"sequence {number}{f' ({id})' if id else ''}: {problem}")
+            if on_error == "raise":
+                raise InputError(lines[0], record=number)
+    if lines:
+        count = "1 sequence has" if len(lines) == 1 else f"{len(lines):,} sequences have"
+        log.warning("%s no vector: %s", count, some(lines))
 
 
-def _batches(given: Given) -> Iterator[Batch]:
-    if isinstance(given, Path | str):
-        path = _expanded(given)
-        if isinstance(given, str) and not _is_file(path):
-            if _FILE_NAME.search(given):
-                raise InputError(f"{given}: there is no such file", path=path)
-            shown = given if len(given) <= 40 else f"{given[:40]}..."
-            raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
+def _batches(sequences: SequenceInput) -> Iterator[Batch]:
+    if isinstance(sequences, Path | str):
+        path = _existing_file(sequences)
+        if isinstance(sequences, str) and not path:
+            if _FILE_NAME.search(sequences):
+                raise InputError(f"{sequences}: there is no such file", path=sequences)
+            shown = sequences if len(sequences) <= 40 else f"{sequences[:40]}..."
+            raise InputError(f"{shown!r} is no file; put a single sequence into a list")
         with columns_named(
             "rename yours: a table of sequences has the columns id and sequence here; in Python, "
             "pairs of id and sequence will do"
         ):
-            reader = Reader(path, Table())
+            reader = Reader(path or Path(sequences), Table())
         yield from reader
         return
-    if hasattr(given, "read"):  # an open file yields lines
-        raise InputError("an open file: give its name, or what Biopython's SeqIO.parse reads of it")
-    if hasattr(given, "columns"):  # a data frame yields the names of its columns
-        raise InputError("a table: give its column of sequences, or pairs of id and sequence")
-    if hasattr(given, "reverse_complement"):  # Biopython's records and Seq yield their letters
-        raise InputError(f"a single {type(given).__name__}: a single sequence goes into a list")
-    if not isinstance(given, Iterable):
+    for attribute, message in (
+        ("read", "an open file: give its name, or the records that Biopython's SeqIO.parse reads"),
+        ("columns", "a table: give its column of sequences, or pairs of id and sequence"),
+        # Biopython's records and Seq yield their letters
+        (
+            "reverse_complement",
+            f"a single {type(sequences).__name__}: put a single sequence into a list",
+        ),
+    ):
+        if hasattr(sequences, attribute):
+            raise InputError(message)
+    if not isinstance(sequences, Iterable):
         raise InputError(
-            f"sequences: {given!r} holds none",
+            f"sequences: {sequences!r} holds none",
             remedy="give a list of sequences, a dictionary by id, or a file",
         )
-    ones = iter(given.items() if isinstance(given, Mapping) else given)
+    items = iter(sequences.items() if isinstance(sequences, Mapping) else sequences)
     first = 1
-    while taken := list(islice(ones, AT_ONCE)):
-        pairs = [_pair(one, number) for number, one in enumerate(taken, first)]
+    while block := list(islice(items, AT_ONCE)):
+        pairs = [_pair(item, number) for number, item in enumerate(block, first)]
         # half a character, as Python has for bytes that are no text, is none of Arrow's
         ids, residues = (
             [(text or "").encode(errors="replace").decode() for text in texts]
             for texts in zip(*pairs, strict=True)
         )
-        faults: Faults = {
-            place: NO_VALUE for place, (_, residue) in enumerate(pairs) if residue is None
-        }
+        faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
         yield batch_of(first, ids, ids, residues, faults=faults)
-        first += len(taken)
+        first += len(block)
 
 
-def _expanded(path: str | Path) -> Path:
-    with suppress(RuntimeError):  # the home folder of nobody
-        return Path(path).expanduser()
-    return Path(path)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a long sequence is no name of a file
-        return False
-
-
-def _is_file_name(text: str) -> bool:
-    return "." in text and bool(_FILE_NAME.search(text) or _is_file(_expanded(text)))
-
-
-def _pair(one: object, number: int) -> tuple[str, str | None]:
-    """The id, and the residues or None for a missing value."""
-    id, given = "", one
-    if isinstance(one, tuple | list) and len(one) == 2:
-        id, given = one
+def _pair(item: object, number: int) -> tuple[str, str | None]:
+    """Return the id, and the residues or None for a missing value."""
+    id, value = "", item
+    if isinstance(item, tuple | list) and len(item) == 2:
+        id, value = item
         if not isinstance(id, str):
             raise InputError(
                 f"sequence {number}: the id {id!r} is a {type(id).__name__}; ids are text",
                 record=number,
             )
-    elif hasattr(one, "seq"):
-        id = "" if getattr(one, "id", None) is None else str(one.id)  # type: ignore[attr-defined]
-    given = getattr(given, "seq", given)
-    if isinstance(given, Path) or (isinstance(given, str) and _is_file_name(given)):
+    elif hasattr(item, "seq"):
+        id = str(getattr(item, "id", None) or "")
+    value = getattr(value, "seq", value)
+    if isinstance(value, Path) or (
+        isinstance(value, str)
+        and "." in value
+        and (_FILE_NAME.search(value) or _existing_file(value))
+    ):
         raise InputError(
-            f"sequence {number}: {str(given)!r} is the name of a file",
+            f"sequence {number}: {str(value)!r} is the name of a file",
             record=number,
-            remedy="give one file, not in a list; an aligned sequence without its dots",
+            remedy="give a file by itself, not in a list; an aligned sequence without its dots",
         )
-    if isinstance(given, str):
-        return id, given
-    if _is_missing(given):
+    if isinstance(value, str):
+        return id, value
+    if (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+        or (isinstance(value, float) and math.isnan(value))
+    ):
         return id, None
-    if hasattr(given, "reverse_complement"):  # Biopython's Seq
-        return id, str(given)
+    if hasattr(value, "reverse_complement"):  # Biopython's Seq
+        return id, str(value)
     raise InputError(
-        f"sequence {number} is a {type(given).__name__}; sequences are strings, pairs of an id and "
+        f"sequence {number} is a {type(value).__name__}; sequences are strings, pairs of an id and "
         "a sequence, or records of Biopython",
         record=number,
     )
 
 
-def _is_missing(value: object) -> bool:
-    """None, NaN, or what pandas has for them."""
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")
-        or (isinstance(value, float) and math.isnan(value))
-    )
-
-
-def refuse(wrong: Iterable[Named], on_error: OnError) -> None:
-    """InputError for the first of them, or a warning that names some of them."""
-    refused = list(islice(wrong, 1)) if on_error == "raise" else list(wrong)
-    if refused and on_error == "raise":
-        raise refused[0].refusal()
-    if refused:
-        log.warning(
-            "%s no vector: %s",
-            "1 sequence has" if len(refused) == 1 else f"{len(refused):,} sequences have",
-            some([str(one.refusal()) for one in refused]),
-        )
+def _existing_file(name: str | Path) -> Path | None:
+    """Return the path of a file if there is one of this name; `~` is the home folder."""
+    # the home folder of nobody; a long sequence is no name of a file
+    with suppress(RuntimeError, OSError, ValueError):
+        path = Path(name).expanduser()
+        return path if path.is_file() else None
+    return None

@@ -1,7 +1,6 @@
 """A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast, get_args, overload
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError, whole_number
 from plm_embed.fingerprint import (
+    MATRICES,
     SPANS,
     ComputeDtype,
     Fingerprint,
@@ -20,26 +20,24 @@ from plm_embed.fingerprint import (
     has_matrix,
     pooling_and_layer,
 )
-from plm_embed.inference.batches import room_for
-from plm_embed.inference.inputs import Given, Named, named_sequences, of_kind, refuse
-from plm_embed.inference.pipeline import Vectors
-from plm_embed.inference.resolve import Shape, compute_dtype, fingerprint_of, resolved
-from plm_embed.inference.self_test import self_test
-from plm_embed.inference.settings import Settings, known
-from plm_embed.inference.vector_stream import LeftOut, VectorStream
+from plm_embed.inference import loading
+from plm_embed.inference.inputs import NamedSequence, SequenceInput, named_sequences, refuse
+from plm_embed.inference.settings import DeviceName, Settings, check_word
+from plm_embed.inference.vector_stream import LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
-from plm_embed.models import weights as weights_folders
 from plm_embed.models.engine import Engine
-from plm_embed.models.registry import find_model
+from plm_embed.models.manifest import read_manifest
+from plm_embed.models.own import model_of
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
 
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "mean_special", "bos", "max"]
+Long = LongSequences | Mapping[str, Any] | None
 BATCHES_AT_ONCE = 16
 """Batches' worth of sequences that `stream` collects, so that they can be packed well."""
 _LEFT_OUT: dict[LeftOut, str] = {
@@ -57,116 +55,67 @@ class TokenRows(NamedTuple):
     spans: NDArray[np.int64]
 
 
-def _token_rows(found: Vectors) -> TokenRows:
-    """Return the representation per token and the spans of one sequence."""
-    return TokenRows(next(iter(found.values())), span_ends(found[SPANS]))
-
-
-class How(TypedDict, total=False):
+class StreamOptions(TypedDict, total=False):
     """Further options of `stream`."""
 
     layer: int
-    long_sequences: LongSequences | Mapping[str, Any] | None
+    long_sequences: Long
     on_error: OnError
 
 
-class EmbedHow(How, total=False):
+class EmbedOptions(StreamOptions, total=False):
     """Further options of `embed`."""
 
     bar: bool
 
 
-class Machine(NamedTuple):
-    """The device that computes, and in which numbers. `threads` None leaves torch's setting."""
-
-    device: torch.device
-    dtype: ComputeDtype | Literal["auto"]
-    threads: int | None
-
-
-def machine(
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    dtype: ComputeDtype | Literal["auto"] = "auto",
-    threads: int | None = None,
-) -> Machine:
-    """Choose the device. ConfigError for what is not known, DeviceError for a GPU that cannot be
-    used.
-    """
-    known("device", device, ("auto", "cpu", "cuda"))
-    known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
-    if threads is not None:
-        threads = min(whole_number("threads", threads, above_zero=True), cores())
-    chosen = devices.choose_device(device)
-    if dtype != "auto":
-        devices.choose_dtype(dtype, chosen)
-    return Machine(chosen, dtype, threads)
-
-
-def residue_policy(model: Shape, strand: Strand) -> ResiduePolicy:
-    """Return the rules for a model's letters. ConfigError for a strand that its sequences do not
-    have.
-    """
-    known("strand", strand, get_args(Strand))
-    return ResiduePolicy(alphabet=model.family.alphabet.name, strand=strand)
-
-
-def settings_of(  # noqa: PLR0917
-    model: Shape,
-    name: str,
-    strand: Strand,
-    pooling: Pooling,
-    layer: int,
-    long_sequences: LongSequences | Mapping[str, Any] | None,
-) -> Settings:
-    """Return the settings of one kind of vectors, as a campaign's that stores float32. ConfigError
-    for vectors that the model cannot give.
-    """
-    known("pooling", pooling, get_args(Pooling))
-    if isinstance(long_sequences, Mapping):
-        names = ("policy", "max_residues", "overlap")
-        for key in long_sequences:
-            known("long_sequences", key, names)
-        long_sequences = LongSequences(**long_sequences)
-    if not isinstance(long_sequences, LongSequences | None):
-        raise ConfigError(
-            "long_sequences: a dictionary of policy, max_residues and overlap", key="long_sequences"
-        )
-    if pooling == "per_token" and strand == "canonical":
-        raise ConfigError(
-            "per_token with strand canonical: nothing here says which sequences were turned",
-            key="pooling",
-        )
-    settings = Settings(
-        layers=(whole_number("layer", layer),),
-        pooling=(pooling,),
-        storage_dtype="float32",
-        long_sequences=long_sequences or LongSequences(),
-        strand=strand,
-    )
-    return resolved(settings, model, name)
-
-
 class LanguageModel:
-    """A language model on one device, loaded and checked against its golden vectors.
+    """A language model on one device, checked against its golden vectors when it is loaded.
 
     A context manager. Threads may share it, and several models may be loaded: calls wait for each
     other. What a call changes of torch's settings (threads, precision) it puts back.
     """
 
     def __init__(
-        self, folder: Path, on: Machine | None = None, policy: ResiduePolicy | None = None
+        self,
+        model: str,
+        weights: str | Path | None = None,
+        *,
+        device: DeviceName = "auto",
+        dtype: ComputeDtype | Literal["auto"] = "auto",
+        threads: int | None = None,
+        strand: Strand = "as_given",
     ) -> None:
-        """`folder` is a weights folder; `on`: without one, as `load` chooses; `policy`: without
-        one, that of the model's letters.
+        """Choose model and device, as `plm_embed.load`. The weights are loaded by `load`, or when
+        they are first needed: so nothing wrong waits for a download.
         """
-        self.device, dtype, self._threads = on or machine()
-        self.manifest, tensors = weights_folders.load(folder)
-        self.policy = policy or residue_policy(self.manifest, "as_given")
-        self.dtype = compute_dtype(dtype, self.manifest, self.device)
-        with devices.loading(self.device), self._settings():
-            self._engine: Engine | None = Engine(self.manifest, tensors, self.device, self.dtype)
-            self._room = room_for(self._engine, [self.manifest.layers])
-            self_test(self._engine, folder, self._room.budget)
+        check_word("device", device, get_args(DeviceName))
+        check_word("dtype", dtype, ("auto", *get_args(ComputeDtype)))
+        check_word("strand", strand, get_args(Strand))
+        if threads is not None:
+            threads = min(whole_number("threads", threads, above_zero=True), cores())
+        self._model, self._weights, self._threads = model_of(model, weights), weights, threads
+        self.policy = ResiduePolicy(alphabet=self._model.family.alphabet.name, strand=strand)
+        self.device = devices.choose_device(device)
+        if dtype != "auto":
+            devices.choose_dtype(dtype, self.device)
+        self.dtype = dtype
+        """In which it computes; `auto` until the weights are loaded."""
+        self._engine: Engine | None = None
+        self._closed = False
+
+    def load(self) -> Self:
+        """Load the weights, unless they are loaded."""
+        if self._closed:
+            name = self._model.name
+            raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
+        if self._engine is None:
+            folder = Path(prepared_weights(self._model, self._weights).folder or "")
+            self.manifest = read_manifest(folder)
+            self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
+            with devices.as_set_up(self.device, self._threads, self.dtype):
+                self._engine, self._room, _ = loading.load(folder, self.device, dtype)
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -175,220 +124,202 @@ class LanguageModel:
         self.close()
 
     def __repr__(self) -> str:
-        said = f"{self.manifest.model}: {self.manifest.layers} layers, width {self.manifest.dim}"
-        return f"<{said}, {self.dtype} on {self.device}>"
+        shape = f"{self._model.name}: {self._model.layers} layers, width {self._model.dim}"
+        return f"<{shape}, {self.dtype} on {self.device}>"
 
     def close(self) -> None:
         """Give its memory back; it can't be used any more."""
         with devices.ALONE:
-            self._engine = None
+            self._engine, self._closed = None, True
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def _settings(self) -> AbstractContextManager[None]:
-        """Alone, with what torch has to be told for this model."""
-        return devices.as_set_up(self.device, self._threads, self.dtype)
-
     def fingerprint(
-        self,
-        pooling: Pooling = "mean",
-        layer: int = -1,
-        long_sequences: LongSequences | Mapping[str, Any] | None = None,
+        self, pooling: Pooling = "mean", layer: int = -1, long_sequences: Long = None
     ) -> Fingerprint:
-        """Return what vectors depend on that are made so; as a campaign's that stores float32."""
-        strand, name = self.policy.strand, self.manifest.model
-        settings = settings_of(self.manifest, name, strand, pooling, layer, long_sequences)
-        return fingerprint_of(self.manifest, settings, self.device, self.dtype)
+        """Return the fingerprint of vectors that are made so, which are stored in float32.
+        ConfigError for those that the model cannot give.
+        """
+        check_word("pooling", pooling, get_args(Pooling))
+        if isinstance(long_sequences, Mapping):
+            for name in long_sequences:
+                check_word("long_sequences", name, ("policy", "max_residues", "overlap"))
+            long_sequences = LongSequences(**long_sequences)
+        if not isinstance(long_sequences, LongSequences | None):
+            raise ConfigError(
+                "long_sequences: a dictionary of policy, max_residues and overlap",
+                key="long_sequences",
+            )
+        if pooling == "per_token" and self.policy.strand == "canonical":
+            raise ConfigError(
+                "per_token with strand canonical: nothing here says which sequences were turned",
+                key="pooling",
+            )
+        settings = Settings(
+            layers=(whole_number("layer", layer),),
+            pooling=(pooling,),
+            compute_dtype=self.dtype,
+            storage_dtype="float32",
+            long_sequences=long_sequences or LongSequences(),
+            strand=self.policy.strand,
+        )
+        settings = loading.resolved(settings, self._model, self._model.name)
+        return loading.fingerprint_of(self.load().manifest, settings, self.device)
 
     @overload
     def embed(
-        self, sequences: Given, *, pooling: Pooled = ..., **how: Unpack[EmbedHow]
+        self, sequences: SequenceInput, *, pooling: Pooled = ..., **options: Unpack[EmbedOptions]
     ) -> Array: ...
 
     @overload
     def embed(
-        self, sequences: Given, *, pooling: Literal["per_residue"], **how: Unpack[EmbedHow]
+        self,
+        sequences: SequenceInput,
+        *,
+        pooling: Literal["per_residue"],
+        **options: Unpack[EmbedOptions],
     ) -> list[Array]: ...
 
     @overload
     def embed(
-        self, sequences: Given, *, pooling: Literal["per_token"], **how: Unpack[EmbedHow]
+        self,
+        sequences: SequenceInput,
+        *,
+        pooling: Literal["per_token"],
+        **options: Unpack[EmbedOptions],
     ) -> list[TokenRows]: ...
 
     def embed(
         self,
-        sequences: Given,
+        sequences: SequenceInput,
         *,
         pooling: Pooling = "mean",
         layer: int = -1,
-        long_sequences: LongSequences | Mapping[str, Any] | None = None,
+        long_sequences: Long = None,
         on_error: OnError = "raise",
         bar: bool = True,
     ) -> Array | list[Array] | list[TokenRows]:
-        """The vectors (n, D) of these sequences, fp32, in the order given; as `plm_embed.embed`."""
-        fingerprint = self.fingerprint(pooling, layer, long_sequences)
-        return self._arrays(sequences, fingerprint, on_error, bar)
-
-    def _arrays(
-        self, sequences: Given, fingerprint: Fingerprint, on_error: OnError, bar: bool
-    ) -> Array | list[Array] | list[TokenRows]:
-        (pooling,) = fingerprint.pooling
+        """Return the vectors (n, D) of these sequences, fp32, in their order; as
+        `plm_embed.embed`.
+        """
+        check_word("on_error", on_error, get_args(OnError))
         named = list(named_sequences(sequences, self.policy))
-        found = self.vectors(named, fingerprint, on_error, bar)
-        nothing = np.empty((0, self.manifest.dim), np.float32)
-        if pooling == "per_residue":
-            return [nothing if each is None else next(iter(each.values())) for each in found]
-        if pooling == "per_token":
-            none = TokenRows(nothing, np.empty((0, 2), np.int64))
-            return [none if each is None else _token_rows(each) for each in found]
-        pooled = np.full((len(found), self.manifest.dim), np.nan, np.float32)
-        for row, each in zip(pooled, found, strict=True):
-            if each is not None:
-                (row[:],) = each.values()
+        fingerprint = self.fingerprint(pooling, layer, long_sequences)
+        vectors = self.vectors(named, fingerprint, on_error, bar)
+        if pooling in MATRICES:
+            nothing: Any = np.empty((0, self.manifest.dim), np.float32)
+            if pooling == "per_token":
+                nothing = TokenRows(nothing, np.empty((0, 2), np.int64))
+            return [nothing if own is None else _array(own) for own in vectors]
+        pooled = np.full((len(vectors), self.manifest.dim), np.nan, np.float32)
+        for row, own in zip(pooled, vectors, strict=True):
+            if own is not None:
+                row[:] = _array(own)
         return pooled
 
     @overload
     def stream(
         self,
-        sequences: Given,
+        sequences: SequenceInput,
         *,
         pooling: Pooled | Literal["per_residue"] = ...,
-        **how: Unpack[How],
+        **options: Unpack[StreamOptions],
     ) -> Iterator[tuple[str, Array]]: ...
 
     @overload
     def stream(
-        self, sequences: Given, *, pooling: Literal["per_token"], **how: Unpack[How]
+        self,
+        sequences: SequenceInput,
+        *,
+        pooling: Literal["per_token"],
+        **options: Unpack[StreamOptions],
     ) -> Iterator[tuple[str, TokenRows]]: ...
 
     def stream(
         self,
-        sequences: Given,
+        sequences: SequenceInput,
         *,
         pooling: Pooling = "mean",
         layer: int = -1,
-        long_sequences: LongSequences | Mapping[str, Any] | None = None,
+        long_sequences: Long = None,
         on_error: OnError = "raise",
     ) -> Iterator[tuple[str, Array | TokenRows]]:
-        """The id and the vector, (D,) or (L, D) per residue, of one sequence after the other; per
-        token its rows and what letters they stand for.
+        """Yield the id and the vector, (D,) or (L, D) per residue, of one sequence after the other;
+        per token its rows and their letters.
 
         For more sequences than fit into memory, endless ones too: they are taken as they are
         needed, and computed some batches at a time. Ids are "" where only a sequence was given.
         Skipped sequences are left out.
         """
+        check_word("on_error", on_error, get_args(OnError))
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
+        family, block, tokens = self.manifest.family, list[NamedSequence](), 0
         named = named_sequences(sequences, self.policy)
-        while block := list(self._block(named)):
-            found = self.vectors(block, fingerprint, on_error, bar=False)
-            for one, vector in zip(block, found, strict=True):
-                if vector is not None:
-                    tokens = SPANS in vector
-                    yield one.id, _token_rows(vector) if tokens else next(iter(vector.values()))
+        while record := next(named, None):
+            block.append(record)
+            tokens += family.tokens(len(record.sequence))
+            if tokens >= BATCHES_AT_ONCE * self._room.budget:
+                yield from self._vectors_by_id(block, fingerprint, on_error)
+                block, tokens = [], 0
+        yield from self._vectors_by_id(block, fingerprint, on_error)
 
-    def _block(self, named: Iterator[Named]) -> Iterator[Named]:
-        wanted = BATCHES_AT_ONCE * self._room.budget
-        for one in named:
-            yield one
-            wanted -= self.manifest.family.tokens(len(one.sequence))
-            if wanted <= 0:
-                return
-
-    def _ready(self) -> Engine:
-        if self._engine is None:
-            raise PlmEmbedError(
-                f"the model {self.manifest.model} was closed", remedy="load it again"
-            )
-        return self._engine
+    def _vectors_by_id(
+        self, block: list[NamedSequence], fingerprint: Fingerprint, on_error: OnError
+    ) -> Iterator[tuple[str, Array | TokenRows]]:
+        vectors = self.vectors(block, fingerprint, on_error, bar=False)
+        for record, own in zip(block, vectors, strict=True):
+            if own is not None:
+                yield record.id, _array(own)
 
     def vectors(
         self,
-        named: list[Named],
+        named: list[NamedSequence],
         fingerprint: Fingerprint,
         on_error: OnError = "raise",
         bar: bool = True,
     ) -> list[Vectors | None]:
-        """The vectors of each by representation, None for one that is skipped. Each distinct
+        """Return the vectors of each by representation, None for one that is skipped. Each distinct
         sequence is computed once.
         """
-        known("on_error", on_error, get_args(OnError))
         policy = fingerprint.long_sequences
         named = [
-            one
-            if one.wrong or spans(len(one.sequence), policy)
-            else one._replace(wrong=f"too_long ({len(one.sequence)} residues)")
-            for one in named
+            record
+            if record.problem or spans(len(record.sequence), policy)
+            else record._replace(problem=f"too_long ({len(record.sequence)} residues)")
+            for record in named
         ]
-        refuse((one for one in named if one.wrong), on_error)
-        distinct = list(dict.fromkeys(one.sequence for one in named if not one.wrong))
-        todo = list(range(len(distinct)))
-        found: dict[str, Vectors] = {}
-        with self._settings():
-            stream = VectorStream(self._ready(), self._room, fingerprint, distinct)
-            with progress("embed", stream.tokens(todo), "tokens", bar) as meter:
-                for step in stream.run(todo):
-                    for i, vectors in step.finished:
-                        found[distinct[i]] = vectors
+        refuse(named, on_error)
+        distinct = list(dict.fromkeys(record.sequence for record in named if not record.problem))
+        computed: dict[str, Vectors] = {}
+        engine = self.load()._engine
+        assert engine
+        with devices.as_set_up(self.device, self._threads, self.dtype):
+            stream = VectorStream(engine, self._room, fingerprint, distinct)
+            with progress("embed", stream.tokens, "tokens", bar) as meter:
+                for step in stream.run():
+                    computed |= {distinct[i]: vectors for i, vectors in step.finished}
                     meter.advance(step.counted)
-        left_out = {distinct[i]: _LEFT_OUT[why] for i, why in stream.left_out.items()}
-        refuse(
-            (
-                one._replace(wrong=left_out[one.sequence])
-                for one in named
-                if not one.wrong and one.sequence not in found
-            ),
-            on_error,
-        )
+        reasons = {distinct[i]: _LEFT_OUT[reason] for i, reason in stream.left_out.items()}
+        refuse((r._replace(problem=reasons.get(r.sequence, "")) for r in named), on_error)
         # an array of its own for each, so that none changes with another one
         return [
-            None
-            if one.wrong or one.sequence not in found
-            else {name: vector.copy() for name, vector in found[one.sequence].items()}
-            for one in named
+            {name: vector.copy() for name, vector in computed[record.sequence].items()}
+            if record.sequence in computed
+            else None
+            for record in named
         ]
 
 
-def embed(  # noqa: PLR0917
-    sequences: Given,
-    model: str,
-    weights: str | Path | None,
-    on: tuple[Literal["auto", "cpu", "cuda"], ComputeDtype | Literal["auto"], int | None],
-    strand: Strand,
-    kind: tuple[Pooling, int, LongSequences | Mapping[str, Any] | None],
-    on_error: OnError,
-    bar: bool,
-) -> Array | list[Array] | list[TokenRows]:
-    """Return the vectors of sequences, as `plm_embed.embed`: `kind` is its pooling, layer and
-    long_sequences, `on` its device, dtype and threads. What is wrong with the call is said before
-    weights are downloaded or loaded for it.
-    """
-    known("on_error", on_error, get_args(OnError))
-    chosen = find_model(model)
-    policy = residue_policy(chosen, strand)
-    settings = settings_of(chosen, chosen.name, strand, *kind)
-    sequences = of_kind(sequences, chosen.family.alphabet)
-    place = machine(*on)
-    with LanguageModel(prepared_weights(chosen, weights), place, policy) as loaded:
-        fingerprint = fingerprint_of(loaded.manifest, settings, loaded.device, loaded.dtype)
-        return loaded._arrays(sequences, fingerprint, on_error, bar)
-
-
-def load(
-    model: str,
-    weights: str | Path | None,
-    on: tuple[Literal["auto", "cpu", "cuda"], ComputeDtype | Literal["auto"], int | None],
-    strand: Strand,
-) -> LanguageModel:
-    """Load a model, as `plm_embed.load`. What is asked for wrongly does not wait for a download."""
-    chosen = find_model(model)
-    place, policy = machine(*on), residue_policy(chosen, strand)
-    return LanguageModel(prepared_weights(chosen, weights), place, policy)
+def _array(vectors: Vectors) -> Any:
+    """Return the only representation of a sequence; per token with the letters of each."""
+    array = next(iter(vectors.values()))
+    return TokenRows(array, span_ends(vectors[SPANS])) if SPANS in vectors else array
 
 
 def embed_like(
     fingerprint: Fingerprint,
     name: str,
-    sequences: Given,
+    sequences: SequenceInput,
     weights: str | Path | None,
     on_error: OnError = "raise",
 ) -> tuple[list[str], Array]:
@@ -399,33 +330,27 @@ def embed_like(
     `on_error` as in `plm_embed.embed`; what is skipped has no row and no name.
     WeightsError unless they are the very weights of the fingerprint.
     """
-    known("on_error", on_error, get_args(OnError))
-    chosen = find_model(fingerprint.model)
+    check_word("on_error", on_error, get_args(OnError))
     weights = weights or with_sha256(fingerprint.model, fingerprint.weights_sha256)
-    folder = prepared_weights(chosen, weights)
     pooled = next(part for part in fingerprint.representations if not has_matrix(part))
     pooling, layer = pooling_and_layer(pooled if name == "emb" else name)
     dtype = fingerprint.compute_dtype
     if dtype == "tfloat32" and not torch.cuda.is_available():
         dtype = "float32"
-    policy = residue_policy(chosen, fingerprint.strand)
-    with LanguageModel(folder, machine(dtype=dtype), policy) as model:
-        if (held := model.manifest.weights_sha256) != fingerprint.weights_sha256:
+    strand = fingerprint.strand
+    with LanguageModel(fingerprint.model, weights, dtype=dtype, strand=strand).load() as model:
+        if (sha256 := model.manifest.weights_sha256) != fingerprint.weights_sha256:
             raise WeightsError(
-                f"{folder} holds other weights of {fingerprint.model} ({held[:12]}) than those "
-                f"that made these vectors ({fingerprint.weights_sha256[:12]})",
-                path=folder,
+                f"{weights or model.manifest.model} holds other weights of {fingerprint.model} "
+                f"({sha256[:12]}) than those that made these vectors "
+                f"({fingerprint.weights_sha256[:12]})",
                 remedy="name theirs (weights=..., or --weights)",
             )
         named = list(named_sequences(sequences, model.policy))
         like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
         computed = model.vectors(named, like, on_error)
-    vectors = [next(iter(found.values())) for found in computed if found]
-    matrix = np.array(vectors, np.float32).reshape(len(vectors), model.manifest.dim)
-    bits = encode(matrix, fingerprint.storage_dtype)
-    labels = [
-        record.id or str(record.number)
-        for record, found in zip(named, computed, strict=True)
-        if found
-    ]
-    return labels, decode(bits, fingerprint.storage_dtype).astype(np.float32)
+    pairs = [(r.id or str(r.number), _array(v)) for r, v in zip(named, computed, strict=True) if v]
+    matrix = np.array([vector for _, vector in pairs], np.float32)
+    bits = encode(matrix.reshape(len(pairs), model.manifest.dim), fingerprint.storage_dtype)
+    decoded = decode(bits, fingerprint.storage_dtype).astype(np.float32)
+    return [label for label, _ in pairs], decoded

@@ -8,7 +8,7 @@ from plm_embed.models.packed_batch import Batch
 
 
 def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
-    """Reduce one sequence's representations (tokens, D) in fp32.
+    """Reduce the representations (tokens, D) of one sequence in fp32.
 
     `residues`: the first row that is no special token's, and one past the last. Returns (D,), or
     (L, D) for `per_residue` and `per_token`.
@@ -27,23 +27,21 @@ def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
 
 
 def pool_batch(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
-    """All sequences of a packed batch by the way that is fast on their device; see
-    `pool_packed`.
+    """Reduce all sequences of a packed batch (T, D), as is fast on its device. Returns (n, D), or
+    (sum of L, D) for `per_residue` and `per_token`.
     """
     if hidden.is_cuda:
         return pool_packed(pooling, hidden, batch)
     pieces = zip(batch.split(hidden), batch.residues, strict=True)
     pooled = [pool(pooling, states, residues) for states, residues in pieces]
-    return torch.cat([each.view(-1, each.shape[-1]) for each in pooled])
+    return torch.cat([rows.view(-1, rows.shape[-1]) for rows in pooled])
 
 
 def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
-    """Reduce all sequences of a packed batch where they lie: a few operations, whatever their
-    number.
+    """Do the same where the sequences lie, in a few operations whatever their number; `hidden` is
+    fp32, on the device of the batch.
 
-    `hidden` (T, D) fp32, on the device of the batch. Returns (n, D), or (sum of L, D) for
-    `per_residue` and `per_token`. Each sum runs along one sequence in its order, so it does not
-    depend on the batch.
+    Each sum runs along one sequence in its order, so it does not depend on the batch.
     """
     if pooling in ("per_residue", "per_token"):
         pieces = zip(batch.split(hidden), batch.residues, strict=True)

@@ -20,7 +20,7 @@ from plm_embed.sequence_windows import spans, stored_spans, whole
 def hidden_states(
     folder: Path, sequences: Sequence[str], layers: Sequence[int]
 ) -> list[dict[int, Tensor]]:
-    """Representations (tokens, D) of each sequence after each of `layers`, fp32."""
+    """Return representations (tokens, D) of each sequence after each of `layers`, fp32."""
     manifest, tensors = weights.load(folder)
     return manifest.family.reference(manifest, tensors, sequences, layers)
 
@@ -41,21 +41,21 @@ def reference_vectors(
     `states_of` computes in place of the family's reference. Raises ValueError for a sequence that
     the long-sequence policy gives no vector.
     """
-    where = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
-    if not all(where):
+    cuts = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+    if not all(cuts):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
     manifest, tensors = weights.load(folder)
     family = manifest.family
-    cuts = [
-        [sequence[low:high] for low, high in cut]
-        for sequence, cut in zip(sequences, where, strict=True)
+    texts = [
+        [sequence[start:stop] for start, stop in cut]
+        for sequence, cut in zip(sequences, cuts, strict=True)
     ]
-    fits = [True] * len(cuts)
+    fits = [True] * len(texts)
     if most_tokens is not None and not family.token_per_letter:
         tokenize = family.tokens_of(tensors).tokenize
-        most = min(most_tokens, family.max_tokens or most_tokens)
-        fits = [all(len(tokenize(piece)) <= most for piece in cut) for cut in cuts]
-    pieces = [piece for cut, fit in zip(cuts, fits, strict=True) if fit for piece in cut]
+        limit = min(most_tokens, family.max_tokens or most_tokens)
+        fits = [all(len(tokenize(piece)) <= limit for piece in pieces) for pieces in texts]
+    pieces = [piece for own, fit in zip(texts, fits, strict=True) if fit for piece in own]
     compute = states_of or family.reference
     hidden = compute(manifest, tensors, pieces, fingerprint.layers) if pieces else []
     vectors = [
@@ -69,13 +69,13 @@ def reference_vectors(
         for states in hidden
     ]
     if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
-        for found, piece in zip(vectors, pieces, strict=True):
+        for own, piece in zip(vectors, pieces, strict=True):
             first, stop = np.array(family.tokenizer.spans_within(tensors, piece)).T
-            found[SPANS] = stored_spans(first, stop)
-    of_pieces = iter(vectors)
+            own[SPANS] = stored_spans(first, stop)
+    computed = iter(vectors)
     return [
-        whole(fingerprint, [next(of_pieces) for _ in cut], cut) if fit else {}
-        for cut, fit in zip(where, fits, strict=True)
+        whole(fingerprint, [next(computed) for _ in cut], cut) if fit else {}
+        for cut, fit in zip(cuts, fits, strict=True)
     ]
 
 

@@ -18,12 +18,12 @@ from plm_embed.fingerprint import (
 )
 from plm_embed.wording import did_you_mean
 
+DeviceName = Literal["auto", "cpu", "cuda"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of what to compute (part of the fingerprint: the recipe) and how to get there (not
-    part of it). The configuration has them as `embedding.*` and `residues.strand`, `plm-embed
-    embed` as options.
+    """Settings of what to compute, which the fingerprint has too, and of how to compute it.
 
     The configuration has them as `embedding.*` and `residues.strand`, `plm-embed embed` as options.
     """
@@ -35,7 +35,7 @@ class Settings:
     storage_dtype: StorageDtype = "float16"
     long_sequences: LongSequences = field(default_factory=LongSequences)
     strand: Strand = "as_given"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: DeviceName = "auto"
     threads: int = 1
     """Threads of CPUs, shared by the workers."""
     toks_per_batch: int = 0
@@ -51,20 +51,18 @@ class Settings:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The settings that say what to compute, by the fields of the fingerprint; not dtype
-        `auto`, which is decided on the device.
+        """Settings of what to compute by the fields of the fingerprint, without a dtype `auto`,
+        which is decided on the device.
         """
-        return {name: one for name in RECIPE if (one := getattr(self, name)) != "auto"}
+        return {name: value for name in RECIPE if (value := getattr(self, name)) != "auto"}
 
 
-RECIPE = [one.name for one in fields(Fingerprint) if one.name in Settings.__dataclass_fields__]
+RECIPE = [part.name for part in fields(Fingerprint) if part.name in Settings.__dataclass_fields__]
 """Settings that are part of the fingerprint."""
-MEANING = [name for name in RECIPE if name not in ("compute_dtype", "storage_dtype")]
-"""Settings that say which vectors are meant, whatever the numbers are held in."""
 
 
-def known(name: str, value: object, words: Sequence[str]) -> None:
-    """ConfigError unless it is one of these words."""
+def check_word(name: str, value: object, words: Sequence[str]) -> None:
+    """Raise ConfigError unless a value is one of these words."""
     if value not in words:
         hint = did_you_mean(str(value), words)
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)
@@ -74,29 +72,28 @@ def within_limit(long: LongSequences, model: str, limit: int | None) -> LongSequ
     """Return the policy for long sequences of a model that takes at most `limit` residues, as
     models with learned positions do: `whole` then means that longer ones are skipped.
     """
-    known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
-    for name in ("max_residues", "overlap"):
-        whole_number(f"embedding.long_sequences.{name}", getattr(long, name))
+    key = "embedding.long_sequences"
+    check_word(f"{key}.policy", long.policy, get_args(LongPolicy))
     for name, policies in (("max_residues", ("window", "crop", "skip")), ("overlap", ("window",))):
-        if getattr(long, name) and long.policy not in policies:
+        value = whole_number(f"{key}.{name}", getattr(long, name))
+        if value and long.policy not in policies:
             raise ConfigError(
-                f"embedding.long_sequences.{name}: {getattr(long, name)}: means nothing with "
-                f"policy {long.policy}",
-                key=f"embedding.long_sequences.{name}",
+                f"{key}.{name}: {value}: means nothing with policy {long.policy}",
+                key=f"{key}.{name}",
                 remedy=f"choose {' or '.join(policies)}, or 0",
             )
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
         raise ConfigError(
-            f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "
-            f"overlap below it (max_residues {long.max_residues}, overlap {long.overlap})",
-            key="embedding.long_sequences",
+            f"{key}: policy {long.policy} needs max_residues above 0 and an overlap below it "
+            f"(max_residues {long.max_residues}, overlap {long.overlap})",
+            key=key,
         )
     if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
         return long
     if long == LongSequences("whole"):
         return LongSequences("skip", limit)
     raise ConfigError(
-        f"embedding.long_sequences: {model} takes at most {limit} residues\n"
+        f"{key}: {model} takes at most {limit} residues\n"
         f"set max_residues to {limit} or less, with policy window, crop or skip",
-        key="embedding.long_sequences",
+        key=key,
     )

@@ -1,40 +1,49 @@
-"""Sequences in memory to their vectors: cut into windows, packed, computed, put together."""
+"""Sequences to vectors: cut into windows, packed, computed, pooled on the device, joined.
+
+On a GPU three things happen at a time: a thread packs the next batches, the device computes one,
+and the host takes over the vectors of the one before. On a CPU one thing follows the other.
+"""
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
-from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.batches import Packer, Room, TokensAhead
-from plm_embed.inference.pipeline import (
-    LARGEST,
-    Inference,
-    Launched,
-    Prefetch,
-    Vectors,
-    largest_number,
-)
+from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
+from plm_embed.inference.batches import Packer, Room
+from plm_embed.inference.pooling import pool_batch
+from plm_embed.io.threads import give_up, spread
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
+from plm_embed.models.tokens import Ids
 from plm_embed.sequence_windows import Span, spans, whole
-from plm_embed.store.hdf5 import largest
 
 log = logging.getLogger(__name__)
+Vectors = dict[str, NDArray[Any]]
+"""Vectors of a sequence or window by representation: (D,) fp32, or (L, D) per residue: fp32, or
+stored bits (uint16) that were rounded on the device; then `largest_number` knows what they were
+before. Stored bits may lie in memory that the next batches need: copy them.
+"""
+LARGEST = "largest_"
+STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+"""Storage types that matrices are rounded to on the device: half as much to copy and to hold."""
 LeftOut = Literal["out_of_memory", "too_many_tokens"]
-Piece = tuple[int, Span]
-"""The index of a sequence, and which of its residues go through the model at once."""
+TOKENIZED_TOGETHER = 64
+"""Pieces that a thread tokenizes at a time."""
 
 
 class Step(NamedTuple):
-    """The outcome of one batch: how many tokens it had, how many it counts for in
-    `VectorStream.tokens`, and the sequences that it finished.
+    """Outcome of a batch: its tokens, how many these count for in `VectorStream.tokens`, and the
+    sequences that it finished.
     """
 
     tokens: int
@@ -42,158 +51,281 @@ class Step(NamedTuple):
     finished: list[tuple[int, Vectors]]
 
 
-@dataclass
-class VectorStream:
-    """Computes the vectors of normalized `sequences`, in whatever order keeps the device busy."""
+class Launched(NamedTuple):
+    """A batch on its way, and its pooled rows by representation, in pinned memory on CUDA.
 
-    model: Engine
-    room: Room
-    fingerprint: Fingerprint
-    sequences: list[str]
-    left_out: dict[int, LeftOut] = field(default_factory=dict)
-    """Indices of sequences that have no vector, and why: they did not fit into the device's memory
-    even alone, or have more tokens than the model has positions for.
+    marks: CUDA events of the begin, of the end and of the rows' arrival; none on a CPU, where the
+    batch is done.
     """
-    busy: float = 0.0
-    """Seconds that the device was at work."""
-    exact: int = 0
-    """Sequences that were computed in fp32, because float16 could not hold their numbers."""
 
-    def tokens(self, todo: list[int]) -> int:
-        """Tokens of the sequences `todo`, special ones included: what the steps add up to. An
-        estimate where letters do not tell them.
+    batch: Batch
+    rows: dict[str, Tensor]
+    exact: bool
+    marks: Sequence[Any] = ()
+
+
+class VectorStream:
+    """Computes the vectors of normalized sequences, in whatever order keeps the device busy. The
+    long-sequence policy must give each of them a vector.
+    """
+
+    def __init__(
+        self, engine: Engine, room: Room, fingerprint: Fingerprint, sequences: Sequence[str]
+    ) -> None:
+        self.engine, self.room, self.fingerprint = engine, room, fingerprint
+        self.sequences = sequences
+        self.left_out: dict[int, LeftOut] = {}
+        """Sequences that have no vector, and why: they did not fit into the device's memory even
+        alone, or have more tokens than the model has positions for.
         """
-        return sum(self._cost(piece) for piece in self._pieces(todo))
+        self.busy = 0.0
+        """Seconds that the device was at work."""
+        self.exact = 0
+        """Sequences that were computed in fp32, because float16 could not hold their numbers."""
+        self._windows = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+        self._pieces = [(i, span) for i, cut in enumerate(self._windows) for span in cut]
+        self._texts = [sequences[i][start:stop] for i, (start, stop) in self._pieces]
+        family = engine.manifest.family
+        counted = [family.tokens(len(text)) for text in self._texts]
+        self._counted, self._costs = counted, counted.copy()  # costs: once tokenized, the true ones
+        self._ids: dict[int, Ids] = {}
+        self._copies: torch.cuda.Stream | None = None
+        self.tokens = sum(counted)
+        """Tokens of all sequences, special ones included; an estimate where letters do not tell
+        them.
+        """
 
-    def run(self, todo: list[int]) -> Iterator[Step]:
-        """The vectors of the sequences `todo` (indices), batch after batch; each sequence once.
+    def run(self) -> Iterator[Step]:
+        """Compute batch after batch; each sequence comes once.
 
-        A sequence that the long-sequence policy gives no vector must not be among them. Raises
-        DeviceError when the device is of no more use, PlmEmbedError when a number is not finite or
-        too large for the storage type.
+        Raises DeviceError when the device is of no more use, PlmEmbedError when a number is not
+        finite or too large for the storage type.
         """
         self.room.least = self.room.budget
-        pieces = self._pieces(todo)
-        counted = [self._cost(piece) for piece in pieces]
-        costs = counted.copy()
-        inference = Inference(self.model, self.fingerprint)
         waiting: dict[int, dict[Span, Vectors]] = {}
-        for batch, vectors in self._results(inference, pieces, costs):
+        for batch, vectors in self._batches():
             finished = []
-            for at, found in zip(batch, vectors, strict=True):
-                i, span = pieces[at]
+            for piece, own in zip(batch, vectors, strict=True):
+                i, span = self._pieces[piece]
                 windows = waiting.setdefault(i, {})
-                windows[span] = found
-                if len(windows) == len(self._spans(i)):
+                windows[span] = own
+                if len(windows) == len(self._windows[i]):
                     finished.append((i, self._whole(i, waiting.pop(i))))
-            self.busy, self.exact = inference.busy, inference.exact
-            yield Step(sum(costs[at] for at in batch), sum(counted[at] for at in batch), finished)
+            tokens, counted = (
+                sum(numbers[piece] for piece in batch) for numbers in (self._costs, self._counted)
+            )
+            yield Step(tokens, counted, finished)
 
-    def _pieces(self, todo: list[int]) -> list[Piece]:
-        return [(i, span) for i in todo for span in self._spans(i)]
-
-    def _spans(self, i: int) -> list[Span]:
-        return spans(len(self.sequences[i]), self.fingerprint.long_sequences)
-
-    def _cost(self, piece: Piece) -> int:
-        start, stop = piece[1]
-        return self.model.manifest.family.tokens(stop - start)
-
-    def _results(
-        self, inference: Inference, pieces: list[Piece], costs: list[int]
-    ) -> Iterator[tuple[list[int], list[Vectors]]]:
-        """The indices and vectors of batch after batch of pieces. `costs` become the true ones."""
-
-        def texts(batch: Sequence[int]) -> list[str]:
-            return [
-                self.sequences[i][start:stop] for i, (start, stop) in (pieces[at] for at in batch)
-            ]
-
-        def prepare(batch: list[int]) -> Batch:
-            return self.model.prepare(texts(batch)) if known else ahead.prepare(batch)
-
-        known = self.model.manifest.family.token_per_letter
-        lengths = [stop - start for _, (start, stop) in pieces]
-        ahead = TokensAhead(self.model, lengths, texts, self.room.budget, costs)
-        packer = Packer(costs if known else (), self.room.budget, () if known else ahead.blocks())
-        cuda = self.model.device.type == "cuda"
+    def _batches(self) -> Iterator[tuple[list[int], list[Vectors]]]:
+        """Yield the pieces of batch after batch, and their vectors."""
+        device, room = self.engine.device, self.room
+        cuda = device.type == "cuda"
+        known = self.engine.manifest.family.token_per_letter
+        packer = Packer(self._costs) if known else Packer((), self._tokenized())
+        packed: deque[tuple[list[int], Future[Batch]]] = deque()
         launched: deque[tuple[list[int], Launched]] = deque()
-        with Prefetch(packer, costs, prepare, ahead=2 if cuda else 0) as batches:
+        thread = ThreadPoolExecutor(1)
+        try:
             while True:
-                batch: list[int] = []
+                while len(packed) <= 2 * cuda and (batch := packer.take(room.budget)):
+                    packed.append((batch, thread.submit(self._pack, batch)))
+                if not packed and not launched:
+                    return
                 exhausted = False
                 try:
-                    taken = batches.next()
-                    if not taken and not launched:
-                        self._leave_out({pieces[at][0] for at in ahead.too_many})
-                        return
-                    if taken:
-                        batch = taken[0]
-                        launched.append((batch, inference.launch(texts(batch), taken[1])))
+                    if packed:
+                        batch, packing = packed.popleft()
+                        launched.append((batch, self._launch(packing.result())))
                         if len(launched) <= cuda:
-                            # a GPU has one batch in hand while the host looks at the one before
+                            # a GPU has a batch in hand while the host looks at the one before
                             continue
-                    batch, waited_for = launched.popleft()
-                    vectors = inference.collect(waited_for)
+                    batch, oldest = launched.popleft()
+                    vectors = self._collect(oldest)
                 except (RuntimeError, MemoryError) as error:
-                    if lost := devices.failure(error, self.model.device):
+                    if lost := devices.failure(error, device):
                         raise lost from error
                     if not out_of_memory(error):
                         raise
                     exhausted = True
-                if exhausted:  # only now: the error held on to the tensors of the call that failed
-                    self._make_room(batches, pieces, costs, batch or batches.give_up())
-                else:
-                    if self.room.grow():
-                        packer.budget, self.model.rows = self.room.budget, self.room.rows
+                if not exhausted:
+                    room.grow()
                     yield batch, vectors
+                    continue
+                # only now: the error held on to the tensors of the call that failed
+                if self._make_room(batch):
+                    for pieces in (batch, *(pieces for pieces, _ in packed)):
+                        packer.add([self._costs[piece] for piece in pieces], pieces)
+                    packed.clear()
+        finally:
+            give_up(thread)
 
-    def _leave_out(self, wordy: Iterable[int]) -> None:
-        """Take note of the sequences that have more tokens than the model has positions."""
-        for i in wordy:
-            self.left_out[i] = "too_many_tokens"
-            log.warning(
-                "a sequence of %d letters makes more than %d tokens, for unknown letters are one "
-                "each: skipped",
-                len(self.sequences[i]),
-                self.model.manifest.family.max_tokens,
-            )
-
-    def _make_room(
-        self, batches: Prefetch, pieces: list[Piece], costs: list[int], batch: list[int]
-    ) -> None:
-        """After an out-of-memory error: make batches smaller, or give up a sequence that does not
-        fit alone. DeviceError where even the smallest batch does not: no sequence is to blame.
+    def _make_room(self, batch: list[int]) -> bool:
+        """Make batches smaller after one did not fit into memory; return False where its sequence
+        does not fit alone, and is left out. DeviceError where even the smallest batch does not: no
+        sequence is to blame.
         """
-        if self.model.device.type == "cuda":
+        if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
-        tokens = [costs[at] for at in batch]
-        if self.room.shrink(tokens):
-            self.model.rows = self.room.rows
-            batches.put_back(batch, self.room.budget)
-            return
-        if sum(tokens) <= self.room.rows:
-            raise devices.too_small(self.model.device)
-        i, _ = pieces[batch[0]]
+        costs = [self._costs[piece] for piece in batch]
+        if self.room.shrink(costs):
+            return True
+        if sum(costs) <= self.engine.rows:
+            raise devices.too_small(self.engine.device)
+        i, _ = self._pieces[batch[0]]
+        self.left_out[i] = "out_of_memory"
         log.warning(
             "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
         )
-        self.left_out[i] = "out_of_memory"
+        return False
+
+    def _tokenized(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield numbers of tokens and their pieces, the longest pieces first, tokenized in threads
+        ahead of the device. A sequence with more tokens than positions is left out.
+        """
+        limit = self.engine.manifest.family.max_tokens
+        texts = self._texts
+        order = sorted(range(len(texts)), key=lambda piece: len(texts[piece]), reverse=True)
+        starts = range(0, len(order), TOKENIZED_TOGETHER)
+        groups = [order[start : start + TOKENIZED_TOGETHER] for start in starts]
+
+        def tokenize(group: list[int]) -> list[Ids]:
+            return [self.engine.tokenize(texts[piece]) for piece in group]
+
+        tokenized = spread(tokenize, groups, torch.get_num_threads())
+        for group, all_ids in zip(groups, tokenized, strict=True):
+            fitting = []
+            for piece, ids in zip(group, all_ids, strict=True):
+                i, _ = self._pieces[piece]
+                if limit is None or len(ids) <= limit:
+                    self._ids[piece], self._costs[piece] = ids, len(ids)
+                    fitting.append(piece)
+                elif i not in self.left_out:
+                    self.left_out[i] = "too_many_tokens"
+                    log.warning(
+                        "a sequence of %d letters has more than %d tokens, since each unknown "
+                        "letter is a token: skipped",
+                        len(self.sequences[i]),
+                        limit,
+                    )
+            yield [self._costs[piece] for piece in fitting], fitting
+
+    def _pack(self, batch: list[int]) -> Batch:
+        tokenized = [self._ids.pop(piece, None) for piece in batch]
+        return self.engine.pack(
+            [
+                self.engine.tokenize(self._texts[piece]) if ids is None else ids
+                for piece, ids in zip(batch, tokenized, strict=True)
+            ]
+        )
+
+    def _launch(self, batch: Batch, exact: bool = False) -> Launched:
+        """Queue a batch. An error about memory leaves nothing that matters in the queue."""
+        device = self.engine.device
+        if device.type != "cuda":
+            began = time.monotonic()
+            rows = self._pooled(batch, exact)
+            self.busy += time.monotonic() - began
+            return Launched(batch, rows, exact)
+        marks: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(3)]  # type: ignore[no-untyped-call]
+        marks[0].record()
+        pooled = self._pooled(batch, exact)
+        marks[1].record()
+        rows = {
+            name: torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            for name, values in pooled.items()
+        }
+        # the next batch need not wait until this one is copied
+        self._copies = self._copies or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copies.wait_event(marks[1])
+        with torch.cuda.stream(self._copies):
+            for name, values in pooled.items():
+                rows[name].copy_(values, non_blocking=True)
+                values.record_stream(self._copies)
+            marks[2].record()
+        return Launched(batch, rows, exact, marks)
+
+    @torch.inference_mode()
+    def _pooled(self, batch: Batch, exact: bool) -> dict[str, Tensor]:
+        """Return the rows of each representation on the device, one per sequence, residue or token;
+        of those that are rounded to the storage type also the largest number of each row, (rows,).
+        """
+        batch = batch.to(self.engine.device)
+        stored = STORED.get(self.fingerprint.storage_dtype)
+        rows = {}
+        for layer, states in self.engine.forward(batch, self.fingerprint.layers, exact).items():
+            for pooling in self.fingerprint.pooling:
+                name = representation(pooling, layer)
+                rows[name] = pool_batch(pooling, states, batch)
+                if stored is not None and has_matrix(name):
+                    low, high = torch.aminmax(rows[name], dim=1)
+                    rows[LARGEST + name] = torch.maximum(-low, high)
+                    rows[name] = rows[name].to(stored)
+        return rows
+
+    def _collect(self, launched: Launched) -> list[Vectors]:
+        """Return the vectors of each sequence of a batch when it is done. What is not finite in
+        float16 is computed again in fp32.
+        """
+        batch = launched.batch
+        if launched.marks:
+            began, ended, copied = launched.marks
+            devices.wait(copied)
+            self.busy += began.elapsed_time(ended) / 1000
+        lengths = [stop - first for first, stop in batch.residues]
+        edges = np.cumsum(lengths[:-1], dtype=np.int64)
+        vectors: list[Vectors] = [{} for _ in lengths]
+        for name, rows in launched.rows.items():
+            if name.startswith(LARGEST):
+                parts = list(np.maximum.reduceat(rows.numpy(), [0, *edges]))
+            elif rows.dtype != torch.float32:
+                parts = np.split(rows.view(torch.int16).numpy().view(np.uint16), edges)
+            else:
+                # pinned memory is scarce: the next batches need it
+                array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
+                parts = np.split(array, edges) if has_matrix(name) else list(array)
+            for own, part in zip(vectors, parts, strict=True):
+                own[name] = part
+        tokens = batch.split(batch.tokens)
+        if "per_token" in self.fingerprint.pooling:
+            for own, ids in zip(vectors, tokens, strict=True):
+                own[SPANS] = self.engine.spans(ids.numpy().astype(np.uint16))
+        if self.engine.dtype == torch.float16 and not launched.exact:
+            broken = [
+                i
+                for i, own in enumerate(vectors)
+                if not all(np.isfinite(largest_number(own, name)) for name in own)
+            ]
+            self.exact += len(broken)
+            packer = Packer([batch.lengths[i] for i in broken])
+            # fp32 takes twice the memory that the budget was measured for
+            while places := packer.take(self.engine.rows):
+                numbers = [broken[place] for place in places]
+                pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
+                again = self._launch(self.engine.pack(pieces), exact=True)
+                for i, own in zip(numbers, self._collect(again), strict=True):
+                    vectors[i] = own
+        return vectors
 
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
-        """The vectors of a sequence, from those of its windows."""
-        where = self._spans(i)
-        pieces = [windows[span] for span in where]
-        vectors = whole(self.fingerprint, pieces, where)
-        most = largest(self.fingerprint.storage_dtype)
+        """Return the vectors of a sequence, joined from those of its windows."""
+        cut, sequence = self._windows[i], self.sequences[i]
+        pieces = [windows[span] for span in cut]
+        vectors = whole(self.fingerprint, pieces, cut)
+        limit = torch.finfo(getattr(torch, self.fingerprint.storage_dtype)).max
         for name in vectors:
-            of = pieces if LARGEST + name in pieces[0] else [vectors]
-            found = np.max([largest_number(each, name) for each in of])
-            if not found <= most:  # NaN compares false
+            rounded = LARGEST + name in pieces[0]
+            largest = np.max([largest_number(v, name) for v in (pieces if rounded else [vectors])])
+            if not largest <= limit:  # NaN compares false
                 raise PlmEmbedError(
-                    f"{name} of a sequence of {len(self.sequences[i])} residues "
-                    f"({self.sequences[i][:20]}...) is not finite or too large to store "
-                    f"({found:.3g})\ncompute and store in float32 (embedding.compute_dtype and "
-                    "storage_dtype); if that is so already, suspect the device"
+                    f"{name} of a sequence of {len(sequence)} residues ({sequence[:20]}...) is not "
+                    f"finite or too large to store ({largest:.3g})\n"
+                    "compute and store in float32 (embedding.compute_dtype and storage_dtype); if "
+                    "that is so already, suspect the device"
                 )
         return vectors
+
+
+def largest_number(vectors: Vectors, name: str) -> float:
+    """Return the largest absolute number of a representation as it was computed; NaN if one is."""
+    rounded = vectors.get(LARGEST + name)
+    return float(np.abs(vectors[name]).max() if rounded is None else rounded)

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 def weights_cache() -> Path:
     """Return the cache: PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights (below XDG_CACHE_HOME)."""
-    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
-        return Path(named).expanduser()
+    if folder := os.environ.get("PLM_EMBED_WEIGHTS"):
+        return Path(folder).expanduser()
     return cache_folder() / "weights"
 
 
@@ -65,47 +65,49 @@ def prepare_cached(
         ) from error
 
 
+def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
+    """Return the record of a model's prepared weights, with their folder; make them if there are
+    none yet.
+
+    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
+    configuration may be; None means the published ones. WeightsError when it holds another model,
+    or cannot be had.
+    """
+    path = None if weights is None else some_path("weights", weights).absolute()
+    if path and ((path / MANIFEST).is_file() or path.suffix == ".json"):
+        folder = prepared_folder(path)
+    elif not path and (weights_cache() / model.name / MANIFEST).is_file():
+        folder = weights_cache() / model.name  # damage is noticed when it is read
+    else:
+        return prepare_cached(model, path)
+    manifest = read_manifest(folder)
+    if manifest.model != model.name:
+        raise WeightsError(f"{folder} holds {manifest.model}, not {model.name}", path=folder)
+    return replace(manifest, folder=str(folder))
+
+
 def prepared_folder(weights: Path) -> Path:
-    """Return the folder of prepared weights that is named by itself or by a campaign's record, made
-    anew if it is gone. WeightsError when it does not hold the weights of the record.
+    """Return the folder of prepared weights: `weights` itself, or the one that a campaign's record
+    names, which is made again if it is gone. WeightsError when it does not hold the weights of the
+    record.
     """
     if weights.is_dir():
         return weights
     record = read_record_file(weights)
     folder = Path(record.folder or "")
     if (folder / MANIFEST).is_file():
-        stored = read_manifest(folder)
+        manifest = read_manifest(folder)
     else:
         cache = folder.parent if record.folder else None
-        stored = prepare_cached(
-            model_of(record.model, record.source.path), record.source.path, cache
-        )
-        folder = Path(stored.folder or "")
-    if stored.weights_sha256 != record.weights_sha256:
+        model = model_of(record.model, record.source.path)
+        manifest = prepare_cached(model, record.source.path, cache)
+        folder = Path(manifest.folder or "")
+    if manifest.weights_sha256 != record.weights_sha256:
         raise WeightsError(
             f"{folder / MANIFEST}: not the weights that {weights} names",
             path=folder,
             remedy=weights_again(folder),
         )
-    return folder
-
-
-def prepared_weights(model: Model, weights: str | Path | None) -> Path:
-    """Return the folder of prepared weights of a model, made when there is none yet.
-
-    `weights` is such a folder, a campaign's record (weights.json), or what `weights:` of the
-    configuration may be; None stands for a download. WeightsError when it holds another model, or
-    cannot be had.
-    """
-    named = None if weights is None else some_path("weights", weights).absolute()
-    if named and ((named / MANIFEST).is_file() or named.suffix == ".json"):
-        folder = prepared_folder(named)
-    elif not named and (weights_cache() / model.name / MANIFEST).is_file():
-        folder = weights_cache() / model.name  # what was damaged since is noticed when it is read
-    else:
-        return Path(prepare_cached(model, named).folder or "")
-    if (stored := read_manifest(folder).model) != model.name:
-        raise WeightsError(f"{folder} holds {stored}, not {model.name}", path=folder)
     return folder
 
 
@@ -128,49 +130,73 @@ def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Ma
     processes with one `output`, one works and the others wait for it.
     """
     source = source or model.shipped
+    if isinstance(source, Path | str):
+        source = files_of(Path(source).absolute(), model)
+    if manifest := _intact(model, source, output):
+        return manifest
     with exclusive(output):
         remove_abandoned(output)
-        try:
-            made = read_manifest(output)
-        except PlmEmbedError:
-            made = None
-        if source is not None:
-            files = (
-                source if isinstance(source, Files) else files_of(Path(source).absolute(), model)
-            )
-            return _adopt(model, files, output, made)
-        if (
-            made
-            and made.model == model.name
-            and (made.source.url == model.address or made.published == "sha256")
-            and _is_intact(output, made)
-        ):
-            return made
+        if manifest := _intact(model, source, output):  # another process made it meanwhile
+            return manifest
+        if source:
+            return _convert(model, source, output, {"path": str(source.source)})
         from plm_embed.models.download import download
 
         folder = output / "download"
         try:
-            return _adopt(
-                model, files_of(download(model, folder), model), output, made, downloaded=True
-            )
+            files = files_of(download(model, folder), model)
+            return _convert(model, files, output, {"url": model.address})
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _adopt(
-    model: Model, files: Files, output: Path, made: Manifest | None, downloaded: bool = False
-) -> Manifest:
-    """Convert the files of a source unless `made`, the manifest of `output`, is of these."""
-    origin = model.address if downloaded else str(files.source)
-    place = {"url": origin} if downloaded else {"path": origin}
-    same = made and (made.model, made.source.sha256) == (model.name, files.sha256)
-    if made and same and _is_intact(output, made):
-        return replace(made, source=Source(made.source.layout, files.sha256, **place))
+def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
+    """Return the manifest of a weights folder that was made from these files, or without any from
+    the published ones, and is what the manifest says. Log why it is not.
+    """
+    manifest = _manifest(output)
+    if not manifest or manifest.model != model.name:
+        return None
+    source = manifest.source
+    if files and source.sha256 != files.sha256:
+        return None
+    if not files and source.url != model.address and manifest.published != "sha256":
+        return None
+    digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
+    damaged = [
+        name
+        for name, digest in digests.items()
+        if not (output / name).is_file() or sha256_file(output / name) != digest
+    ]
+    if damaged:
+        log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
+        return None
+    if not manifest.roundings:
+        log.info("%s: prepared by an earlier version: completed", output)
+        return None
+    log.info("%s: %s is already there and intact", output, manifest.model)
+    if files:
+        source = Source(source.layout, files.sha256, path=str(files.source))
+    return replace(manifest, source=source)
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a weights folder, if there is a whole one."""
+    try:
+        return read_manifest(folder)
+    except PlmEmbedError:
+        return None
+
+
+def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -> Manifest:
+    """Write the weights folder `output` from the files of a source."""
+    (place,) = origin.values()
     published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
-    if downloaded and model.sha256 and not published:
+    if "url" in origin and model.sha256 and not published:
         raise WeightsError(
-            f"weights: {origin} is not the published file, whose SHA-256 is known: it was not used"
+            f"weights: {place} is not the published file, whose SHA-256 is known: it was not used"
         )
+    held = _manifest(output)
     from plm_embed.models import checkpoints, weights
 
     checkpoint = checkpoints.read(files, model, published=published)
@@ -178,12 +204,12 @@ def _adopt(
     tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
     try:
         weights_sha256 = weights.write(temporary, checkpoint.tensors)
-        if made and (made.model, made.weights_sha256, made.token_dropout) != (
+        if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):
             raise WeightsError(
-                f"{output} holds other weights ({made.model}, SHA-256 {made.weights_sha256[:12]}) "
-                f"than {origin} ({model.name}, {weights_sha256[:12]}). Campaigns may share them, "
+                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
+                f"than {place} ({model.name}, {weights_sha256[:12]}). Campaigns may share them, "
                 f"so they are not replaced.\n"
                 f"Choose another folder, or delete {output} if nothing needs it.",
                 path=output,
@@ -198,7 +224,7 @@ def _adopt(
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
-    source = Source(checkpoint.layout, files.sha256, **place)
+    source = Source(checkpoint.layout, files.sha256, **origin)
     manifest = Manifest(
         model=model.name,
         architecture=model.architecture,
@@ -216,12 +242,12 @@ def _adopt(
         tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
         published="sha256" if published else "no",
     )
-    if made and (made.published == "sha256" or not published):
-        manifest = made  # the tensors are the same: what is known of them stays known
+    if held and (held.published == "sha256" or not published):
+        manifest = held  # the tensors are the same: what is known of them stays known
     manifest = seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
-        *(output, model.name, origin, manifest.bytes / 1e9, weights_sha256),
+        *(output, model.name, place, manifest.bytes / 1e9, weights_sha256),
     )
     if doubt := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, doubt)
@@ -238,20 +264,3 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     manifest = self_test.measure(folder, manifest, Tensors(folder / TENSORS))
     write_manifest(folder / MANIFEST, manifest)
     return manifest
-
-
-def _is_intact(output: Path, made: Manifest) -> bool:
-    """Return whether a weights folder is what its manifest says, and log why it is not."""
-    digests = {TENSORS: made.weights_sha256, SELF_TEST: made.self_test_sha256}
-    wrong = [
-        name
-        for name, digest in digests.items()
-        if not (output / name).is_file() or sha256_file(output / name) != digest
-    ]
-    if wrong:
-        log.info("%s: %s missing or damaged: made again", output, " and ".join(wrong))
-    elif not made.roundings:
-        log.info("%s: prepared by an earlier version: completed", output)
-    else:
-        log.info("%s: %s is already there and intact", output, made.model)
-    return not wrong and bool(made.roundings)

@@ -18,14 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import DeviceError, NodeError, PlmEmbedError, no_space
+from plm_embed.errors import NodeError, no_space
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
-from plm_embed.inference.batches import Room, room_for
-from plm_embed.inference.pipeline import Vectors
-from plm_embed.inference.resolve import fingerprint_of
-from plm_embed.inference.self_test import self_test
+from plm_embed.inference import loading
+from plm_embed.inference.batches import Room
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import Meter
 from plm_embed.jobs.heartbeat import Results, WorkerBeat
@@ -34,7 +32,6 @@ from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.jobs.worker import Report
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
@@ -115,7 +112,9 @@ class Embedder:
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
         devices.check(self.device)
-        fingerprint = fingerprint_of(read_manifest(weights_folder), settings, self.device)
+        manifest = read_manifest(weights_folder)
+        fingerprint = loading.fingerprint_of(manifest, settings, self.device)
+        devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
         self.store = Store(store_root, fingerprint)
         self.stopping = False
         """Set by a signal: no further batch is computed."""
@@ -152,17 +151,14 @@ class Embedder:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
         if self._model is None:
             began = time.monotonic()
-            with devices.loading(self.device):
-                manifest, tensors = weights.load(self._weights_folder)
-                fingerprint = self.store.fingerprint
-                model = Engine(manifest, tensors, self.device, fingerprint.compute_dtype)
-                room = room_for(model, fingerprint.layers, self._settings.toks_per_batch)
-                try:
-                    tested = self_test(model, self._weights_folder, room.budget)
-                except PlmEmbedError as error:
-                    if self.device.type == "cuda":  # the weights were right where they were made
-                        raise DeviceError(str(error)) from error
-                    raise
+            fingerprint = self.store.fingerprint
+            model, room, tested = loading.load(
+                self._weights_folder,
+                self.device,
+                fingerprint.compute_dtype,
+                fingerprint.layers,
+                self._settings.toks_per_batch,
+            )
             self._model, seconds = (model, room), time.monotonic() - began
             self._results += Results(loading_seconds=seconds, self_test=tested)
             log.info("model loaded, self-test passed in %.1f s: %s", seconds, tested)
@@ -186,10 +182,9 @@ class Embedder:
             )
         )
         stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
-        todo = list(range(len(sequences)))
-        total, done, busy, exact = max(stream.tokens(todo), 1), 0, 0.0, 0
+        total, done, busy, exact = max(stream.tokens, 1), 0, 0.0, 0
         began = last = time.monotonic()
-        for step in stream.run(todo):
+        for step in stream.run():
             for i, vectors in step.finished:
                 self._buffer.add(keys[i], len(sequences[i]), vectors)
             time_now = time.monotonic()

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from plm_embed.accuracy import STORED, bound
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint
+from plm_embed.inference.loading import fingerprint_of
 from plm_embed.inference.reference import hidden_states
-from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices

@@ -175,7 +175,7 @@ def stored_shapes(files: Files) -> tuple[dict[str, Any], dict[str, tuple[int, ..
     Of safetensors only the headers are read, without torch. WeightsError as `read`.
     """
     checkpoint = Checkpoint(config=_read_json(files.config) if files.config else {})
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in files.tensors:
         if path.suffix == ".safetensors":
             with _safetensors(path, "np") as file:

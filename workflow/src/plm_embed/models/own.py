@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from plm_embed.errors import ConfigError, WeightsError
+from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.models.checkpoints import Files, files_of, stated_heads, stored_shapes, tensor_shapes
 from plm_embed.models.family import Family, Learned
 from plm_embed.models.manifest import MANIFEST, read_manifest, read_record_file
@@ -29,13 +29,13 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     except ConfigError:
         if not weights:
             raise
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(str(name)):
         raise ConfigError(
             f"model: {name!r}: the name of a model of your own has letters, digits, '.', '_' and "
             "'-' only, and begins with a letter or a digit",
             key="model",
         )
-    source = Path(weights).absolute()
+    source = some_path("weights", weights).absolute()
     if source.suffix == ".json" or (source / MANIFEST).is_file():
         record = read_record_file(source) if source.is_file() else read_manifest(source)
         if record.model != name:

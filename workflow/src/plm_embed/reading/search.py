@@ -88,19 +88,19 @@ def nearest_rows(  # noqa: PLR0917
 
 
 def _candidates(  # noqa: PLR0917
-    embeddings: "Embeddings", queries: Array, kept: int, metric: Metric, name: str, threads: int
+    embeddings: "Embeddings", queries: Array, best: int, metric: Metric, name: str, threads: int
 ) -> NDArray[np.int64]:
-    """Return the best rows of each query by fp32: (q, kept), best first."""
+    """Return the best rows of each query by fp32: (q, best), nearest first."""
     count, dim = len(queries), embeddings.dim
     # of one shape, in which equal rows have equal scores: whole groups of 64
     piece = min(max(PIECE_BYTES // (4 * dim) // 64, 1) * 64, BLOCK_ROWS)
     turned = np.array(queries.T, order="C")
     if metric == "euclidean":
-        turned *= 2  # 2 x.y - y.y: of -|x - y|^2 what differs from row to row
+        turned *= 2  # 2 x.y - y.y: the part of -|x - y|^2 that differs from row to row
 
     def compare(start: int) -> NDArray[np.float32]:
-        """Return (n, q) of a block of rows, larger for nearer ones; what all rows of a query have
-        in common is left out.
+        """Return (n, q) of a block of rows, larger for nearer ones; the part that all rows of a
+        query have in common is left out.
         """
         vectors = embeddings.rows(range(start, min(start + BLOCK_ROWS, len(embeddings))), name)
         height = -(-len(vectors) // piece) * piece
@@ -125,8 +125,8 @@ def _candidates(  # noqa: PLR0917
             scores -= squares[:, None]
         return scores[: len(vectors)]
 
-    query, row = np.repeat(np.arange(count), kept), np.zeros(count * kept, np.int64)
-    score, worst = np.full(count * kept, -np.inf, np.float32), np.full(count, -np.inf, np.float32)
+    query, row = np.repeat(np.arange(count), best), np.zeros(count * best, np.int64)
+    score, worst = np.full(count * best, -np.inf, np.float32), np.full(count, -np.inf, np.float32)
     with one_blas_thread():
         starts = range(0, len(embeddings), BLOCK_ROWS)
         blocks = spread(compare, starts, threads) if threads > 1 else map(compare, starts)
@@ -140,10 +140,10 @@ def _candidates(  # noqa: PLR0917
             order = np.lexsort((-score, query))  # stable: of equal scores the first rows stay
             sorted_query = query[order]
             rank = np.arange(len(order)) - np.searchsorted(sorted_query, sorted_query)
-            order = order[rank < kept]
+            order = order[rank < best]
             query, row, score = query[order], row[order], score[order]
-            worst = score.reshape(count, kept)[:, -1].copy()
-    return row.reshape(count, kept)
+            worst = score.reshape(count, best)[:, -1].copy()
+    return row.reshape(count, best)
 
 
 def _settle(query: Array, rows: Array, vectors: Array, k: int, metric: Metric) -> Neighbors:
@@ -180,7 +180,7 @@ def neighbor_table(
         "rank": pa.array((place % k + 1).astype(np.int32)),
         SCORES[metric]: pa.array(neighbors.scores.ravel()[place]),
     }
-    kept = {
+    details = {
         f"record_{name}" if name in columns else name: chosen[name] for name in chosen.column_names
     }
-    return pa.table(columns | kept)
+    return pa.table(columns | details)

@@ -47,14 +47,14 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
     from plm_embed.workflow.checks import mistakes
 
     config = _yaml(Path("config/config.yaml")) if Path("config/config.yaml").exists() else {}
-    own = _yaml(configfile) if configfile else {}
+    changes = _yaml(configfile) if configfile else {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--config {setting}: write KEY=VALUE, such as buckets=64", key=key)
-        own = merged(own, {key: yaml.safe_load(value)})
-    config = merged(config, own)
-    if problems := mistakes(config, own):
+        changes = merged(changes, {key: yaml.safe_load(value)})
+    config = merged(config, changes)
+    if problems := mistakes(config, changes):
         raise refusal(problems)
     return with_defaults(config)
 
@@ -114,18 +114,18 @@ def source_of(config: Config, model: Model) -> str:
 
 def input_paths(config: Config) -> list[str]:
     """Return the paths of the sequence files."""
-    return [one["path"] if isinstance(one, Mapping) else one for one in listed(config["inputs"])]
+    return [entry["path"] for entry in _inputs(config)]
 
 
 def input_tables(config: Config) -> list[Table]:
     """Return the columns of each input."""
-    columns = [one if isinstance(one, Mapping) else {} for one in listed(config["inputs"])]
-    return [
-        Table(
-            one.get("id", Table.id), one.get("sequence", Table.sequence), tuple(one.get("keep", ()))
-        )
-        for one in columns
-    ]
+    columns = [{key: entry[key] for key in entry if key != "path"} for entry in _inputs(config)]
+    return [Table(**entry | {"keep": tuple(entry.get("keep", ()))}) for entry in columns]
+
+
+def _inputs(config: Config) -> list[dict[str, Any]]:
+    entries = listed(config["inputs"])
+    return [entry if isinstance(entry, dict) else {"path": entry} for entry in entries]
 
 
 def residues_of(config: Config) -> ResiduePolicy:
@@ -165,11 +165,5 @@ def recipe_options(config: Config) -> list[str]:
 
 def settings_of(config: Config) -> Settings:
     """Return what a campaign computes."""
-    given = {**config["embedding"], "strand": config["residues"]["strand"]}
-    return msgspec.convert(given, Settings, strict=False)
-
-
-def weights_options(config: Config, model: Model) -> list[str]:
-    """Return the options of `plm-embed weights` for a model."""
-    source = source_of(config, model)
-    return [f"--source={source}"] if source else []
+    keys = {**config["embedding"], "strand": config["residues"]["strand"]}
+    return msgspec.convert(keys, Settings, strict=False)

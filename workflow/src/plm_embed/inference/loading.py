@@ -1,0 +1,101 @@
+"""From settings and weights to a fingerprint and a tested engine on a device."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from plm_embed.accuracy import SelfTest, fits, too_coarse
+from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError
+from plm_embed.fingerprint import ComputeDtype, Fingerprint
+from plm_embed.inference.batches import Room, room_for
+from plm_embed.inference.self_test import self_test
+from plm_embed.inference.settings import Settings, within_limit
+from plm_embed.kernels import devices
+from plm_embed.models import engine, weights
+from plm_embed.models.engine import Engine
+from plm_embed.models.family import pooling_problems
+from plm_embed.models.manifest import Manifest
+from plm_embed.models.registry import Model
+from plm_embed.sequences.settings import ONE_STRAND
+
+
+def resolved(settings: Settings, model: Model | Manifest, name: str) -> Settings:
+    """Return settings whose layers count from 0 and whose limits of lengths are those of the model.
+    ConfigError when the model of this name cannot do what they ask for.
+    """
+    count = model.layers + 1
+    layers = tuple(layer + count if layer < 0 else layer for layer in settings.layers)
+    if not set(layers) <= set(range(count)) or len(set(layers)) < len(layers):
+        raise ConfigError(
+            f"embedding.layers: {list(settings.layers)}: {name} has layers 0 to {model.layers}, "
+            "-1 is the last\nname existing layers, each once",
+            key="embedding.layers",
+        )
+    for problem in pooling_problems(settings.pooling, model.family, name):
+        raise ConfigError(problem, key="embedding.pooling")
+    if settings.strand == "canonical" and not model.family.alphabet.complements:
+        raise ConfigError(ONE_STRAND, key="residues.strand")
+    long = within_limit(settings.long_sequences, name, model.max_residues)
+    return replace(settings, layers=layers, long_sequences=long)
+
+
+def compute_dtype(
+    setting: ComputeDtype | Literal["auto"], manifest: Manifest, device: torch.device
+) -> ComputeDtype:
+    """Return the dtype to compute in; `auto` is the device's, or the next one that is near enough
+    with these weights.
+
+    ConfigError for a dtype that the device lacks, or that is too coarse for the weights.
+    """
+    dtype = devices.choose_dtype(setting, device)
+    if fits(dtype, manifest.roundings):
+        return dtype
+    if setting == "auto":
+        fine = dtype == "bfloat16" and fits("tfloat32", manifest.roundings)
+        return "tfloat32" if fine else "float32"
+    raise too_coarse(dtype, manifest.roundings, manifest.model)
+
+
+def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
+    """Return the fingerprint of vectors that are made with these settings on a device. ConfigError
+    when the model or the device cannot do what they ask for.
+    """
+    settings = resolved(settings, manifest, manifest.model)
+    dtype = compute_dtype(settings.compute_dtype, manifest, device)
+    return Fingerprint(
+        model=manifest.model,
+        weights_sha256=manifest.weights_sha256,
+        layers=settings.layers,
+        pooling=settings.pooling,
+        long_sequences=settings.long_sequences,
+        compute_dtype=dtype,
+        storage_dtype=settings.storage_dtype,
+        engine=engine.name(manifest, device, dtype),
+        strand=settings.strand,
+    )
+
+
+def load(
+    folder: Path,
+    device: torch.device,
+    dtype: ComputeDtype,
+    layers: Sequence[int] | None = None,
+    budget: int = 0,
+) -> tuple[Engine, Room, SelfTest]:
+    """Load the model of a weights folder, measure the room for batches (`layers`: those to compute,
+    default the last; `budget`: tokens per batch), and compare it with its golden vectors.
+
+    DeviceError when the device lacks the memory, fails, or computes wrongly.
+    """
+    with devices.loading(device):
+        model = Engine(*weights.load(folder), device, dtype)
+        room = room_for(model, layers or [model.manifest.layers], budget)
+        try:
+            return model, room, self_test(model, folder, room.budget)
+        except PlmEmbedError as error:
+            if device.type == "cuda":  # the weights were right where they were made
+                raise DeviceError(str(error)) from error
+            raise
