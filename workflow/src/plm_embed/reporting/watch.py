@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -175,21 +175,13 @@ def look(results: Path) -> Look:
     return Look(results, tuple(_progress(results, name, summary) for name in current or begun))
 
 
-@cache
-def _is_done(bucket: Path, record: Path, store: Path, _changed: int) -> bool:
-    """Tell whether a bucket is done; a record that has not changed is read once."""
-    return is_done(bucket, record, store)
-
-
 def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
-    folder = results / model
-    files, store = results / "sequences" / "buckets", store_of(folder)
+    folder, since = results / model, changed(results / "sequences" / SUMMARY)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
     done = {
         record.stem
         for record in whole_files(folder / "embedded", "*.json")
-        if record.stem in buckets
-        and _is_done(files / f"{record.stem}.parquet", record, store, changed(record))
+        if record.stem in buckets and _is_done(results, record, changed(record), since)
     }
     workers = sorted(_workers(folder, done), key=lambda one: (not one.trouble, one.job.bucket))
     alive = [worker for worker in workers if not worker.trouble]
@@ -224,6 +216,13 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
         rate,
         0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
     )
+
+
+@lru_cache(1 << 15)
+def _is_done(results: Path, record: Path, *_: int) -> bool:
+    """Tell whether a bucket is done; asked once while record and sequences do not change."""
+    bucket = results / "sequences" / "buckets" / f"{record.stem}.parquet"
+    return is_done(bucket, record, store_of(record.parents[1]))
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
