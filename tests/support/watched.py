@@ -34,9 +34,12 @@ def campaign(results: Path, buckets: int) -> Path:
     return results / MODEL
 
 
-def finish(model: Path, bucket: int) -> None:
-    name = f"{bucket:04d}"
-    write_completion(model / "embedded" / f"{name}.json", completion(bucket=name))
+def finish(model: Path, bucket: int, at: float = 0.0) -> Path:
+    """Write the completion record of a bucket, of so many seconds from now."""
+    path = model / "embedded" / f"{bucket:04d}.json"
+    write_completion(path, completion(bucket=path.stem))
+    os.utime(path, (time.time() + at, time.time() + at))
+    return path
 
 
 def beat(
