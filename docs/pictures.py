@@ -27,7 +27,7 @@ PICTURES = ROOT / "docs" / "pictures"
 MODEL = "esm2_t3_untrained"
 REPORT = "report.html"
 RESULTS = Path("results")
-WIDTH, HEIGHT, COLUMNS = 1240, 1490, 96
+WIDTH, HEIGHT, COLUMNS = 1240, 1680, 96
 
 
 def demo() -> None:
