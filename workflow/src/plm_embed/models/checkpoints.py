@@ -178,15 +178,14 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
             names = model.family.names.engine_names(published_name)
             if not names:
                 continue
-            if tensor is None or tensor.ndim == 0:
+            if tensor is None or tensor.ndim == 0 or not len(tensor):
                 raise _wrong(path, f"holds {names[0]} without its numbers")
             if len(tensor) % len(names):
                 both = " and ".join(names)
                 raise _wrong(path, f"holds {both} in one tensor that cannot be shared out")
-            kinds, stop = [tensor] if len(names) == 1 else tensor.chunk(len(names)), 0
-            for name, kind in zip(names, kinds, strict=True):
-                start, stop = stop, stop + len(kind) if len(names) > 1 else None
-                read_part = partial(read_rows, slice(start, stop))
+            rows = len(tensor) // len(names)
+            for number, (name, kind) in enumerate(zip(names, tensor.split(rows), strict=True)):
+                read_part = partial(read_rows, slice(number * rows, (number + 1) * rows))
                 if name in tensors and not torch.equal(tensors[name], read_part()):
                     raise _wrong(path, f"holds two unlike tensors for {name}")
                 tensors.add(name, kind, read_part)
@@ -231,14 +230,14 @@ def _safetensors(path: Path, framework: str) -> Any:
         file = safetensors.safe_open(path, framework=framework, backend="pread")
     except (safetensors.SafetensorError, OSError) as error:
         raise _not_loaded(path, str(error)) from None
-    if any("lora_" in name for name in file.keys()):  # noqa: SIM118
+    if any("lora_" in name for name in file.keys()):  # type: ignore[no-untyped-call]  # noqa: SIM118
         raise _adapter(path)
     return file
 
 
 def _tensors_in(
     path: Path, checkpoint: Checkpoint, published: bool
-) -> "Iterator[tuple[str, torch.Tensor | None, Callable[[slice], torch.Tensor]]]":
+) -> Iterator[tuple[str, Any, Callable[[slice], Any]]]:
     """Yield the name of each tensor in a file, the tensor or one of its kind on the device `meta`
     (None if it has no numbers), and what reads its rows. A file of fair-esm says what it holds:
     this becomes the checkpoint's configuration.
@@ -273,11 +272,10 @@ def _tensors_in(
     for name, tensor in content.items():
         if "lora_" in str(name):
             raise _adapter(path)
-        usable = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
-        if not (usable and tensor.device.type == "cpu"):
-            yield str(name), None, slice
-        else:
-            yield str(name), tensor, tensor.__getitem__
+        stored = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+        usable = stored and tensor.device.type == "cpu"
+        # of what is no tensor nobody reads rows
+        yield str(name), tensor if usable else None, tensor.__getitem__ if usable else str
 
 
 def _unpickle(path: Path, published: bool) -> Any:
