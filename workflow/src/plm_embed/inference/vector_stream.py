@@ -7,8 +7,9 @@ and the host takes over the vectors of the one before. On a CPU one thing follow
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -122,20 +123,21 @@ class VectorStream:
         cuda = device.type == "cuda"
         known = self.engine.manifest.family.token_per_letter
         packer = Packer(self._costs) if known else Packer((), self._tokenized())
-        packed: deque[tuple[list[int], Future[Batch]]] = deque()
+        packed: deque[tuple[list[int], Callable[[], Batch]]] = deque()
         launched: deque[tuple[list[int], Launched]] = deque()
         thread = ThreadPoolExecutor(1)
         try:
             while True:
                 while len(packed) <= 2 * cuda and (batch := packer.take(room.budget)):
-                    packed.append((batch, thread.submit(self._pack, batch)))
+                    pack = partial(self._pack, batch)
+                    packed.append((batch, thread.submit(pack).result if cuda else pack))
                 if not packed and not launched:
                     return
                 exhausted = False
                 try:
                     if packed:
-                        batch, packing = packed.popleft()
-                        launched.append((batch, self._launch(packing.result())))
+                        batch, pack = packed.popleft()
+                        launched.append((batch, self._launch(pack())))
                         if len(launched) <= cuda:
                             # a GPU has a batch in hand while the host looks at the one before
                             continue
@@ -263,9 +265,7 @@ class VectorStream:
         return rows
 
     def _collect(self, launched: Launched) -> list[Vectors]:
-        """Return the vectors of each sequence of a batch when it is done. What is not finite in
-        float16 is computed again in fp32.
-        """
+        """Return the vectors of each sequence of a batch when it is done."""
         batch = launched.batch
         if launched.marks:
             began, ended, copied = launched.marks
@@ -285,26 +285,30 @@ class VectorStream:
                 parts = np.split(array, edges) if has_matrix(name) else list(array)
             for own, part in zip(vectors, parts, strict=True):
                 own[name] = part
-        tokens = batch.split(batch.tokens)
         if "per_token" in self.fingerprint.pooling:
-            for own, ids in zip(vectors, tokens, strict=True):
+            for own, ids in zip(vectors, batch.split(batch.tokens), strict=True):
                 own[SPANS] = self.engine.spans(ids.numpy().astype(np.uint16))
         if self.engine.dtype == torch.float16 and not launched.exact:
-            broken = [
-                i
-                for i, own in enumerate(vectors)
-                if not all(np.isfinite(largest_number(own, name)) for name in own)
-            ]
-            self.exact += len(broken)
-            packer = Packer([batch.lengths[i] for i in broken])
-            # fp32 takes twice the memory that the budget was measured for
-            while places := packer.take(self.engine.rows):
-                numbers = [broken[place] for place in places]
-                pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
-                again = self._launch(self.engine.pack(pieces), exact=True)
-                for i, own in zip(numbers, self._collect(again), strict=True):
-                    vectors[i] = own
+            self._replace_overflown(vectors, batch)
         return vectors
+
+    def _replace_overflown(self, vectors: list[Vectors], batch: Batch) -> None:
+        """Compute again in fp32 the sequences of a batch whose numbers float16 could not hold."""
+        overflown = [
+            i
+            for i, own in enumerate(vectors)
+            if not all(np.isfinite(largest_number(own, name)) for name in own)
+        ]
+        self.exact += len(overflown)
+        packer = Packer([batch.lengths[i] for i in overflown])
+        tokens = batch.split(batch.tokens)
+        # fp32 takes twice the memory that the budget was measured for
+        while places := packer.take(self.engine.rows):
+            numbers = [overflown[place] for place in places]
+            pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
+            again = self._launch(self.engine.pack(pieces), exact=True)
+            for i, own in zip(numbers, self._collect(again), strict=True):
+                vectors[i] = own
 
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """Return the vectors of a sequence, joined from those of its windows."""
