@@ -11,9 +11,9 @@ from snakemake.utils import validate
 SOURCES = Path(workflow.current_basedir.join("../src").get_path_or_uri(secret_free=True))
 if SOURCES.is_dir():
     sys.path.insert(0, str(SOURCES))
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.update(
-        PYTHONPATH=os.pathsep.join(dict.fromkeys([str(SOURCES), *filter(None, others)]))
+        PYTHONPATH=os.pathsep.join(dict.fromkeys([str(SOURCES), *filter(None, folders)]))
     )
 os.environ.setdefault(
     "PLM_EMBED_PATH", os.getenv("PATH", os.defpath)
@@ -31,13 +31,13 @@ from plm_embed.workflow import (
     reading_options,
     recipe_options,
     refusals,
-    weights_options,
+    source_of,
     worker_mb,
 )
 
 ALONE = workflow.modifier.is_main_snakefile()  # else a module, whose inputs other rules may make
-OWN = workflow.config_settings.overwrite_config
-if refused := list(refusals(config, OWN, workflow.storage_settings, ALONE)):
+CHANGES = workflow.config_settings.overwrite_config
+if refused := list(refusals(config, CHANGES, workflow.storage_settings, ALONE)):
     raise WorkflowError("\n".join(refused))
 
 validate(config, SCHEMA)
@@ -92,8 +92,8 @@ def store(wildcards, output):
 
 
 def weights_of(wildcards):
-    """Return the option that names the source of a model's weights, if the configuration does."""
-    return weights_options(config, MODELS[wildcards.model])
+    """Return the source of a model's weights, if the configuration names one."""
+    return list(filter(None, [source_of(config, MODELS[wildcards.model])]))
 
 
 def gpu_required(wildcards, input, resources):
@@ -102,5 +102,5 @@ def gpu_required(wildcards, input, resources):
     On this machine `gpu: 1` of the rule means a GPU if there is one.
     """
     names = ("gpu", "gpus", "nvidia_gpu", "request_gpus")
-    asked = any(resources.get(name) for name in names) or "gpu" in str(resources.get("gres", ""))
-    return ["--gpu-required"] * (asked and workflow.remote_exec)
+    gpu = any(resources.get(name) for name in names) or "gpu" in str(resources.get("gres", ""))
+    return ["--gpu-required"] * (gpu and workflow.remote_exec)

@@ -1,7 +1,7 @@
 rule weights:
     """Adopt or download the weights of a model, on the submitting machine: nodes may have no network."""
     input:
-        lambda wildcards: [option.partition("=")[2] for option in weights_of(wildcards)],
+        weights_of,
     output:
         "<results>/{model}/weights.json",
     log:
@@ -13,7 +13,7 @@ rule weights:
     conda:
         "../../envs/plm-embed.yaml"
     params:
-        source=weights_of,
+        source=lambda wildcards: [f"--source={path}" for path in weights_of(wildcards)],
         # functions of `output` never cause a rerun
         cache=lambda wildcards, output: [
             f"--cache={folder}" for folder in [config["weights_folder"]] if folder

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+DEFAULTS = {"nodes": 1, "gpu": 0, "disk_mb": 1000}
+
 pytestmark = pytest.mark.workflow  # whole dry runs
 
 CONFIG = "ClusterName             = bed\n"
@@ -43,7 +45,7 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = yaml.safe_load(done.stdout)
     assert found["executor"] == "slurm-steady"
-    assert found["default-resources"] == {"nodes": 1, "gpu": 0, "slurm_account": "'lab'"}
+    assert found["default-resources"] == DEFAULTS | {"slurm_account": "'lab'"}
     embed = {"gpu": 1, "runtime": 240, "slurm_partition": "'gpu'"}
     assert found["set-resources"]["embed"] == embed
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
@@ -72,7 +74,8 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
     os.close(end)
     found = yaml.safe_load(Path("mine", "profile.yaml").read_text(encoding="utf-8"))
     assert found["default-resources"] == {
-        **{"nodes": 1, "gpu": 0, "slurm_account": "'other'", "slurm_partition": "'cpu'"},
+        **DEFAULTS,
+        **{"slurm_account": "'other'", "slurm_partition": "'cpu'"},
     }
     assert found["set-resources"]["embed"] == {
         **{"gpu": 1, "runtime": 240, "scratch": "'/local'"},

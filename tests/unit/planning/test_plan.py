@@ -16,6 +16,7 @@ from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS
+from plm_embed.planning import count
 from plm_embed.planning.count import counted_input
 from plm_embed.planning.plan import Plan, plan
 from plm_embed.planning.show import show
@@ -60,11 +61,11 @@ def test_this_machine_or_the_devices_that_are_named(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     alone = plan(configfile)
     (cpu,) = alone.models[0].speeds
-    assert "GFLOP/s, tried just now" in cpu.basis and alone.jobs.here == 1
+    assert "GFLOP/s, tried just now" in cpu.basis and alone.jobs.local == 1
     assert "--cores" in alone.command and "gpu" not in alone.command
     named = plan(configfile, devices=["a10", "H100"])
     assert [speed.device for speed in named.models[0].speeds] == ["A10", "H100"]
-    assert named.jobs.here == 0
+    assert named.jobs.local == 0
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
@@ -176,15 +177,16 @@ def test_what_does_not_exist_is_said(configfile: Path, words: list[str], message
 
 
 def test_what_is_stored_is_not_computed_again_and_gives_the_speed(
-    configfile: Path, tmp_path: Path
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(count, "BUCKETS", 1)
     config = read_config(configfile)
     sequences, model = tmp_path / "results" / "sequences", tmp_path / "results" / MODEL
-    with counted_input(config, None) as count:
-        assert count.folder
-        shutil.copytree(count.folder, sequences)
-    with counted_input(config, None) as count:
-        assert count.folder == sequences
+    with counted_input(config, None) as sequences_read:
+        assert sequences_read.folder
+        shutil.copytree(sequences_read.folder, sequences)
+    with counted_input(config, None) as sequences_read:
+        assert sequences_read.folder == sequences
     weights, record = tmp_path / "weights", model / "embedded" / "0000.json"
     prepare(MODELS[MODEL], checkpoints.DEMO, weights)
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
@@ -203,5 +205,5 @@ def test_what_is_stored_is_not_computed_again_and_gives_the_speed(
     assert plan(configfile).models[0].stored == 0 and part.exists(), "a plan changes nothing"
     config = yaml.safe_load(configfile.read_text()) | {"residues": {"unknown": "substitute"}}
     configfile.write_text(yaml.safe_dump(config))
-    with counted_input(read_config(configfile), None) as count:
-        assert count.folder != sequences, "read by other rules"
+    with counted_input(read_config(configfile), None) as sequences_read:
+        assert sequences_read.folder != sequences, "read by other rules"

@@ -169,7 +169,7 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
     assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output
     arguments[-1:] = ["function=a", "--where", "function=b"]
     done = CliRunner().invoke(group, list(map(str, arguments)))
-    assert done.exit_code == 2 and "a column is named twice" in done.output
+    assert done.exit_code == 2 and "function: is named twice" in done.output
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")

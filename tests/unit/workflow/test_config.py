@@ -18,7 +18,7 @@ from plm_embed.workflow.config import (
     read_config,
     reading_options,
     schema,
-    weights_options,
+    source_of,
     with_defaults,
 )
 from support.configs import config, keys
@@ -196,8 +196,8 @@ def test_weights_are_named_for_one_model_or_by_model() -> None:
     both = with_defaults(config(model=[esm, bert], weights={"prot_bert": "esm2.pt"}))
     models = models_of(both)
     assert list(models) == [esm, bert]
-    assert weights_options(both, models[bert]) == ["--source=esm2.pt"]
-    assert weights_options(both, models[esm]) == []
+    assert source_of(both, models[bert]) == "esm2.pt"
+    assert source_of(both, models[esm]) == ""
     assert (
         "weights: esm2.pt: of which model?"
         in mistakes(config(model=[esm, bert], weights="esm2.pt"), {})[0]

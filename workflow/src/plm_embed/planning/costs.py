@@ -127,7 +127,7 @@ def _unfit(device: str, why: str) -> ConfigError:
 
 
 def device_label(device: str, threads: int | None = None) -> str:
-    """Return a short name: 'A100' for 'NVIDIA A100-SXM4-40GB', 'A100 MIG 1g.5gb' for a slice of it;
+    """Return a short name: 'A100' for 'NVIDIA A100-SXM4-40GB', 'A100 MIG 1g.5gb' for a slice;
     a CPU's name with the number of its threads.
     """
     for name, gpu in gpu_table()["gpus"].items():

@@ -1,4 +1,4 @@
-"""The input of a campaign, counted, and the part of it that the store lacks."""
+"""The input of a campaign, counted, and its sequences that the store lacks."""
 
 import tempfile
 from collections import Counter
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from plm_embed.errors import InputError, PlmEmbedError
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import read_table
 from plm_embed.io.paths import missing
 from plm_embed.jobs.bucket import is_recorded
 from plm_embed.jobs.completion_record import completion_records
-from plm_embed.keys import Keys, bucket_names, key_array
+from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
@@ -24,6 +23,9 @@ from plm_embed.store.parts import read_part
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
 from plm_embed.workflow.config import Config, input_paths, input_tables, residues_of
+
+BUCKETS = 64
+"""Buckets of sequences that are read for their number alone."""
 
 
 @dataclass(frozen=True)
@@ -50,29 +52,28 @@ def counted_input(config: Config, lengths: Path | None) -> Iterator[Input]:
     from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
 
     folder, paths = Path(config["results"], "sequences"), input_paths(config)
-    residues = residues_of(config)
     for path in paths:
         if words := missing(Path(path)):
             raise InputError(f"inputs: {path}: {words}", path=path)
     if (folder / SUMMARY).is_file():
         summary = read_summary(folder)
-        there = sorted((entry.path, entry.bytes) for entry in summary.inputs)
-        same = there == sorted((path, Path(path).stat().st_size) for path in paths)
-        if same and summary.policy in (None, residues):
+        before = sorted((entry.path, entry.bytes) for entry in summary.inputs)
+        same = before == sorted((path, Path(path).stat().st_size) for path in paths)
+        if same and summary.policy in (None, residues_of(config)):
             yield _counts(summary, f"as in {folder}", folder)
             return
     with tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as temporary:
+        folder = Path(temporary)
         deduplicate(
             [Path(path) for path in paths],
-            Path(temporary),
-            buckets=config["buckets"],
+            folder,
+            buckets=BUCKETS,
             table=Table(),
-            policy=residues,
+            policy=residues_of(config),
             memory_mb=MEMORY_MB,
             tables=input_tables(config),
         )
-        here = Path(temporary)
-        yield _counts(read_summary(here), "counted just now", here)
+        yield _counts(read_summary(folder), "counted just now", folder)
 
 
 def _counts(summary: Summary, how: str, folder: Path | None = None) -> Input:
@@ -104,44 +105,40 @@ def _lengths(path: Path) -> Input:
 def lengths_left(config: Config, model: Model, counted: Input) -> Mapping[int, int]:
     """Return the number by length of the sequences that the store lacks.
 
-    What depends on the device that will compute (compute_dtype auto, the engine) is open: of
-    several fingerprints that fit the settings, the one that spares most counts.
+    The device that will compute decides the rest of the fingerprint (compute_dtype auto, the
+    engine): of several fingerprints that fit the settings, the one that spares most counts.
     """
-    sequences, results = counted.folder, Path(config["results"], model.name)
-    if sequences is None:
+    if counted.folder is None:
         return counted.lengths
-    store = Path(config["store"] or results / "store")
-    wanted = known_settings(config, model)
-    left = counted.lengths
-    for folder in fingerprint_folders(store):
+    results, settings = Path(config["results"], model.name), known_settings(config, model)
+    choices = [counted.lengths]
+    for folder in fingerprint_folders(Path(config["store"] or results / "store")):
         fingerprint = read_fingerprint(folder)
         stated = fingerprint.stated
-        if any(stated[key] != value for key, value in wanted.items()):
+        if all(stated[key] == value for key, value in settings.items()):
+            parts = PartList(folder / "parts")
+            choices.append(_lacking(counted.folder, parts, results / "embedded", fingerprint))
+    return min(choices, key=lambda lengths: sum(lengths.values()))
+
+
+def _lacking(
+    sequences: Path, parts: PartList, embedded: Path, fingerprint: Fingerprint
+) -> Counter[int]:
+    """Count by length the sequences in a folder that no part has."""
+    records = completion_records(embedded)
+    recorded = {record.bucket for record in records if record.fingerprint == fingerprint}
+    lacking = Counter[int]()
+    for name in bucket_names(read_summary(sequences).buckets):
+        bucket = sequences / "buckets" / f"{name}.parquet"
+        if name in recorded and is_recorded(bucket, embedded / f"{name}.json"):
             continue
-        done = {
-            record.bucket
-            for record in completion_records(results / "embedded")
-            if record.fingerprint == fingerprint
-        }
-        parts, lacking = PartList(folder / "parts"), Counter[int]()
-        for name in bucket_names(read_summary(sequences).buckets):
-            bucket = sequences / "buckets" / f"{name}.parquet"
-            if name in done and is_recorded(bucket, results / "embedded" / f"{name}.json"):
-                continue
-            table = read_table(bucket, ["key", "length"])
-            absent = pa.array(_absent(key_array(table["key"]), parts))
-            lacking.update(table["length"].filter(absent).to_pylist())
-        left = min(left, lacking, key=lambda counts: sum(counts.values()))
-    return left
-
-
-def _absent(keys: Keys, parts: PartList) -> NDArray[np.bool_]:
-    """Return which of the keys (S64 (n,), sorted) no part has."""
-    absent = np.ones(len(keys), dtype=np.bool_)
-    for path in parts.between(keys[0].decode(), keys[-1].decode()) if len(keys) else ():
-        try:
-            with read_part(path) as part:
-                absent &= part.locate(keys) < 0
-        except PlmEmbedError:
-            continue  # damaged: its sequences will be computed again
-    return absent
+        table = read_table(bucket, ["key", "length"])
+        keys, absent = key_array(table["key"]), np.ones(len(table), dtype=np.bool_)
+        for path in parts.between(keys[0].decode(), keys[-1].decode()) if len(keys) else ():
+            try:
+                with read_part(path) as part:
+                    absent &= part.locate(keys) < 0
+            except PlmEmbedError:
+                continue  # damaged: its sequences will be computed again
+        lacking.update(table["length"].to_numpy()[absent].tolist())
+    return lacking

@@ -50,12 +50,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "weights", f"{model.model}: " + (words if model.verified else f"[bold red]{words}[/]")
         if model.stored:
             yield "stored", f"{model.model}: {model.stored:,} of {count.unique:,} sequences already"
-    yield "jobs", _jobs(plan.jobs, len(plan.models), sum(one.hours for one in plan.models))
+    yield "jobs", _jobs(plan.jobs, len(plan.models), sum(model.hours for model in plan.models))
     total = sum(plan.bytes.values())
     sizes = ", ".join(f"{name} {readable(size)}" for name, size in plan.bytes.items() if size)
     room = "enough" if plan.free_bytes > total else "[bold red]NOT ENOUGH[/]"
     yield "bytes", f"{sizes}; {readable(total)} in all, {readable(plan.free_bytes)} free: {room}"
-    yield "files", f"about {plan.files:,}"
 
 
 def _spread(count: Input) -> str:
@@ -71,12 +70,12 @@ def _spread(count: Input) -> str:
 
 
 def _jobs(jobs: Jobs, models: int, hours: float) -> str:
-    each = duration(3600 * jobs.hours) + (f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else "")
-    words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}: {each} a job"
+    time = duration(3600 * jobs.hours) + (f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else "")
+    words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}: {time} a job"
     if jobs.minutes:
         words += f", which the profile gives {duration(60 * jobs.minutes)}"
-    if jobs.here:
-        words += f"; {duration(3600 * hours / jobs.workers / jobs.here)} on this machine"
+    if jobs.local:
+        words += f"; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
     elif hours > LARGE_HOURS:
         most = jobs.buckets * jobs.workers * models
         numbers = [*(number for number in GPUS_AT_A_TIME if number < most), most]

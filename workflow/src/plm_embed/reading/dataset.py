@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import ConfigError, PlmEmbedError, extra, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
-from plm_embed.reading.exports import Records, Selection
+from plm_embed.reading.exports import Selection
 from plm_embed.reading.open import Embeddings
 
 with extra():
@@ -52,11 +52,10 @@ class Dataset(IterableDataset[dict[str, Any]]):
         shuffle: bool = True,
         block: int = 1024,
     ) -> None:
-        where = {} if where is None else where
-        if not isinstance(where, Mapping):
+        if not isinstance(where, Mapping | None):
             raise ConfigError(f"where: {where!r} is no dictionary by column", key="where")
-        chosen = None if ids is None else frozenset(_texts("ids", ids))
-        self._selection = Selection(chosen, {name: where[name] for name in _texts("where", where)})
+        self._ids = None if ids is None else frozenset(_texts("ids", ids))
+        self._where = {column: where[column] for column in _texts("where", where)} if where else {}
         self._columns = _texts("columns", columns)
         self._shuffle = shuffle
         self._block = whole_number("block", block, above_zero=True)
@@ -64,16 +63,16 @@ class Dataset(IterableDataset[dict[str, Any]]):
         with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
             self._name = embeddings.resolved(name)
-            records = Records(embeddings, self._name, self._selection)
+            selection = Selection(embeddings, self._ids, self._where)
             for column in self._columns:
-                records.check_column(column)
+                selection.check_column(column)
             if "vector" in self._columns:
                 raise PlmEmbedError(
                     f"{embeddings.index}: the column 'vector' would stand in place of the vectors",
                     path=embeddings.index,
                     remedy="rename it in the input",
                 )
-            _ = records.count  # reads the index, and checks that it is this master's
+            _ = selection.count  # reads the index, and checks that it is this master's
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
@@ -83,8 +82,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
             share, seed = (worker.id, worker.num_workers), worker.seed - worker.id
         self._epoch += 1  # ... unless they are kept
         with Embeddings(self._path) as embeddings:
+            selection = Selection(embeddings, self._ids, self._where)
             for lines, random in self._blocks(embeddings, share, [seed, self._epoch]):
-                yield from self._records(embeddings, lines, random)
+                yield from self._records(selection, lines, random)
 
     def _blocks(
         self, embeddings: Embeddings, share: tuple[int, int], seed: list[int]
@@ -93,7 +93,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         them.
         """
         worker, workers = share
-        names = list(dict.fromkeys(["id", "row", *self._columns, *self._selection.where]))
+        names = list(dict.fromkeys(["id", "row", *self._columns, *self._where]))
         random, number = np.random.default_rng(seed), 0
         with parquet_file(embeddings.index) as index:
             for group in self._order(index.num_row_groups, random):
@@ -112,24 +112,20 @@ class Dataset(IterableDataset[dict[str, Any]]):
                     yield piece, np.random.default_rng([*seed, place])
 
     def _records(
-        self, embeddings: Embeddings, lines: pa.Table, random: np.random.Generator
+        self, selection: Selection, lines: pa.Table, random: np.random.Generator
     ) -> Iterator[dict[str, Any]]:
-        for batch in lines.to_batches():
-            chosen = self._selection.of(batch)
-            rows = chosen["row"].to_pylist()
-            columns = {name: _filled(chosen[name]) for name in ("id", *self._columns)}
-            vectors = None
-            if not has_matrix(self._name):
-                numbers = embeddings.rows(rows, self._name).astype(np.float32)
-                vectors = torch.from_numpy(numbers)
+        embeddings, name = selection.embeddings, self._name
+        for batch in map(selection.of, lines.to_batches()):
+            rows = batch["row"].to_pylist()
+            columns = {column: _filled(batch[column]) for column in ("id", *self._columns)}
+            vectors = None if has_matrix(name) else embeddings.rows(rows, name).astype(np.float32)
             for place in self._order(len(rows), random):
+                record = {column: values[place] for column, values in columns.items()}
                 if vectors is None:
-                    matrix = embeddings.matrix(rows[place], self._name).astype(np.float32)
-                    vector = torch.from_numpy(matrix)
+                    vector = embeddings.matrix(rows[place], name).astype(np.float32)
                 else:
                     vector = vectors[place]
-                record = {name: values[place] for name, values in columns.items()}
-                yield {"id": record["id"], "vector": vector} | record
+                yield {"id": record["id"], "vector": torch.from_numpy(vector)} | record
 
     def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         return random.permutation(count) if self._shuffle else np.arange(count)

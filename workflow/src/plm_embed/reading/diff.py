@@ -1,8 +1,8 @@
-"""Two masters side by side: the same keys, the same vectors, and if not, what differs and by how
+"""Two masters side by side: the same keys, the same vectors, and if not, which differ and by how
 much.
 """
 
-import heapq
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import has_matrix
-from plm_embed.keys import Keys, find
-from plm_embed.reading.open import Embeddings, Rows
+from plm_embed.keys import find
+from plm_embed.reading.index import Rows
+from plm_embed.reading.open import Embeddings
 from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
@@ -40,6 +41,21 @@ class Compared:
     min_cosine: float = 1.0
     worst: list[dict[str, Any]] = field(default_factory=list)
 
+    def add(self, keys: list[str], apart: Array, cosines: Array, tolerance: float) -> None:
+        """Count vectors by their largest difference, NaN counting as infinite, and their cosine."""
+        self.equal += int((apart == 0).sum())
+        self.within += int(((apart > 0) & (apart <= tolerance)).sum())
+        self.different += int((apart > tolerance).sum())
+        self.max_abs = max(self.max_abs, float(apart.max()))
+        self.min_cosine = min(self.min_cosine, float(cosines.min()))
+        worst = np.argsort(-apart, kind="stable")[:LISTED]
+        self.worst += [
+            {"key": keys[place], "max_abs": float(apart[place]), "cosine": float(cosines[place])}
+            for place in worst[apart[worst] > tolerance].tolist()
+        ]
+        self.worst.sort(key=lambda entry: (entry["max_abs"], entry["key"]), reverse=True)
+        del self.worst[LISTED:]
+
 
 @dataclass
 class Difference:
@@ -47,15 +63,15 @@ class Difference:
     records, and Compared by representation.
     """
 
-    keys_both: int = 0
-    only_first: int = 0
-    only_second: int = 0
-    examples_only_first: list[str] = field(default_factory=list)
-    examples_only_second: list[str] = field(default_factory=list)
+    keys_both: int
+    only_first: int
+    only_second: int
+    examples_only_first: list[str]
+    examples_only_second: list[str]
+    fingerprint: list[str]
+    representations_only_first: list[str]
+    representations_only_second: list[str]
     ids_of_examples: dict[str, list[str]] = field(default_factory=dict)
-    fingerprint: list[str] = field(default_factory=list)
-    representations_only_first: list[str] = field(default_factory=list)
-    representations_only_second: list[str] = field(default_factory=list)
     representations: dict[str, Compared] = field(default_factory=dict)
 
     @property
@@ -98,57 +114,48 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         for name in sorted(set(a.names) & set(b.names)):
             if a.dim != b.dim and len(a) and len(b):
                 raise PlmEmbedError(f"{a.path} and {b.path}: the vectors have other dimensions")
-            difference.representations[name] = _compare_vectors((a, b), name, rows, tolerance)
-        _name_records(difference, a, b)
+            compared = difference.representations[name] = Compared()
+            for keys, apart, cosines in _distances((a, b), name, rows):
+                compared.add(keys, apart, cosines, tolerance)
+        compared_all = difference.representations.values()
+        worst = [entry for compared in compared_all for entry in compared.worst]
+        ids = _ids([*(entry["key"] for entry in worst), *examples[0]], a) | _ids(examples[1], b)
+        for entry in worst:
+            entry["ids"] = ids[entry["key"]]
+        difference.ids_of_examples = {key: ids[key] for key in (*examples[0], *examples[1])}
     return difference
 
 
-def _compare_vectors(
-    pair: tuple[Embeddings, Embeddings], name: str, rows: tuple[Rows, Rows], tolerance: float
-) -> Compared:
-    """Compare a representation of the keys that have these rows in both."""
-    compared = Compared()
+def _distances(
+    pair: tuple[Embeddings, Embeddings], name: str, rows: tuple[Rows, Rows]
+) -> Iterator[tuple[list[str], Array, Array]]:
+    """Yield, for some of the keys that have these rows in both: keys, the largest difference of
+    their numbers, and their cosines. A sequence with other numbers of residues is infinitely far.
+    """
     for start in range(0, len(rows[0]), _KEYS_AT_ONCE):
-        some = [numbers[start : start + _KEYS_AT_ONCE] for numbers in rows]
-        keys = pair[0].keys[some[0]]
+        block = [numbers[start : start + _KEYS_AT_ONCE] for numbers in rows]
+        keys = pair[0].keys[block[0]].astype(str)
         if has_matrix(name):
-            counts, others = (
-                reader.residues_at(numbers) for reader, numbers in zip(pair, some, strict=True)
-            )
+            residues = [
+                part.residues_at(part_rows) for part, part_rows in zip(pair, block, strict=True)
+            ]
         else:
-            counts = others = np.ones(len(keys), np.int64)
-        for place in np.flatnonzero(counts != others).tolist():
-            compared.different += 1
-            _list(compared, keys[place], float("inf"), 0.0)
-        same = np.flatnonzero(counts == others)
-        sizes = np.cumsum(counts[same] * 4 * pair[0].dim) // _BYTES_AT_ONCE
-        for piece in np.split(same, np.flatnonzero(np.diff(sizes)) + 1):
-            if len(piece):
-                a, b = (
-                    reader.flat(name, numbers[piece]).astype(np.float32, copy=False)
-                    for reader, numbers in zip(pair, some, strict=True)
-                )
-                _compare_numbers(compared, keys[piece], a, b, counts[piece], tolerance)
-    return compared
-
-
-def _compare_numbers(  # noqa: PLR0917
-    compared: Compared, keys: Keys, a: Array, b: Array, counts: Rows, tolerance: float
-) -> None:
-    """Compare the numbers of some keys, which have `counts` rows each, one after the other."""
-    heads = np.cumsum(counts) - counts
-    with np.errstate(invalid="ignore"):
-        apart = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
-    largest = np.maximum.reduceat(np.where(np.isnan(apart), np.inf, apart), heads)
-    cosine = _cosines(a, b, heads)
-    compared.equal += int((largest == 0).sum())
-    compared.within += int(((largest > 0) & (largest <= tolerance)).sum())
-    compared.different += int((largest > tolerance).sum())
-    compared.max_abs = max(compared.max_abs, float(largest.max()))
-    compared.min_cosine = min(compared.min_cosine, float(cosine.min()))
-    worst = np.argsort(-largest, kind="stable")[:LISTED]
-    for place in worst[largest[worst] > tolerance].tolist():
-        _list(compared, keys[place], float(largest[place]), float(cosine[place]))
+            residues = [np.ones(len(keys), np.int64)] * 2
+        same = residues[0] == residues[1]
+        if len(unlike := keys[~same]):
+            yield unlike.tolist(), np.full(len(unlike), np.inf), np.zeros(len(unlike))
+        alike, counts = np.flatnonzero(same), residues[0]
+        sizes = np.cumsum(counts[alike] * 4 * pair[0].dim) // _BYTES_AT_ONCE
+        for piece in filter(len, np.split(alike, np.flatnonzero(np.diff(sizes)) + 1)):
+            a, b = (
+                part.flat(name, part_rows[piece]).astype(np.float32, copy=False)
+                for part, part_rows in zip(pair, block, strict=True)
+            )
+            heads = np.cumsum(counts[piece]) - counts[piece]
+            with np.errstate(invalid="ignore"):
+                apart = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
+            apart = np.maximum.reduceat(np.where(np.isnan(apart), np.inf, apart), heads)
+            yield keys[piece].tolist(), apart, _cosines(a, b, heads)
 
 
 def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
@@ -171,56 +178,36 @@ def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
     return bounded
 
 
-def _list(compared: Compared, key: bytes, max_abs: float, cosine: float) -> None:
-    compared.worst.append({"key": key.decode(), "max_abs": max_abs, "cosine": cosine})
-    compared.worst = heapq.nlargest(
-        LISTED, compared.worst, key=lambda entry: (entry["max_abs"], entry["key"])
-    )
-
-
-def _name_records(difference: Difference, first: Embeddings, second: Embeddings) -> None:
-    """Add to each listed key the ids of its records, where the index that knows them is there."""
-    listed = [entry for compared in difference.representations.values() for entry in compared.worst]
-    ids = _ids([*(entry["key"] for entry in listed), *difference.examples_only_first], first)
-    ids |= _ids(difference.examples_only_second, second)
-    for entry in listed:
-        entry["ids"] = ids[entry["key"]]
-    examples = (*difference.examples_only_first, *difference.examples_only_second)
-    difference.ids_of_examples = {key: ids[key] for key in examples}
-
-
 def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
+    """Return the ids of the records of each key, where the index is there."""
     ids: dict[str, list[str]] = {key: [] for key in keys}
     if ids and embeddings.index and embeddings.index.is_file():
         listed = pa.array(sorted(ids))
-        for lines in embeddings.lines(["id", "cache_key"]):
+        for lines in embeddings.records.lines(["id", "cache_key"]):
             for line in lines.filter(pc.is_in(lines["cache_key"], listed)).to_pylist():
                 ids[line["cache_key"]].append(line["id"])
     return ids
 
 
-def _named(key: str, ids: list[str]) -> str:
-    return f"{key} ({some(ids)})" if ids else key
-
-
 def in_words(difference: Difference) -> str:
     """Return the difference as a few lines of text."""
+
+    def named(key: str, ids: list[str]) -> str:
+        return f"{key} ({some(ids)})" if ids else key
+
+    ids = difference.ids_of_examples
     lines = [
         f"keys: {difference.keys_both:,} in both, {difference.only_first:,} only in the first, "
         f"{difference.only_second:,} only in the second"
     ]
-    ids = difference.ids_of_examples
-    for which, examples in (
-        ("first", difference.examples_only_first),
-        ("second", difference.examples_only_second),
+    for keys, place in (
+        (difference.examples_only_first, "first"),
+        (difference.examples_only_second, "second"),
     ):
-        lines += [f"  only in the {which}: {_named(key, ids[key])}" for key in examples[:3]]
+        lines += [f"  only in the {place}: {named(key, ids[key])}" for key in keys[:3]]
     lines += [f"settings: {line}" for line in difference.fingerprint]
-    for which, names in (
-        ("first", difference.representations_only_first),
-        ("second", difference.representations_only_second),
-    ):
-        lines += [f"{name}: only in the {which}" for name in names]
+    lines += [f"{name}: only in the first" for name in difference.representations_only_first]
+    lines += [f"{name}: only in the second" for name in difference.representations_only_second]
     for name, compared in difference.representations.items():
         lines.append(
             f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
@@ -228,6 +215,6 @@ def in_words(difference: Difference) -> str:
             f"smallest cosine {compared.min_cosine:.6f}"
         )
         for entry in compared.worst:
-            named = _named(entry["key"], entry["ids"])
-            lines.append(f"  {named}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}")
+            vector = named(entry["key"], entry["ids"])
+            lines.append(f"  {vector}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}")
     return "\n".join([*lines, "equal" if difference.equal else "different"])

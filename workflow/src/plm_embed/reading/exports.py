@@ -1,4 +1,4 @@
-"""A master in the shapes that other tools load: streamed, in the order of the index, and whole or
+"""A master in the formats that other tools load: streamed, in the order of the index, and whole or
 absent.
 """
 
@@ -6,9 +6,8 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,77 +37,76 @@ LONGEST_NAME = 1000
 """Bytes of the name of a dataset."""
 
 
-@dataclass(frozen=True)
 class Selection:
-    """Records of these ids (None: all) whose columns have these values, as text."""
+    """Records of a master of these ids (None: all) whose columns have these values, as text.
 
-    ids: frozenset[str] | None = None
-    where: Mapping[str, str] = field(default_factory=dict)
-
-    def of(self, lines: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the lines of selected records."""
-        if self.ids is not None:
-            lines = lines.filter(pc.is_in(lines["id"], pa.array(self.ids, pa.string())))
-        for name, value in self.where.items():
-            lines = lines.filter(pc.equal(lines[name].cast(pa.string()), str(value)))
-        return lines
-
-
-@dataclass(frozen=True)
-class Records:
-    """Selected records of a master, and a representation of them.
-
-    PlmEmbedError for a column that the index lacks, for ids that are not there, and when no record
-    is selected.
+    PlmEmbedError for a column that the index lacks.
     """
 
-    embeddings: Embeddings
-    name: str
-    selection: Selection = Selection()
-    meter: Meter | None = None
-
-    def __post_init__(self) -> None:
-        for column, value in self.selection.where.items():
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        ids: Collection[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.embeddings, self._ids, self._where = embeddings, ids, where or {}
+        for column, value in self._where.items():
             self.check_column(column)
             if not isinstance(value, str | int | float):
                 raise PlmEmbedError(f"where: {column}: {value!r} is not one value, as text")
-        if self.selection != Selection() and not self.count:
-            index = self.embeddings.index
-            raise PlmEmbedError(f"{index}: no record is chosen", path=index)
 
     def check_column(self, column: str) -> None:
-        """PlmEmbedError for a column that is not there."""
-        names = self.embeddings.schema.names
+        """Raise PlmEmbedError for a column that is not there."""
+        names, index = self.embeddings.records.schema.names, self.embeddings.index
         if column not in names:
             raise PlmEmbedError(
-                f"{self.embeddings.index}: no column {column!r}{did_you_mean(column, names)}; the "
-                f"columns are {', '.join(names)}",
-                path=self.embeddings.index,
+                f"{index}: no column {column!r}{did_you_mean(column, names)}; the columns are "
+                f"{', '.join(names)}",
+                path=index,
             )
+
+    def of(self, lines: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the lines of selected records."""
+        if self._ids is not None:
+            lines = lines.filter(pc.is_in(lines["id"], pa.array(self._ids, pa.string())))
+        for name, value in self._where.items():
+            lines = lines.filter(pc.equal(lines[name].cast(pa.string()), str(value)))
+        return lines
 
     @cached_property
     def count(self) -> int:
-        """The number of selected records; the whole index is read, and checked."""
-        count, absent = 0, set(self.selection.ids or ())
-        for lines in self.embeddings.lines(list({"id", *self.selection.where})):
-            count += self.selection.of(lines).num_rows
+        """The number of selected records; the whole index is read, and checked. UnknownIdError for
+        ids that are not there; PlmEmbedError when nothing is selected.
+        """
+        count, absent = 0, set(self._ids or ())
+        for lines in self.embeddings.records.lines(list({"id", *self._where})):
+            count += self.of(lines).num_rows
             absent.difference_update(lines["id"].to_pylist() if absent else ())
         if absent:
-            raise UnknownIdError(
-                f"{self.embeddings.path}: no vector for {some(sorted(absent))}; records.parquet "
-                "says what became of a record",
-                path=self.embeddings.path,
-            )
+            path = self.embeddings.path
+            words = f"no vector for {some(sorted(absent))}; records.parquet says what became of a"
+            raise UnknownIdError(f"{path}: {words} record", path=path)
+        if not count and (self._ids is not None or self._where):
+            index = self.embeddings.index
+            raise PlmEmbedError(f"{index}: no record is chosen", path=index)
         return count
 
+
+class Records:
+    """Selected records, in the order of the index, with a representation of them."""
+
+    def __init__(self, selection: Selection, name: str, meter: Meter) -> None:
+        self.embeddings, self.name, self.count = selection.embeddings, name, selection.count
+        self.index = self.embeddings.records.schema
+        self._selection, self._meter = selection, meter
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the lines of selected records."""
-        for lines in self.embeddings.lines(rows=BATCH_ROWS):
-            selected = self.selection.of(lines)
+        """Yield the lines of the index."""
+        for lines in self.embeddings.records.lines(rows=BATCH_ROWS):
+            selected = self._selection.of(lines)
             if selected.num_rows:
                 yield selected
-            if self.meter:
-                self.meter.advance(selected.num_rows)
+            self._meter.advance(selected.num_rows)
 
     def vectors(self, lines: pa.RecordBatch | pa.Table) -> Array:
         """Return the vectors of some lines (k, D)."""
@@ -124,18 +122,15 @@ class Records:
         }
 
     def schema(self, more: Mapping[str, pa.DataType]) -> pa.Schema:
-        """Return the columns of the index, and more. PlmEmbedError where one has the name of one of
-        the others.
-        """
-        names = self.embeddings.schema.names
-        if taken := [name for name in more if name in names]:
+        """Return the columns of the index, and more. PlmEmbedError where two have one name."""
+        if reserved := [name for name in more if name in self.index.names]:
+            index = self.embeddings.index
             raise PlmEmbedError(
-                f"{self.embeddings.index}: has a column {taken[0]!r} of its own, and this file "
-                "calls its vectors so",
-                path=self.embeddings.index,
+                f"{index}: has a column {reserved[0]!r} of its own, which this format needs",
+                path=index,
                 remedy="rename it in the input, or export to npy",
             )
-        return pa.schema([*self.embeddings.schema, *more.items()])
+        return pa.schema([*self.index, *more.items()])
 
 
 def export(
@@ -152,34 +147,33 @@ def export(
     ids, where: only these records, and only those whose columns of the index have these values.
 
     Beside an array OUTPUT.ids.tsv has the id and the cache_key of each row. Where an id cannot be a
-    name, or records share it, OUTPUT.names.tsv tells which name stands for which id. PlmEmbedError
+    name, or records share it, OUTPUT.names.tsv has the id of each name. PlmEmbedError
     when one of these files exists, when no record is chosen, or when the representation is not
     there or not of the kind that is needed; UnknownIdError for ids that are not there.
     """
-    files = [output, *(_beside(output, kind) for kind in _BESIDE.get(to, ()))]
+    write, beside = _EXPORTERS[to]
+    files = [output, *([_beside(output, beside)] if beside else [])]
     for path in files:
         if path.exists() or path.is_symlink():
-            raise PlmEmbedError(
-                f"{path}: exists", path=path, remedy="remove it, or choose another name"
-            )
+            remedy = "remove it, or choose another name"
+            raise PlmEmbedError(f"{path}: exists", path=path, remedy=remedy)
     with Embeddings(master) as embeddings:
         name = embeddings.resolved(representation)
         if has_matrix(name) and to != "uniprot-h5":
             raise PlmEmbedError(
                 f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5"
             )
-        selection = Selection(None if ids is None else frozenset(ids), dict(where or {}))
-        count = Records(embeddings, name, selection).count
+        selection = Selection(embeddings, None if ids is None else frozenset(ids), where)
         try:
-            with progress("export", count, "records") as meter:
-                _EXPORTERS[to](Records(embeddings, name, selection, meter), output)
+            with progress("export", selection.count, "records") as meter:
+                write(Records(selection, name, meter), output)
         except BaseException as error:
             if isinstance(error, OSError):  # a write that fails does not always say where
                 error.filename = error.filename or str(output)
             for path in files:  # one alone may be whole, and in the way of the next call
                 path.unlink(missing_ok=True)
             raise
-    return count, files
+    return selection.count, files
 
 
 def _parquet(records: Records, output: Path) -> None:
@@ -218,14 +212,16 @@ def _tsv(records: Records, output: Path) -> None:
 
 def _npy(records: Records, output: Path) -> None:
     """Write an array (records, D), to be memory-mapped."""
-    descr = np.lib.format.dtype_to_descr(records.embeddings.rows([], records.name).dtype)
-    shape = (records.count, records.embeddings.dim)
+    header = {
+        "descr": np.lib.format.dtype_to_descr(records.embeddings.rows([], records.name).dtype),
+        "fortran_order": False,
+        "shape": (records.count, records.embeddings.dim),
+    }
     with (
-        _table(_beside(output, "ids"), "id", "cache_key") as ids,
+        _table(output, "ids", "id", "cache_key") as ids,
         atomic_path(output) as temporary,
         temporary.open("wb") as file,
     ):
-        header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for lines in records.batches():
             file.write(records.vectors(lines).tobytes())
@@ -236,7 +232,7 @@ def _uniprot(records: Records, output: Path) -> None:
     """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
     names: dict[str, tuple[int, str]] = {}
     with (
-        _table(_beside(output, "names"), *_NAMES) as table,
+        _table(output, "names", *_NAMES) as table,
         new_hdf5(output) as (file, check),
     ):
         file.attrs.update(records.attributes)
@@ -257,11 +253,11 @@ def _uniprot(records: Records, output: Path) -> None:
 
 
 def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | None:
-    """Return a name for an id with the vector in `row`, and add it to the names by now: the id
+    """Return a name for an id with the vector in `row`, and add it to the names so far: the id
     itself where it can be; None if that pair has one already.
 
-    Slashes, backslashes, control characters and '%' become %2F and the like; what is too long keeps
-    its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
+    Slashes, backslashes, control characters and '%' become %2F and the like; a name that is too
+    long keeps its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
     """
     safe = re.sub(r"[/\\%\x00-\x1f\x7f]", lambda letter: f"%{ord(letter[0]):02X}", id)
     if safe in ("", ".", ".."):
@@ -284,7 +280,7 @@ def _anndata(records: Records, output: Path) -> None:
     """Write an .h5ad with an observation per record, all in memory before; a column without a value
     is empty text there.
     """
-    lines = pa.Table.from_batches(records.batches(), records.embeddings.schema)
+    lines = pa.Table.from_batches(records.batches(), records.index)
     with extra():
         from anndata.io import write_elem
     frame = lines.to_pandas()
@@ -292,18 +288,18 @@ def _anndata(records: Records, output: Path) -> None:
         if pa.types.is_string(column.type):
             texts = frame[column.name].fillna("").map(_without_nul)
             frame[column.name] = texts.astype(object)
-    made = make_anndata(records.vectors(lines), frame.set_index("id"))
-    with new_hdf5(output) as (file, _), _table(_beside(output, "names"), *_NAMES) as table:
-        write_elem(file, "/", made)
-        columns = (lines[name].to_pylist() for name in ("id", "source", "number"))
-        for name, *record in zip(made.obs_names, *columns, strict=True):
+    data = make_anndata(records.vectors(lines), frame.set_index("id"))
+    with new_hdf5(output) as (file, _), _table(output, "names", *_NAMES) as table:
+        write_elem(file, "/", data)
+        columns = (lines[name].to_pylist() for name in _NAMES[1:])
+        for name, *record in zip(data.obs_names, *columns, strict=True):
             if name != record[0]:
                 table.writerow([name, *record])
 
 
 def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnData":
     """Return an AnnData of vectors (n, D) and a data frame of n lines, which h5ad and zarr can
-    hold. Where names of lines repeat they become x, x-1, x-2, and a column has what they were.
+    hold. Where names of lines repeat they become x, x-1, x-2, and a column keeps the originals.
     """
     with extra():
         import anndata
@@ -321,10 +317,10 @@ def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnDa
         if len(values) < len(codes):
             kinds = pd.Index(values, dtype=object)
             observations[column] = pd.Categorical.from_codes(codes, categories=kinds)
-    made = anndata.AnnData(X=vectors, obs=observations)
-    made.obs_names = made.obs_names.astype(object)
-    made.var_names = made.var_names.astype(object)
-    return made
+    data = anndata.AnnData(X=vectors, obs=observations)
+    data.obs_names = data.obs_names.astype(object)
+    data.var_names = data.var_names.astype(object)
+    return data
 
 
 @contextmanager
@@ -361,19 +357,15 @@ class _File(io.FileIO):
 
 
 _NAMES = ("name", "id", "source", "number")
-_BESIDE: dict[str, tuple[str, ...]] = {
-    "npy": ("ids",),
-    "uniprot-h5": ("names",),
-    "anndata": ("names",),
+_EXPORTERS: dict[Format, tuple[Callable[[Records, Path], None], str]] = {
+    "parquet": (_parquet, ""),
+    "csv": (_csv, ""),
+    "tsv": (_tsv, ""),
+    "npy": (_npy, "ids"),
+    "uniprot-h5": (_uniprot, "names"),
+    "anndata": (_anndata, "names"),
 }
-_EXPORTERS: dict[Format, Callable[[Records, Path], None]] = {
-    "parquet": _parquet,
-    "csv": _csv,
-    "tsv": _tsv,
-    "npy": _npy,
-    "uniprot-h5": _uniprot,
-    "anndata": _anndata,
-}
+"""The function that writes a format, and the kind of table beside it."""
 
 
 def _beside(output: Path, kind: str) -> Path:
@@ -381,8 +373,9 @@ def _beside(output: Path, kind: str) -> Path:
 
 
 @contextmanager
-def _table(path: Path, *columns: str) -> Iterator[Any]:
-    """Open a tab-separated file with a header, as a writer of `csv`."""
+def _table(output: Path, kind: str, *columns: str) -> Iterator[Any]:
+    """Open the tab-separated table beside an export, with a header, as a writer of `csv`."""
+    path = _beside(output, kind)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(columns)

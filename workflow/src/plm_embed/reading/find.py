@@ -45,6 +45,6 @@ def find_embeddings(path: Path) -> Path:
     # a damaged master still has its name, and its own message
     unnamed = file.is_file() and not file.match(MASTERS)
     if unnamed and os.access(file, os.R_OK) and not h5py.is_hdf5(file):
-        what = f"{file}: not an HDF5 file, so not a master; those are called {MASTERS}"
-        raise StoreError(what, path=file)
+        message = f"{file}: not an HDF5 file, so not a master; those are called {MASTERS}"
+        raise StoreError(message, path=file)
     return file

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,9 @@ from plm_embed.errors import (
     whole_number,
 )
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, storage_bytes
-from plm_embed.io.parquet import read_matching, read_schema, record_batches
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MASTERS, find_embeddings
-from plm_embed.reading.ids import ABSENT, SEVERAL, IdIndex, hint
+from plm_embed.reading.index import RecordIndex, Rows
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
 from plm_embed.sequence_windows import span_ends
 from plm_embed.sequences.settings import OnError
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-Rows = NDArray[np.int64]
 _MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
 """Keys of so many rows take 1 GB of memory: too much to look up a few."""
 Embedder = Callable[
@@ -48,7 +46,8 @@ Embedder = Callable[
 """Function from a fingerprint, a representation, sequences, weights and the policy for a sequence
 that has no vector, to names and vectors (q, D).
 """
-KEY, KEY_TEXT = re.compile("[0-9a-f]{64}"), pa.binary(64)
+KEY = re.compile("[0-9a-f]{64}")
+T = TypeVar("T")
 
 
 class Embeddings:
@@ -71,6 +70,7 @@ class Embeddings:
         """
         self.path, self.embedder = find_embeddings(Path(path)), embedder
         self._closed, self._stack = False, ExitStack()
+        self._master: Part | None = None
         if self.path.is_dir():
             self.index, self._remedy = None, EMBED_AGAIN
             self.fingerprint = read_fingerprint(self.path)
@@ -81,11 +81,10 @@ class Embeddings:
             self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
             # a file of another name may be none of ours
             self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
-            self._index_remedy = delete(self.index)
-            with self._reading(self.path, "not a whole master of embeddings"):
-                self._master = self._stack.enter_context(read_part(self.path))
-            self.fingerprint, self._count = self._master.fingerprint, self._master.count
-            self.dim = next(iter(self._master.dims.values()))
+            with self._part(problem="not a whole master of embeddings") as part:
+                self._master = part
+                self.fingerprint, self._count = part.fingerprint, part.count
+                self.dim = next(iter(part.dims.values()))
         self.names = sorted(self.fingerprint.representations)
         self._first = min(self.fingerprint.representations, key=has_matrix)
 
@@ -99,47 +98,46 @@ class Embeddings:
                 part.check(self.fingerprint)
                 self.dim = next(iter(part.dims.values()))
                 keys.append(part.keys)
-        counts = np.array([len(some_keys) for some_keys in keys[1:]], np.int64)
+        counts = np.array([len(part_keys) for part_keys in keys[1:]], np.int64)
         self.keys, first = np.unique(np.concatenate(keys), return_index=True)
         self._owner = np.repeat(np.arange(len(counts)), counts)[first].astype(np.int32)
         self._row = first - (np.cumsum(counts) - counts)[self._owner]
         self._count = len(self.keys)
 
     @contextmanager
-    def _reading(self, path: Path, what: str = "damaged") -> Iterator[None]:
-        """Raise an error of a damaged file with the remedy; PlmEmbedError after `close`."""
+    def _part(self, number: int = 0, problem: str = "damaged") -> Iterator[Part]:
+        """Open a part of a store; a master is one part, which stays open. StoreError, with the
+        remedy, where it is damaged; PlmEmbedError after `close`.
+        """
         if self._closed:
             again = "open it again: plm_embed.open"
             raise PlmEmbedError(f"{self.path}: was closed", path=self.path, remedy=again)
+        path = self._files[number]
         try:
-            yield
+            if self._master:
+                yield self._master
+            elif self.index:
+                yield self._stack.enter_context(read_part(path))
+            else:
+                with read_part(path) as part:
+                    yield part
         except DamagedPartError as error:
-            words = f"{path}: {what}: {error.__cause__ or error}"
+            words = f"{path}: {problem}: {error.__cause__ or error}"
             raise StoreError(words, path=path, remedy=self._remedy) from error
 
-    @contextmanager
-    def _part(self, number: int) -> Iterator[Part]:
-        """Open a part of a store; a master is one part, which stays open."""
-        with self._reading(self._files[number]):
-            if self.index:
-                yield self._master
-            else:
-                with read_part(self._files[number]) as part:
-                    yield part
-
-    def _by_part(self, rows: Rows) -> Iterator[tuple[Part, Any, Rows]]:
-        """Yield the parts that hold rows (increasing), their places in `rows`, and their rows in
-        the part.
+    def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
+        """Read rows (increasing) by a function of a part and its rows. Yield the places in `rows`
+        that a part holds, and the value of the function.
         """
         if self.index:
-            with self._part(0) as part:
-                yield part, slice(None), rows
+            with self._part() as part:
+                yield slice(None), read(part, rows)
             return
         owners = self._owner[rows]
         for number in np.unique(owners).tolist():
-            mine = np.flatnonzero(owners == number)
+            places = np.flatnonzero(owners == number)
             with self._part(number) as part:
-                yield part, mine, self._row[rows[mine]]
+                yield places, read(part, self._row[rows[places]])
 
     def close(self) -> None:
         self._closed = True
@@ -152,7 +150,7 @@ class Embeddings:
         self.close()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
-        """Let another process, such as a worker of a DataLoader, open the file anew."""
+        """Let another process, such as a worker of a DataLoader, open the file again."""
         return type(self), (self.path.absolute(), self.embedder)
 
     def __len__(self) -> int:
@@ -174,13 +172,13 @@ class Embeddings:
         """
         if not self._files:
             return {}
-        with self._part(0) as part:
+        with self._part() as part:
             return {name: _plain(value) for name, value in part.attributes.items()}
 
     @cached_property
     def keys(self) -> Keys:
         """SHA-256 of each row's sequence: S64 (n,), sorted."""
-        with self._part(0) as part:
+        with self._part() as part:
             return part.keys
 
     @cached_property
@@ -191,23 +189,19 @@ class Embeddings:
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the residues of the sequences of these rows (increasing)."""
         lengths = np.empty(len(rows), np.int32)
-        for part, places, own in self._by_part(rows):
-            lengths[places] = part.column_at("length", own)
+        for places, values in self._read(rows, _lengths):
+            lengths[places] = values
         return lengths
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the ids of all records that have a vector, in the order of the index; of a
         store over its keys.
         """
-        if self.index:
-            for batch in record_batches(self.index, ["id"], 1 << 16, self._index_remedy):
-                yield from batch["id"].to_pylist()
-        else:
-            yield from map(bytes.decode, self.keys.tolist())
+        return iter(self.records) if self.index else map(bytes.decode, self.keys.tolist())
 
     @cached_property
     def ids(self) -> list[str]:
-        """Return the rows as a list; some may be alike."""
+        """Return the names as a list; several records may have one id."""
         return list(self)
 
     def __contains__(self, name: object) -> bool:
@@ -215,7 +209,8 @@ class Embeddings:
         if not isinstance(name, str):
             return False
         if self.index:
-            return int(self._by_id.rows([name])[0]) != ABSENT
+            with self._part():
+                return name in self.records
         return bool(KEY.fullmatch(name)) and int(self._locate(np.array([name], "S64"))[0]) >= 0
 
     def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
@@ -292,7 +287,7 @@ class Embeddings:
         """Return the index, a line per record; with `vectors` also a column `name`, of arrays (D,).
         ValueError for a column of that name.
         """
-        lines = pa.Table.from_batches(self.lines(), self.schema)
+        lines = pa.Table.from_batches(self.records.lines(), self.records.schema)
         with extra():
             frame: pd.DataFrame = lines.to_pandas()
         if vectors:
@@ -301,8 +296,8 @@ class Embeddings:
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """Return an observation for every record, with the columns of the index, or for every key
-        of a store; X (records, D). Its name is its id; where ids repeat, the column id has them,
-        and names become x, x-1, x-2.
+        of a store; X (records, D). Its name is its id; where ids repeat, names become
+        x, x-1, x-2, and the column id keeps the ids.
         """
         from plm_embed.reading.exports import make_anndata
 
@@ -329,25 +324,27 @@ class Embeddings:
         """Return the matrix (L, D) of one id; `name` defaults to the first per-residue
         representation.
         """
-        return self.matrix(int(self._rows_of_ids([id])[0]), self._of_kind("per_residue", name))
+        return self.matrix(int(self._rows_of_ids([id])[0]), self._matrix_name("per_residue", name))
+
+    def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
+        """Return the same as `per_residue`, of one key."""
+        return self.matrix(
+            int(self._rows_of_keys([key])[0]), self._matrix_name("per_residue", name)
+        )
 
     def per_token(self, id: str, name: str | None = None) -> tuple[Array, NDArray[np.int64]]:
         """Return the matrix (T, D) of one id, and the letters (T, 2) of each token in its
         normalized sequence: the first, and one past the last.
         """
         row = int(self._rows_of_ids([id])[0])
-        return self.matrix(row, self._of_kind("per_token", name)), self.matrix(row, SPANS)
-
-    def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
-        """Return the same as `per_residue`, of one key."""
-        return self.matrix(int(self._rows_of_keys([key])[0]), self._of_kind("per_residue", name))
+        return self.matrix(row, self._matrix_name("per_token", name)), self.matrix(row, SPANS)
 
     def per_token_by_key(
         self, key: str, name: str | None = None
     ) -> tuple[Array, NDArray[np.int64]]:
         """Return the same as `per_token`, of one key."""
         row = int(self._rows_of_keys([key])[0])
-        return self.matrix(row, self._of_kind("per_token", name)), self.matrix(row, SPANS)
+        return self.matrix(row, self._matrix_name("per_token", name)), self.matrix(row, SPANS)
 
     def nearest(
         self,
@@ -399,113 +396,60 @@ class Embeddings:
         """Return the vectors of rows (increasing): (k, D), or flat (R, D) where each row has a
         matrix.
         """
-        return decode(self._bits(name, rows), self.fingerprint.storage_dtype)
+        dtype = self.fingerprint.storage_dtype
 
-    def _bits(self, name: str, rows: Rows) -> Array:
+        def read(part: Part, own_rows: Rows) -> Array:
+            return part.bits(name, own_rows)
+
+        def read_matrices(part: Part, own_rows: Rows) -> list[Array]:
+            return np.split(read(part, own_rows), np.cumsum(part.residues_at(own_rows))[:-1])
+
         if self.index:
-            with self._part(0) as part:
-                return part.bits(name, rows)
-        if has_matrix(name):
+            ((_, bits),) = self._read(rows, read)
+        elif has_matrix(name):
             matrices: dict[int, Array] = {}
-            for part, places, own in self._by_part(rows):
-                ends = np.cumsum(part.residues_at(own))[:-1]
-                pieces = np.split(part.bits(name, own), ends)
-                matrices.update(zip(places.tolist(), pieces, strict=True))
-            return np.concatenate([matrices[place] for place in range(len(rows))])
-        size = storage_bytes(self.fingerprint.storage_dtype)
-        bits = np.empty((len(rows), self.dim), f"<u{size}")
-        for part, places, own in self._by_part(rows):
-            bits[places] = part.bits(name, own)
-        return bits
+            for places, values in self._read(rows, read_matrices):
+                matrices.update(zip(places.tolist(), values, strict=True))
+            bits = np.concatenate([matrices[place] for place in range(len(rows))])
+        else:
+            bits = np.empty((len(rows), self.dim), f"<u{storage_bytes(dtype)}")
+            for places, block in self._read(rows, read):
+                bits[places] = block
+        return decode(bits, dtype)
 
     def residues_at(self, rows: Rows) -> Rows:
         """Return how many rows of a flat representation belong to each of these rows
         (increasing).
         """
         counts = np.empty(len(rows), np.int64)
-        for part, places, own in self._by_part(rows):
-            counts[places] = part.residues_at(own)
+        for places, values in self._read(rows, Part.residues_at):
+            counts[places] = values
         return counts
 
     def _take(self, name: str, rows: Rows) -> Array:
         """Return the vectors of these rows, in any order."""
         unique, back = np.unique(rows, return_inverse=True)
-        bits = self._bits(name, unique)
-        if not np.array_equal(unique, rows):
-            bits = bits[back]
-        return decode(bits, self.fingerprint.storage_dtype)
+        vectors = self.flat(name, unique)
+        return vectors if np.array_equal(unique, rows) else vectors[back]
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the index."""
-        return read_schema(self._need_index(), self._index_remedy).remove_metadata()
-
-    def lines(
-        self, columns: list[str] | None = None, rows: int = 1 << 16
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the index, some lines at a time. StoreError unless each names the row of its key:
-        with the index of another run, ids would have wrong vectors.
-        """
-        index = self._need_index()
-        read = columns and list(dict.fromkeys([*columns, "row", "cache_key"]))
-        for batch in record_batches(index, read, rows, self._index_remedy):
-            if not self._names_keys(batch):
-                raise self._foreign_index()
-            yield batch.select(columns) if columns else batch
-
-    def _names_keys(self, batch: pa.RecordBatch) -> bool:
-        """Return whether each line has the key of its row."""
-        if batch["row"].type != pa.int64() or batch["row"].null_count:
-            return False
-        rows = batch["row"].to_numpy()
-        low, high = int(rows.min()), int(rows.max()) + 1
-        # lines are in the order of rows, each of which has one: few rows serve many lines
-        if low < 0 or high - low > len(rows) or high > len(self):
-            return False
-        with self._part(0) as part:
-            keys = part.column_at("emb_keys", np.arange(low, high))[rows - low]
-        try:
-            named = batch["cache_key"].cast(KEY_TEXT)
-        except pa.ArrowInvalid:  # of another length
-            return False
-        buffers = [None, pa.py_buffer(keys)]
-        return bool(
-            named.equals(pa.FixedSizeBinaryArray.from_buffers(KEY_TEXT, len(keys), buffers))
-        )
+    @cached_property
+    def records(self) -> RecordIndex:
+        """The index of a master. PlmEmbedError for a store."""
+        if self.index:
+            return RecordIndex(self.index, self._part)
+        raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
 
     def _lines_of(self, rows: Rows) -> pa.Table:
         """Return what is known of these rows (increasing), in their order: the lines of all their
         records, or of a store the keys and lengths.
         """
-        if not self.index:
-            keys = pa.array(self.keys[rows].astype(str))
-            return pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
-        lines = read_matching(self.index, "row", rows, self._index_remedy)
-        with self._part(0) as part:
-            keys = part.column_at("emb_keys", rows)
-        named = dict(zip(lines["row"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
-        if named != dict(zip(rows.tolist(), keys.astype(str).tolist(), strict=True)):
-            raise self._foreign_index()
-        return lines
-
-    def _need_index(self) -> Path:
         if self.index:
-            return self.index
-        raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
-
-    def _foreign_index(self) -> StoreError:
-        return StoreError(
-            f"{self.index}: not the index of {self.path}: it names other rows or sequences",
-            remedy="open it again, if a run has made them anew; else put the two files of one run "
-            f"side by side, or {delete(self.path, str(self.index))}",
-            path=self.index,
-        )
-
-    @cached_property
-    def _by_id(self) -> IdIndex:
-        return IdIndex(self.lines(["id", "row"]))
+            return self.records.lines_of(rows)
+        keys = pa.array(self.keys[rows].astype(str))
+        return pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
 
     def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
+        """Return the row of each id of a master, or key of a store."""
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
         ids = list(ids)
@@ -516,21 +460,11 @@ class Embeddings:
             )
         if not self.index:
             return self._rows_of_keys(ids)
-        with self._reading(self.path):
-            rows = self._by_id.rows(ids)
-        if absent := [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]:
-            known = hint(absent[0], self.index, self._by_id)
-            what = f"{self.path}: no vector for {some(absent)}{known}"
-            raise UnknownIdError(what, path=self.path)
-        if several := [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]:
-            raise PlmEmbedError(
-                f"{self.path}: records with different sequences share the id {some(several)}",
-                path=self.path,
-                remedy="find their rows by source and number in to_pandas(), or use by_key",
-            )
-        return rows
+        with self._part():
+            return self.records.rows(ids)
 
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
+        """Return the row of each key. UnknownIdError for one that is not there, or no key."""
         if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
             texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
             if wrong := [text for text in texts if not KEY.fullmatch(text)]:
@@ -548,8 +482,8 @@ class Embeddings:
 
     def _locate(self, keys: Keys) -> Rows:
         """Return the row of each key, -1 for those that are not there."""
-        if len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
-            with self._part(0) as part:  # not all keys in memory for a few
+        if self.index and len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
+            with self._part() as part:
                 return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
         if not len(self):
             return np.full(len(keys), -1)
@@ -562,37 +496,33 @@ class Embeddings:
         """
         resolved = self._first if name == "emb" else name
         if resolved not in self.names:
-            what = f"has no representation {name}; it has {', '.join(self.names)}"
-            raise PlmEmbedError(f"{self.path}: {what}", path=self.path)
+            lacks = f"has no representation {name}; it has {', '.join(self.names)}"
+            raise PlmEmbedError(f"{self.path}: {lacks}", path=self.path)
         return resolved
 
     def _pooled(self, name: str) -> str:
         """Return the name of a pooled representation. PlmEmbedError for any other."""
-        first = self.resolved("emb")
-        kind = (
-            "per_token"
-            if (first if name == "emb" else str(name)).startswith("per_token")
-            else "per_residue"
-        )
-        if name == "emb" and has_matrix(first):
-            raise PlmEmbedError(
-                f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",
-                path=self.path,
-                remedy=f"for the next run: `embedding.pooling: [mean, {kind}]`",
-            )
-        if isinstance(name, str) and has_matrix(name):
+        resolved = self.resolved(name)
+        if not has_matrix(resolved):
+            return resolved
+        kind = "per_token" if resolved.startswith("per_token") else "per_residue"
+        if name != "emb":
             raise PlmEmbedError(f"{name} has a matrix per record: use {kind}(id)")
-        return self.resolved(name)
+        raise PlmEmbedError(
+            f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",
+            path=self.path,
+            remedy=f"for the next run: `embedding.pooling: [mean, {kind}]`",
+        )
 
-    def _of_kind(self, kind: str, name: str | None) -> str:
-        """Return `name`, or the first representation of a kind. PlmEmbedError when it is not there,
-        or of another kind.
+    def _matrix_name(self, kind: str, name: str | None) -> str:
+        """Return `name`, or the first representation of a kind, per_residue or per_token.
+        PlmEmbedError when it is not there, or of another kind.
         """
-        names = [known for known in self.names if known.startswith(f"{kind}_l")]
+        names = [layer for layer in self.names if layer.startswith(f"{kind}_l")]
+        words = kind.replace("_", "-")
         if not names:
             raise PlmEmbedError(
-                f"{self.path}: has no {kind.replace('_', '-')} representation; it has "
-                f"{', '.join(self.names)}",
+                f"{self.path}: has no {words} representation; it has {', '.join(self.names)}",
                 path=self.path,
                 remedy="for the next run: `embedding.pooling: [mean, per_residue]`, or per_token "
                 "where a token is several bases",
@@ -600,8 +530,12 @@ class Embeddings:
         if not has_matrix(self.resolved(name or names[0])):
             raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
         if name and name not in names:
-            raise PlmEmbedError(f"{name} is no {kind.replace('_', '-')} representation")
+            raise PlmEmbedError(f"{name} is no {words} representation")
         return name or names[0]
+
+
+def _lengths(part: Part, rows: Rows) -> NDArray[np.int32]:
+    return part.column_at("length", rows)
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ Rows are ranked in fp32, and the best of them once more in fp64: neighbors whose
 less than fp32 can tell (some 1e-6 of them) may come in another order, or make room for each other.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, whole_number
-from plm_embed.io.threads import one_blas_thread, spread
+from plm_embed.io.threads import spread
 from plm_embed.reading.float32 import all_finite, as_float32
 from plm_embed.store.hdf5 import Array
 
@@ -32,6 +33,7 @@ SETTLED_BYTES = 1 << 26
 """Candidates that are read at a time."""
 SURELY_FINITE = 2.0**32
 """Bound of a sum of squares: `as_float32` makes at least 65,536 of infinity and NaN."""
+_ONE_SEARCH = threading.Lock()
 SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
 
@@ -88,19 +90,19 @@ def nearest_rows(  # noqa: PLR0917
 
 
 def _candidates(  # noqa: PLR0917
-    embeddings: "Embeddings", queries: Array, kept: int, metric: Metric, name: str, threads: int
+    embeddings: "Embeddings", queries: Array, best: int, metric: Metric, name: str, threads: int
 ) -> NDArray[np.int64]:
-    """Return the best rows of each query by fp32: (q, kept), best first."""
+    """Return the best rows of each query by fp32: (q, best), nearest first."""
     count, dim = len(queries), embeddings.dim
     # of one shape, in which equal rows have equal scores: whole groups of 64
     piece = min(max(PIECE_BYTES // (4 * dim) // 64, 1) * 64, BLOCK_ROWS)
     turned = np.array(queries.T, order="C")
     if metric == "euclidean":
-        turned *= 2  # 2 x.y - y.y: of -|x - y|^2 what differs from row to row
+        turned *= 2  # 2 x.y - y.y: the part of -|x - y|^2 that differs from row to row
 
     def compare(start: int) -> NDArray[np.float32]:
-        """Return (n, q) of a block of rows, larger for nearer ones; what all rows of a query have
-        in common is left out.
+        """Return (n, q) of a block of rows, larger for nearer ones; the part that all rows of a
+        query have in common is left out.
         """
         vectors = embeddings.rows(range(start, min(start + BLOCK_ROWS, len(embeddings))), name)
         height = -(-len(vectors) // piece) * piece
@@ -125,9 +127,12 @@ def _candidates(  # noqa: PLR0917
             scores -= squares[:, None]
         return scores[: len(vectors)]
 
-    query, row = np.repeat(np.arange(count), kept), np.zeros(count * kept, np.int64)
-    score, worst = np.full(count * kept, -np.inf, np.float32), np.full(count, -np.inf, np.float32)
-    with one_blas_thread():
+    from threadpoolctl import threadpool_limits  # which only a search needs
+
+    query, row = np.repeat(np.arange(count), best), np.zeros(count * best, np.int64)
+    score, worst = np.full(count * best, -np.inf, np.float32), np.full(count, -np.inf, np.float32)
+    # products stay in the threads that ask for them; a second search would undo that
+    with _ONE_SEARCH, threadpool_limits(1, user_api="blas"):
         starts = range(0, len(embeddings), BLOCK_ROWS)
         blocks = spread(compare, starts, threads) if threads > 1 else map(compare, starts)
         for start, scores in zip(starts, blocks, strict=True):
@@ -140,10 +145,10 @@ def _candidates(  # noqa: PLR0917
             order = np.lexsort((-score, query))  # stable: of equal scores the first rows stay
             sorted_query = query[order]
             rank = np.arange(len(order)) - np.searchsorted(sorted_query, sorted_query)
-            order = order[rank < kept]
+            order = order[rank < best]
             query, row, score = query[order], row[order], score[order]
-            worst = score.reshape(count, kept)[:, -1].copy()
-    return row.reshape(count, kept)
+            worst = score.reshape(count, best)[:, -1].copy()
+    return row.reshape(count, best)
 
 
 def _settle(query: Array, rows: Array, vectors: Array, k: int, metric: Metric) -> Neighbors:
@@ -180,7 +185,7 @@ def neighbor_table(
         "rank": pa.array((place % k + 1).astype(np.int32)),
         SCORES[metric]: pa.array(neighbors.scores.ravel()[place]),
     }
-    kept = {
+    details = {
         f"record_{name}" if name in columns else name: chosen[name] for name in chosen.column_names
     }
-    return pa.table(columns | kept)
+    return pa.table(columns | details)

@@ -8,7 +8,7 @@ from plm_embed.workflow.config import (
     models_of,
     reading_options,
     recipe_options,
-    weights_options,
+    source_of,
 )
 from plm_embed.workflow.resources import worker_mb
 
@@ -21,6 +21,6 @@ __all__ = [
     "reading_options",
     "recipe_options",
     "refusals",
-    "weights_options",
+    "source_of",
     "worker_mb",
 ]

@@ -22,6 +22,6 @@ def profile_folder(name: str) -> str:
 
 def shell_line(words: Sequence[str]) -> str:
     """Return a line for a shell that calls Snakemake with these words, from where the user is."""
-    here = Path.cwd() in (CLONE, CLONE / "workflow")
-    rules = [] if here else ["--snakefile", str(SNAKEFILE)]
+    in_clone = Path.cwd() in (CLONE, CLONE / "workflow")
+    rules = [] if in_clone else ["--snakefile", str(SNAKEFILE)]
     return f"{called('snakemake')} {shlex.join([*rules, *words])}"

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from plm_embed.workflow.config import (
     Config,
     input_paths,
     input_tables,
-    listed,
     models_of,
     residues_of,
     schema,
@@ -33,25 +33,26 @@ from plm_embed.workflow.config import (
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-_NOT_PASSED_ON = re.compile(r"""["'`$\\\n]""")
-"""Letters that Snakemake does not quote as a shell reads them where it writes the job of a cluster.
-"""
+_UNQUOTED = re.compile(r"""["'`$\\\n]""")
+"""Letters that Snakemake does not quote as a shell reads them in the job of a cluster."""
 
 
-def refusals(config: Config, own: Mapping[str, Any], storage: Any, alone: bool) -> Iterator[str]:
+def refusals(
+    config: Config, changes: Mapping[str, Any], storage: Any, alone: bool
+) -> Iterator[str]:
     """Yield a line for each reason for which a campaign cannot run.
 
-    own: the part of the configuration that does not come from config/config.yaml. storage: the
+    changes: the part of the configuration that does not come from config/config.yaml. storage: the
     storage settings of Snakemake. alone: no rule of another workflow makes the inputs.
     """
     provider = storage.default_storage_provider
     if provider or "input-output" not in map(str, storage.shared_fs_usage):
         yield (
             f"storage: {provider or 'shared-fs-usage without input-output'}: all jobs must see one "
-            "folder, for the store is no output of a rule: leave the storage provider out, and use "
-            "an executor with a shared disk"
+            "folder, because the store is no output of a rule; leave the storage provider out, and "
+            "use an executor with a shared disk"
         )
-    wrong = mistakes(config, own if alone else {})
+    wrong = mistakes(config, changes if alone else {})
     yield from wrong
     # before there are results, Snakemake itself says that an input is missing
     if alone and not wrong and known_summary(Path(config.get("results", "results"), "sequences")):
@@ -67,9 +68,12 @@ def notices(config: Config) -> Iterator[str]:
     """
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
-        there = [os.path.realpath(entry.path) for entry in summary.inputs], summary.buckets
-        asked = [os.path.realpath(path) for path in input_paths(config)], config["buckets"]
-        if (there, summary.policy) != (asked, residues_of(config)):
+        read = [os.path.realpath(entry.path) for entry in summary.inputs]
+        same = read == [os.path.realpath(path) for path in input_paths(config)]
+        if not same or (summary.buckets, summary.policy) != (
+            config["buckets"],
+            residues_of(config),
+        ):
             yield (
                 f"{results / 'sequences'} is of other inputs or settings; if no job is planned, "
                 "add --forcerun deduplicate"
@@ -77,52 +81,49 @@ def notices(config: Config) -> Iterator[str]:
     for name, model in models_of(config).items():
         record = next((results / name / "embedded").glob("*.json"), None)
         try:
-            made = read_completion(record).fingerprint.stated if record else {}
+            stated = read_completion(record).fingerprint.stated if record else {}
         except PlmEmbedError:  # the job that reads it says so
             continue
-        others = [
-            f"{key} {made[key]}"
+        differences = [
+            f"{key} {stated[key]}"
             for key, value in known_settings(config, model).items()
-            if made and made[key] != value
+            if stated and stated[key] != value
         ]
-        if others:
+        if differences:
             yield (
-                f"{results / name} has vectors of other settings ({', '.join(others)}); if no job "
-                "is planned, add --forcerun embed"
+                f"{results / name} has vectors of other settings ({', '.join(differences)}); if no "
+                "job is planned, add --forcerun embed"
             )
 
 
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
-    """Return what of the fingerprint is known before anything is computed."""
-    asked = settings_of(config)
-    long = within_limit(asked.long_sequences, model.name, model.max_residues)
-    layers = [layer % (model.layers + 1) for layer in asked.layers]
-    plain: dict[str, Any] = to_plain(asked.recipe | {"long_sequences": long, "layers": layers})
-    return plain
+    """Return the part of the fingerprint that is known before anything is computed."""
+    settings = settings_of(config)
+    long = within_limit(settings.long_sequences, model.name, model.max_residues)
+    layers = [layer % (model.layers + 1) for layer in settings.layers]
+    return to_plain(settings.recipe | {"long_sequences": long, "layers": layers})
 
 
-def mistakes(config: Config, own: Mapping[str, Any]) -> list[str]:
-    """Return a line for each mistake in a configuration, which need not have its defaults."""
+def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
+    """Return a line for each mistake in a configuration, which need not have its defaults.
+
+    changes: as for `refusals`.
+    """
     from jsonschema import Draft202012Validator  # 0.1 s, for nothing in those who check none
 
     errors = Draft202012Validator(schema()).iter_errors(config)
-    if wrong := [line for error in errors for line in _in_words(error)]:
-        return wrong
-    lines = list(_mistakes(with_defaults(config)))
-    untrained = [name for name in listed(config["model"]) if not _trained(name)]
-    if untrained and "inputs" in own and "model" not in own:
+    if lines := [line for error in errors for line in _in_words(error)]:
+        return lines
+    config = with_defaults(config)
+    lines = [*_path_mistakes(config), *_model_mistakes(config)]
+    models = [] if lines else models_of(config).values()
+    untrained = [model.name for model in models if not model.trained]
+    if untrained and "inputs" in changes and "model" not in changes:
         lines.append(
             f"model: missing: only the demo takes {untrained[0]}, whose vectors mean nothing; name "
             "a model, such as esm2_t33_650M_UR50D"
         )
     return lines
-
-
-def _trained(name: str) -> bool:
-    try:
-        return find_model(name).trained
-    except PlmEmbedError:
-        return True
 
 
 def _in_words(error: "ValidationError") -> Iterator[str]:
@@ -140,43 +141,16 @@ def _in_words(error: "ValidationError") -> Iterator[str]:
         yield f"{place}: {error.message}".removeprefix(": ")[:500]
 
 
-def _mistakes(config: Config) -> Iterator[str]:
-    """Yield mistakes that the schema cannot see."""
-    for path in ("results", "store", "weights_folder"):
-        if words := _unusable(config[path]):
-            yield f"{path}: {config[path]}: {words}"
-    if found := _NOT_PASSED_ON.search(config["results"]):
-        yield (
-            f"results: {config['results']}: a cluster's jobs cannot take a path with {found[0]!r}: "
-            "name another folder"
-        )
-    try:
-        models = models_of(config)
-    except PlmEmbedError as error:
-        yield str(error)
-        return
-    alphabets = {model.family.alphabet.name: name for name, model in models.items()}
-    if len(alphabets) > 1:
-        words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
-        yield f"model: {words}: sequences are of one kind; make it several campaigns"
-        return
-    yield from _input_mistakes(config)
-    if wrong := list(_unnamed(config["weights"], models)):
-        yield from wrong
-        return
-    for model in models.values():
-        yield from _model_mistakes(config, model)
-    try:
-        residues_of(config)
-    except PlmEmbedError as error:
-        yield str(error)
-
-
-def _input_mistakes(config: Config) -> Iterator[str]:
-    paths = input_paths(config)
-    for path, table in zip(paths, input_tables(config), strict=True):
+def _path_mistakes(config: Config) -> Iterator[str]:
+    paths, tables = input_paths(config), input_tables(config)
+    named = [(key, config[key]) for key in ("results", "store", "weights_folder")]
+    for key, path in (*named, *(("inputs", path) for path in paths)):
         if words := _unusable(path):
-            yield f"inputs: {path}: {words}"
+            yield f"{key}: {path}: {words}"
+    if letter := _UNQUOTED.search(config["results"]):
+        words = f"a cluster's jobs cannot take a path with {letter[0]!r}; name another folder"
+        yield f"results: {config['results']}: {words}"
+    for path, table in zip(paths, tables, strict=True):
         for name in table.keep:
             if why := taken(name):
                 yield f"inputs: {path}: keep: {name}: {why}"
@@ -184,43 +158,45 @@ def _input_mistakes(config: Config) -> Iterator[str]:
         yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
-def _unnamed(named: str | Mapping[str, str], models: Mapping[str, Model]) -> Iterator[str]:
-    """Yield mistakes in whose weights are named."""
-    if isinstance(named, str):
-        if named and len(models) > 1:
-            first = next(iter(models))
-            yield f"weights: {named}: of which model? Write `weights: {{{first}: {named}}}`"
-        return
-    for name in named:
-        try:
-            known = find_model(name).name in models
-        except PlmEmbedError:
-            known = False
-        if not known:
-            yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
-
-
-def _model_mistakes(config: Config, model: Model) -> Iterator[str]:
-    path = source_of(config, model)
-    absent = path and missing(Path(path))
-    if absent and _prepared_from(config, model, path):
-        absent = ""  # it is not needed any more
-    if words := _unusable(path) or absent:
-        yield f"weights: {path}: {words}"
-    if not (path or model.address or model.shipped):
-        yield f"weights: {model.name} cannot be downloaded: name its file"
-    asked = settings_of(config)
-    most = model.layers
-    outside = [layer for layer in asked.layers if not -most - 1 <= layer <= most]
-    if outside:
-        yield (
-            f"embedding.layers: {outside}: {model.name} has layers 0 to {most}, and -1 for the last"
-        )
-    yield from pooling_problems(asked.pooling, model.family, model.name)
+def _model_mistakes(config: Config) -> Iterator[str]:
+    """Yield mistakes about the models, their weights, and what is computed by them."""
+    weights = config["weights"]
     try:
-        within_limit(asked.long_sequences, model.name, model.max_residues)
+        models = models_of(config)
+        alphabets = {model.family.alphabet.name: name for name, model in models.items()}
+        if len(alphabets) > 1:
+            words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
+            yield f"model: {words}: sequences are of one kind; make it several campaigns"
+            return
+        if isinstance(weights, str) and weights and len(models) > 1:
+            example = f"weights: {{{next(iter(models))}: {weights}}}"
+            yield f"weights: {weights}: of which model? Write `{example}`"
+            return
+        for name in weights if isinstance(weights, Mapping) else ():
+            with suppress(PlmEmbedError):
+                if name in models or find_model(name).name in models:
+                    continue
+            yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
+        residues_of(config)
     except PlmEmbedError as error:
         yield str(error)
+        return
+    settings = settings_of(config)
+    for model in models.values():
+        path, most = source_of(config, model), model.layers
+        absent = missing(Path(path)) if path and not _prepared_from(config, model, path) else ""
+        if words := _unusable(path) or absent:
+            yield f"weights: {path}: {words}"
+        if not (path or model.address or model.shipped):
+            yield f"weights: {model.name} cannot be downloaded: name its file"
+        if outside := [layer for layer in settings.layers if not -most - 1 <= layer <= most]:
+            layers = f"{model.name} has layers 0 to {most}, and -1 for the last"
+            yield f"embedding.layers: {outside}: {layers}"
+        yield from pooling_problems(settings.pooling, model.family, model.name)
+        try:
+            within_limit(settings.long_sequences, model.name, model.max_residues)
+        except PlmEmbedError as error:
+            yield str(error)
 
 
 def _unusable(path: str) -> str:
@@ -228,9 +204,9 @@ def _unusable(path: str) -> str:
 
 
 def _prepared_from(config: Config, model: Model, path: str) -> bool:
-    """Return whether the campaign's weights were prepared from this file or folder."""
+    """Return whether the campaign's weights were prepared from this file, needed no more."""
     try:
-        made = read_record(Path(config["results"], model.name))
+        record = read_record(Path(config["results"], model.name))
     except PlmEmbedError:
         return False
-    return made is not None and made.source.path == str(Path(path).absolute())
+    return record is not None and record.source.path == str(Path(path).absolute())

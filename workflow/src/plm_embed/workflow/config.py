@@ -11,7 +11,8 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.own import model_of
+from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import ResiduePolicy, Table
 
 Config = dict[str, Any]
@@ -46,14 +47,14 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
     from plm_embed.workflow.checks import mistakes
 
     config = _yaml(Path("config/config.yaml")) if Path("config/config.yaml").exists() else {}
-    own = _yaml(configfile) if configfile else {}
+    changes = _yaml(configfile) if configfile else {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--config {setting}: write KEY=VALUE, such as buckets=64", key=key)
-        own = merged(own, {key: yaml.safe_load(value)})
-    config = merged(config, own)
-    if problems := mistakes(config, own):
+        changes = merged(changes, {key: yaml.safe_load(value)})
+    config = merged(config, changes)
+    if problems := mistakes(config, changes):
         raise refusal(problems)
     return with_defaults(config)
 
@@ -92,8 +93,13 @@ def listed(value: Any) -> list[Any]:
 
 
 def models_of(config: Config) -> dict[str, Model]:
-    """Return the models of a campaign by their published names."""
-    return {model.name: model for model in map(find_model, listed(config["model"]))}
+    """Return the models of a campaign by their published names, or those of the user's own."""
+    weights = config["weights"]
+    models = [
+        model_of(name, weights if isinstance(weights, str) else weights.get(name))
+        for name in listed(config["model"])
+    ]
+    return {model.name: model for model in models}
 
 
 def source_of(config: Config, model: Model) -> str:
@@ -101,23 +107,25 @@ def source_of(config: Config, model: Model) -> str:
     named = config["weights"]
     if isinstance(named, str):
         return named
-    return next((path for name, path in named.items() if find_model(name) == model), "")
+    return next(
+        (path for name, path in named.items() if model_of(name, path).name == model.name), ""
+    )
 
 
 def input_paths(config: Config) -> list[str]:
     """Return the paths of the sequence files."""
-    return [one["path"] if isinstance(one, Mapping) else one for one in listed(config["inputs"])]
+    return [entry["path"] for entry in _inputs(config)]
 
 
 def input_tables(config: Config) -> list[Table]:
     """Return the columns of each input."""
-    columns = [one if isinstance(one, Mapping) else {} for one in listed(config["inputs"])]
-    return [
-        Table(
-            one.get("id", Table.id), one.get("sequence", Table.sequence), tuple(one.get("keep", ()))
-        )
-        for one in columns
-    ]
+    columns = [{key: entry[key] for key in entry if key != "path"} for entry in _inputs(config)]
+    return [Table(**entry | {"keep": tuple(entry.get("keep", ()))}) for entry in columns]
+
+
+def _inputs(config: Config) -> list[dict[str, Any]]:
+    entries = listed(config["inputs"])
+    return [entry if isinstance(entry, dict) else {"path": entry} for entry in entries]
 
 
 def residues_of(config: Config) -> ResiduePolicy:
@@ -157,11 +165,5 @@ def recipe_options(config: Config) -> list[str]:
 
 def settings_of(config: Config) -> Settings:
     """Return what a campaign computes."""
-    given = {**config["embedding"], "strand": config["residues"]["strand"]}
-    return msgspec.convert(given, Settings, strict=False)
-
-
-def weights_options(config: Config, model: Model) -> list[str]:
-    """Return the options of `plm-embed weights` for a model."""
-    source = source_of(config, model)
-    return [f"--source={source}"] if source else []
+    keys = {**config["embedding"], "strand": config["residues"]["strand"]}
+    return msgspec.convert(keys, Settings, strict=False)

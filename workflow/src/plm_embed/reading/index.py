@@ -1,0 +1,99 @@
+"""The index of a master: a line for each record that has a vector, by row and by id."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, delete
+from plm_embed.io.parquet import read_matching, read_schema, record_batches
+from plm_embed.reading.ids import ABSENT, SEVERAL, IdIndex, hint
+from plm_embed.store.parts import Part
+from plm_embed.wording import some
+
+Rows = NDArray[np.int64]
+
+
+class RecordIndex:
+    """The Parquet file beside a master. StoreError for a damaged file, and for one whose lines do
+    not name the row of their key: with the index of another run, ids would have wrong vectors.
+    """
+
+    def __init__(self, path: Path, master: Callable[[], AbstractContextManager[Part]]) -> None:
+        """`master` opens the vectors that the index belongs to."""
+        self.path, self._master, self._remedy = path, master, delete(path)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the index."""
+        return read_schema(self.path, self._remedy).remove_metadata()
+
+    def lines(
+        self, columns: list[str] | None = None, rows: int = 1 << 16
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all lines in order, at most `rows` at a time."""
+        read = columns and list(dict.fromkeys([*columns, "row", "cache_key"]))
+        for lines in record_batches(self.path, read, rows, self._remedy):
+            places = lines["row"].to_numpy(zero_copy_only=False)
+            first, stop = places.min(), places.max() + 1
+            with self._master() as part:
+                # lines are in the order of rows, each of which has one: few rows serve many lines
+                if places.dtype == np.int64 and 0 <= first < stop <= part.count:
+                    keys = part.column_at("emb_keys", np.arange(first, min(stop, first + rows)))
+                    keys = keys[np.minimum(places - first, len(keys) - 1)]
+                    if lines["cache_key"].cast(pa.binary()).equals(pa.array(keys, pa.binary())):
+                        yield lines.select(columns) if columns else lines
+                        continue
+                raise self._foreign(part)
+
+    def lines_of(self, rows: Rows) -> pa.Table:
+        """Return the lines of all records of these rows (increasing), in their order."""
+        lines = read_matching(self.path, "row", rows, self._remedy)
+        named = dict(zip(lines["row"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
+        with self._master() as part:
+            keys = part.column_at("emb_keys", rows).astype(str)
+            if named != dict(zip(rows.tolist(), keys.tolist(), strict=True)):
+                raise self._foreign(part)
+        return lines
+
+    def _foreign(self, part: Part) -> StoreError:
+        return StoreError(
+            f"{self.path}: not the index of {part.path}: it names other rows or sequences",
+            remedy="open it again, if a run has just replaced them; else put the two files of one "
+            f"run side by side, or {delete(part.path, self.path)}",
+            path=self.path,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids of all lines."""
+        for lines in record_batches(self.path, ["id"], 1 << 16, self._remedy):
+            yield from lines["id"].to_pylist()
+
+    @cached_property
+    def _ids(self) -> IdIndex:
+        return IdIndex(self.lines(["id", "row"]))
+
+    def __contains__(self, id: str) -> bool:
+        return int(self._ids.rows([id])[0]) != ABSENT
+
+    def rows(self, ids: Iterable[str]) -> Rows:
+        """Return the row of each id. UnknownIdError for one that is not there; PlmEmbedError for
+        one that records with different sequences share.
+        """
+        ids = list(ids)
+        rows = self._ids.rows(ids)
+        if absent := [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]:
+            words = some(absent) + hint(absent[0], self.path, self._ids)
+            master = self.path.with_suffix(".h5")
+            raise UnknownIdError(f"{master}: no vector for {words}", path=master)
+        if several := [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]:
+            raise PlmEmbedError(
+                f"{self.path}: records with different sequences share the id {some(several)}",
+                path=self.path,
+                remedy="find their rows by source and number in to_pandas(), or use by_key",
+            )
+        return rows
