@@ -129,7 +129,7 @@ class VectorStream:
         try:
             while True:
                 while len(packed) <= 2 * cuda and (batch := packer.take(room.budget)):
-                    pack = partial(self._pack, batch)
+                    pack: Callable[[], Batch] = partial(self._pack, batch)
                     packed.append((batch, thread.submit(pack).result if cuda else pack))
                 if not packed and not launched:
                     return
