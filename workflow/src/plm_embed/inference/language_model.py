@@ -30,7 +30,7 @@ from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
-from plm_embed.models.registry import find_model
+from plm_embed.models.own import model_of
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
@@ -94,7 +94,7 @@ class LanguageModel:
         check_word("strand", strand, get_args(Strand))
         if threads is not None:
             threads = min(whole_number("threads", threads, above_zero=True), cores())
-        self._model, self._weights, self._threads = find_model(model), weights, threads
+        self._model, self._weights, self._threads = model_of(model, weights), weights, threads
         self.policy = ResiduePolicy(alphabet=self._model.family.alphabet.name, strand=strand)
         self.device = devices.choose_device(device)
         if dtype != "auto":
