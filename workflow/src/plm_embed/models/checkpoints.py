@@ -13,6 +13,7 @@ import re
 import textwrap
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plm_embed.errors import WeightsError
 from plm_embed.io.files import sha256_file
-from plm_embed.models.family import Family, Learned, T5RelativeBias
+from plm_embed.models.family import Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.tokens import TENSOR, TokenizerFile
 
@@ -145,7 +146,7 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     if files.tokenizer:
         tensors[TENSOR] = _tokenizer(files.tokenizer, model)
     for path in files.tensors:
-        for published_name, tensor in _tensors_in(path, checkpoint, model.family, published):
+        for published_name, tensor in _tensors_in(path, checkpoint, published):
             names = model.family.names.engine_names(published_name)
             if not names:
                 continue
@@ -168,24 +169,50 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     return checkpoint
 
 
-def _tensors_in(
-    path: Path, checkpoint: Checkpoint, family: Family, published: bool
-) -> Iterator[tuple[str, Any]]:
-    """Yield the name and tensor of each in a file, of safetensors those that the family uses. A
-    file of fair-esm says what it holds: this becomes the checkpoint's configuration.
+def stored_shapes(files: Files) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """Return the configuration of a source, and the shapes of its tensors by their published names.
+
+    Of safetensors only the headers are read, without torch. WeightsError as `read`.
+    """
+    checkpoint = Checkpoint(config=_read_json(files.config) if files.config else {})
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in files.tensors:
+        if path.suffix == ".safetensors":
+            with _safetensors(path, "np") as file:
+                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        else:
+            tensors = _tensors_in(path, checkpoint, published=True)
+            shapes |= {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors}
+    return checkpoint.config, shapes
+
+
+def stated_heads(config: Mapping[str, Any]) -> int | None:
+    """Return the number of heads that a configuration states."""
+    return next((config[key] for key in _HEADS if type(config.get(key)) is int), None)
+
+
+@contextmanager
+def _safetensors(path: Path, framework: str) -> Iterator[Any]:
+    """Open a file of safetensors, for its tensors or its header. WeightsError when it is none."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework=framework) as file:
+            if any("lora_" in name for name in file.keys()):  # noqa: SIM118
+                raise _adapter(path)
+            yield file
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _not_loaded(path, str(error)) from None
+
+
+def _tensors_in(path: Path, checkpoint: Checkpoint, published: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the name and tensor of each in a file. A file of fair-esm says what it holds: this
+    becomes the checkpoint's configuration.
     """
     if path.suffix == ".safetensors":
-        import safetensors
-
-        try:
-            with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-                for name in sorted(file.keys()):
-                    if "lora_" in name:
-                        raise _adapter(path)
-                    if family.names.engine_names(name):
-                        yield name, file.get_tensor(name)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise _not_loaded(path, str(error)) from None
+        with _safetensors(path, "pt") as file:
+            for name in sorted(file.keys()):
+                yield name, file.get_tensor(name)
         return
     content = _unpickle(path, published)
     if not isinstance(content, Mapping):
@@ -306,7 +333,7 @@ def _tokenizer(path: Path, model: Model) -> "torch.Tensor":
 def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
     """Raise WeightsError, with the model that it may be, when a checkpoint is of another one."""
     config, family = checkpoint.config, model.family
-    layers, dim, heads = shape_of(checkpoint)
+    layers, dim, heads = _shape(checkpoint)
     contradiction = family.contradiction(config)
     missing = [key for key in family.required if key not in config]
     if missing and not contradiction:
@@ -344,14 +371,14 @@ def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
         )
 
 
-def shape_of(checkpoint: Checkpoint) -> tuple[int, int | None, int | None]:
+def _shape(checkpoint: Checkpoint) -> tuple[int, int | None, int | None]:
     """Return the layers, the width and the heads that a checkpoint's configuration states, else
     that its tensors show. Tensors show no heads.
     """
     config, tensors = checkpoint.config, checkpoint.tensors
-    layers, dim, heads = (
+    layers, dim = (
         next((config[key] for key in keys if type(config.get(key)) is int), None)
-        for keys in (_LAYERS, _DIM, _HEADS)
+        for keys in (_LAYERS, _DIM)
     )
     if layers is None:
         numbers = [int(name.split(".")[1]) for name in tensors if re.match(r"layers\.\d+\.", name)]
@@ -359,7 +386,7 @@ def shape_of(checkpoint: Checkpoint) -> tuple[int, int | None, int | None]:
     table = tensors.get("embed_tokens.weight")
     if dim is None and table is not None and table.ndim == 2:
         dim = table.shape[1]
-    return layers, dim, heads
+    return layers, dim, stated_heads(config)
 
 
 def _check_tensors(source: Path, tensors: Mapping[str, "torch.Tensor"], model: Model) -> None:

@@ -22,7 +22,6 @@ from plm_embed.workflow.config import (
     Config,
     input_paths,
     input_tables,
-    listed,
     models_of,
     residues_of,
     schema,
@@ -117,7 +116,7 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
         return lines
     config = with_defaults(config)
     lines = [*_path_mistakes(config), *_model_mistakes(config)]
-    models = [find_model(name) for name in listed(config["model"])] if not lines else []
+    models = [] if lines else models_of(config).values()
     untrained = [model.name for model in models if not model.trained]
     if untrained and "inputs" in changes and "model" not in changes:
         lines.append(
@@ -175,7 +174,7 @@ def _model_mistakes(config: Config) -> Iterator[str]:
             return
         for name in weights if isinstance(weights, Mapping) else ():
             with suppress(PlmEmbedError):
-                if find_model(name).name in models:
+                if name in models or find_model(name).name in models:
                     continue
             yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
         residues_of(config)
