@@ -182,9 +182,7 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
         for record in whole_files(folder / "embedded", "*.json")
         if record.stem in buckets and _is_done(results, record, changed(record), since)
     }
-    workers = sorted(
-        _workers(folder, done), key=lambda worker: (not worker.trouble, worker.job.bucket)
-    )
+    workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
     alive = [worker for worker in workers if not worker.trouble]
     jobs = {id(worker.job): worker.job for worker in alive}.values()
     running = {job.bucket for job in jobs}
