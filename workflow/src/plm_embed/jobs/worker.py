@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -51,14 +51,14 @@ SECONDS_BETWEEN_LOOKS = 0.2
 class Rows:
     """Vectors on their way into a part, and the work that they took.
 
-    lengths: residues; vectors: by representation, (D,) or (L, D) for each key; bytes: as fp32.
+    lengths: residues; vectors: by representation, (D,) or (L, D) for each key; size: bytes as fp32.
     """
 
     policy: LongSequences
     keys: list[bytes] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     vectors: dict[str, list[Array]] = field(default_factory=dict)
-    bytes: int = 0
+    size: int = 0
     tokens: int = 0
     seconds: float = 0.0
     busy_seconds: float = 0.0
@@ -75,7 +75,7 @@ class Rows:
                 raise RuntimeError(f"sequence {key.decode()}: its tokens are not all its letters")
             # a copy: the next batch takes the same memory
             self.vectors.setdefault(name, []).append(np.array(values))
-            self.bytes += 4 * values.size
+            self.size += 4 * values.size
         self.keys.append(key)
         self.lengths.append(length)
 
@@ -216,7 +216,7 @@ class Worker:
             self.info.tokens_per_second = done / max(time_now - began, 1e-6)
             self.info.progressed = moment()
             tell(done / total)
-            full = self._rows.bytes >= BYTES_PER_PART
+            full = self._rows.size >= BYTES_PER_PART
             if full or time_now - self._rows.began > 60 * self._settings.flush_minutes:
                 self.publish()
             if self.stopping:
@@ -237,7 +237,7 @@ class Worker:
         """Write a part: on scratch, then beside its final place, then by rename."""
         assert self._scratch
         info, local = self.info, self._scratch / "part.h5"
-        origin = {"device": info.device, "host": info.host, "job": info.job or ""}
+        origin: dict[str, Any] = {"device": info.device, "host": info.host, "job": info.job or ""}
         origin |= {"ended": moment(), "seconds": round(rows.seconds, 3), "tokens": rows.tokens}
         try:
             write_part(local, rows.part(), self.store.fingerprint, origin)
