@@ -43,7 +43,7 @@ def not_writable(path: Path) -> str:
     if os.access(there, os.W_OK):
         return ""
     return (
-        f"{there}: cannot be written to; have its permissions mended, or name another place, and "
+        f"{there}: cannot be written to; change its permissions or name another place, and "
         "run again"
     )
 

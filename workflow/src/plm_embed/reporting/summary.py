@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError, delete
@@ -109,8 +110,10 @@ def _opening(path: Path, embeddings: Embeddings) -> str:
 
 
 def _example(index: Path) -> str:
-    """Return an id, if possible one that different sequences do not share."""
-    for table in read_batches(index, ["id"], delete(index)):
-        counts = Counter[str](table["id"].to_pylist())
-        return min(counts, key=lambda id: counts[id] > 1)
-    return "an id"
+    """Return one of the first ids, if possible one that different sequences do not share."""
+    rows: dict[str, set[int]] = {}
+    for table in read_batches(index, ["id", "row"], delete(index)):
+        rows = rows or {id: set() for id in table["id"].slice(0, 10).to_pylist()}
+        for line in table.filter(pc.is_in(table["id"], pa.array(list(rows)))).to_pylist():
+            rows[line["id"]].add(line["row"])
+    return min(rows, key=lambda id: len(rows[id]) > 1, default="an id")
