@@ -64,14 +64,14 @@ VECTORS = PROGRAM.format(
     imports="""
 from plm_embed.io.files import atomic_path
 from plm_embed.master.campaign import read_campaign
-from plm_embed.master.gather import create_master, write_vectors
+from plm_embed.master.gather import create_master, pieces, write_piece
 from plm_embed.store.hdf5 import connect""",
     step="""
 campaign = read_campaign(*paths[:3])
 with atomic_path(paths[3]) as path, connect(path, "w") as file:
     create_master(file, campaign)
-    for name in campaign.rows:
-        write_vectors(file, campaign.bucket(name), campaign)""",
+    for piece in pieces(map(campaign.bucket, campaign.rows), paths[2]):
+        write_piece(file, piece)""",
 )
 
 

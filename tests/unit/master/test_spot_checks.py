@@ -1,6 +1,7 @@
 """Sequences that are drawn for the reference, and rows of a master against what it computed."""
 
 import shutil
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.keys import key
 from plm_embed.master import spot_checks
+from plm_embed.master.campaign import read_campaign
 from plm_embed.master.check import Findings
-from plm_embed.master.spot_checks import Vectors, check_spots, draw, expect
+from plm_embed.master.spot_checks import Reference, Vectors, check_spots, draw
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
-from support.expected import computed
+from support.made_up_sequences import make_records
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +77,17 @@ def test_only_sequences_that_the_reference_takes_are_drawn(
 def test_the_reference_is_told_how_many_tokens_it_may_take(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     def computing(
         weights: Path, sequences: list[str], fingerprint: Fingerprint, **more: object
-    ) -> list[dict[str, np.ndarray]]:
-        asked.extend([fingerprint, more])
+    ) -> list[Vectors]:
+        calls.extend([fingerprint, more])
         return reference(weights, sequences, fingerprint)
 
     monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", computing)
-    expect(campaign.sequences, campaign.weights, campaign.fingerprint, 2)
-    assert asked == [
+    assert problems(campaign, None, 2) == ()
+    assert calls == [
         campaign.fingerprint.of_reference,
         {"most_tokens": spot_checks.SPOT_MOST},
     ]
@@ -152,17 +154,12 @@ def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) 
 
 
 def problems(
-    campaign: Campaign,
-    expected: dict[str, Vectors],
-    skipped: tuple[bytes, ...] = (),
-    rounding: float = 0,
+    campaign: Campaign, reference: Reference | None, count: int, skipped: Container[bytes] = ()
 ) -> tuple[str, ...]:
-    findings, names = Findings(), campaign.fingerprint.representations
+    findings = Findings()
+    gathered = read_campaign(campaign.sequences, campaign.embedded, campaign.store)
     with open_hdf5(campaign.master) as file:
-        check_spots(
-            findings, file, campaign.fingerprint, lambda _: expected, skipped, campaign.weights,
-            lambda _: dict.fromkeys(names, rounding),
-        )  # fmt: skip
+        check_spots(findings, file, gathered, skipped, campaign.weights, count, reference)
     return findings.checks["spot checks"].listed
 
 
@@ -173,29 +170,36 @@ def test_the_reference_stands_for_any_device_and_precision(other: dict[str, str]
     assert replace(EVERYTHING, **other).of_reference == EVERYTHING.of_reference
 
 
-def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(campaign: Campaign) -> None:
-    expected = computed(campaign)
-    absent, last = key("NOWHERE"), "f" * 64  # behind all rows
-    more = expected | {absent: next(iter(expected.values())), last: {}}
-    assert problems(campaign, more) == tuple(
-        f"key {name} has no row in the master" for name in (absent, last)
-    )
-    assert problems(campaign, more, (absent.encode(), last.encode())) == ()
+def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(tmp_path: Path) -> None:
+    campaign = gathered_campaign(tmp_path, out_of_memory=2)
+    first, second = sorted({record["key"] for record in make_records() if record["key"]})[:2]
+    assert set(problems(campaign, reference, 1000)) == {
+        f"key {first} has no row in the master",
+        f"key {second} has no row in the master",
+    }
+    assert problems(campaign, reference, 1000, (first.encode(), second.encode())) == ()
 
 
 def test_a_row_with_too_many_tokens_for_the_reference_is_told(
     campaign: Campaign, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = computed(campaign, 2)
-    name = next(iter(expected))
-    assert problems(campaign, expected | {name: {}}) == ()
+    assert problems(campaign, lambda *_: [{}], 1) == ()
+    (name,) = draw(campaign.sequences, 1, campaign.fingerprint.of_reference)
     assert f"key {name} has too many tokens for the reference" in caplog.text
 
 
 def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
-    campaign: Campaign,
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (name, exact), *_ = computed(campaign, 1).items()
-    moved = {kind: 1.05 * vector for kind, vector in exact.items()}
-    assert not problems(campaign, {name: moved}, rounding=0.02)
-    assert problems(campaign, {name: moved}, rounding=0.001)
+    def moved(weights: Path, texts: list[str], fingerprint: Fingerprint) -> list[Vectors]:
+        exact = reference(weights, texts, fingerprint)
+        return [{kind: 1.05 * vector for kind, vector in vectors.items()} for vectors in exact]
+
+    names = campaign.fingerprint.representations
+    for rounding, refused in ((0.02, False), (0.001, True)):
+        distances = dict.fromkeys(names, rounding)
+        monkeypatch.setattr(
+            "plm_embed.inference.reference.rounding_distances",
+            lambda *_, distances=distances: distances,
+        )
+        assert bool(problems(campaign, moved, 1)) == refused

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
-from plm_embed.master import check_master
-from plm_embed.master.spot_checks import expect
+from plm_embed.master import norms
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support import campaigns
@@ -33,9 +31,8 @@ def check(campaign: Campaign, spot_checks: int = 4, reference: Any = reference) 
         master=campaign.master,
         index=campaign.index,
         records=campaign.records,
-        expected=partial(
-            expect, campaign.sequences, campaign.weights, count=spot_checks, reference=reference
-        ),
+        spot_checks=spot_checks,
+        reference=reference,
         report=campaign.results / "validation.json",
         checksums=campaign.master.parent / "checksums.sha256",
     ).problems
@@ -193,12 +190,12 @@ def test_odd_norms_are_listed_and_are_no_failure(tmp_path: Path, monkeypatch) ->
 
 def test_large_tables_are_compared_piece_by_piece(campaign: Campaign, monkeypatch) -> None:
     monkeypatch.setattr(tables, "_ROWS", 7)
-    monkeypatch.setattr(check_master, "_KEYS_AT_ONCE", 5)
+    monkeypatch.setattr(norms, "_ROWS", 5)
     assert check(campaign) == []
     edit_table(campaign.index, 60, length=3)
     drop_row(campaign.records, 57)
     problems = check(campaign)
-    assert any("length is 3, row" in line for line in problems)
+    assert any("length is 3, expected" in line for line in problems)
     assert any("a.fasta, record 57 is not where it belongs" in line for line in problems)
 
 

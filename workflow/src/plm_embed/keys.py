@@ -6,7 +6,6 @@ A key's place is decided by its first 64 bits: bucket i of n holds the keys with
 
 import hashlib
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +24,6 @@ MAX_BUCKETS = 20_000
 def key(sequence: str) -> str:
     """The SHA-256 of a normalized sequence, 64 lower-case hexadecimal digits."""
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
-
-
-def digests(text: bytes | memoryview, ends: NDArray[np.int64]) -> bytes:
-    """The keys, 32 bytes each, of the normalized sequences that `text` holds one after the other;
-    `ends` (n,): where each of them ends.
-    """
-    view, sha256 = memoryview(text), hashlib.sha256
-    places = pairwise([0, *ends.tolist()])
-    return b"".join([sha256(view[start:end]).digest() for start, end in places])
 
 
 def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:

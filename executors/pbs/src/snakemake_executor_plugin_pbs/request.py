@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from .ledger import Entry
@@ -17,12 +19,15 @@ from .refusals import RefusedError
 from .settings import ExecutorSettings
 from .site import Node, Queue, Site, clock
 
+_LOGS = Path(".snakemake") / "pbs_logs"
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A job that is ready for qsub. `words` are the arguments before the script."""
+    """A job that is ready for qsub. `words` are the arguments before the script; `max_jobs` the
+    most of our jobs that its queue may hold.
+    """
 
     name: str
     work: str
@@ -117,18 +122,34 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
     )
 
 
-def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, tuple[str, ...]]:
-    """Return (queue, arguments of qsub). Raises RefusedError with all that is wrong."""
+def make_request(
+    job: JobExecutorInterface, settings: ExecutorSettings, site: Site, logs: Path, script: Path
+) -> Request:
+    """Return the call of qsub for a job. Raises RefusedError with all that is wrong."""
+    needs = read_needs(job, settings)
+    name = job_name(job, str(Path.cwd()))
+    queue = queue_of(needs, site)
+    log = log_path(logs, str(job.name), name)
+    most = site.queues.get(queue, Queue()).max_jobs
+    words = qsub_words(needs, site, queue, name, log)
+    return Request(name, job_work(job), queue, most, words, script, log)
+
+
+def queue_of(needs: Needs, site: Site) -> str:
+    """Return the queue of a job, "" for the server's default one."""
+    queue = needs.queue or site.default_queue or ""
+    other = site.queues.get(queue, Queue()).without_gpus
+    return other if other and needs.gpus == 0 and not needs.own_queue else queue
+
+
+def qsub_words(needs: Needs, site: Site, queue: str, name: str, log: Path) -> tuple[str, ...]:
+    """Return the arguments of qsub. Raises RefusedError with all that is wrong."""
     account = needs.account or os.environ.get("PBS_ACCOUNT")
-    queue_name = needs.queue or site.default_queue or ""
-    chosen = site.queues.get(queue_name)
-    if needs.gpus == 0 and chosen and chosen.without_gpus and not needs.own_queue:
-        queue_name = chosen.without_gpus
-    queue = site.queues.get(queue_name, Queue(queue_name))
+    limits_of_queue = site.queues.get(queue, Queue())
     problems = [
         *_beyond_site(account, site, queue),
         *_beyond_node(needs, site.node),
-        *_beyond_queue(needs, queue),
+        *_beyond_queue(needs, queue, limits_of_queue),
     ]
     if problems:
         raise RefusedError(
@@ -147,19 +168,46 @@ def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, t
         *(f"{key}={value}" for key, value in site.resources.items()),
     ]
     words = ["-N", name]
-    words += ["-q", queue_name] if queue_name else []
+    words += ["-q", queue] if queue else []
     words += ["-A", account] if account else []
     for limit in limits:
         words += ["-l", limit]
-    words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n"]
-    return queue, (*words, "-W", f"umask={_umask()}", *site.arguments, *needs.extra)
+    words += ["-j", "oe", "-o", str(log), "-r", "y" if limits_of_queue.rerunnable else "n"]
+    return (*words, "-W", f"umask={_umask()}", *site.arguments, *needs.extra)
 
 
-def _beyond_site(account: str | None, site: Site, queue: Queue) -> list[str]:
+def log_folder(workdir: Path, chosen: Path | None) -> Path:
+    """Return the folder of all logs: `chosen`, else one in the working folder, or in the home
+    folder where the working folder's name has letters that qsub refuses after -o. Raises
+    WorkflowError where none of them will do.
+    """
+    folder = workdir / (chosen or _LOGS)
+    instead = Path.home() / _LOGS / _digest(str(workdir))[:12]
+    if not _is_printable(folder) and (chosen or not _is_printable(instead)):
+        raise WorkflowError(
+            f"The jobs' logs cannot lie in {folder}: qsub takes paths of printable ASCII letters "
+            "only. Name another folder that the nodes see: --pbs-logdir /path/to/logs"
+        )
+    return folder if _is_printable(folder) else instead
+
+
+def log_path(folder: Path, rule: str, name: str) -> Path:
+    """Return a new path for every submission, since PBS overwrites or appends. A rule's name may
+    hold any letters.
+    """
+    part = rule if _is_printable(Path(rule)) else name
+    return folder / part / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}.log"
+
+
+def _is_printable(path: Path) -> bool:
+    return str(path).isascii() and str(path).isprintable()
+
+
+def _beyond_site(account: str | None, site: Site, queue: str) -> list[str]:
     problems = []
-    if site.queues and queue.name not in site.queues:
+    if site.queues and queue not in site.queues:
         names = ", ".join(site.queues)
-        problems.append(f"queue {queue.name!r} is not one of {names} (resource pbs_queue)")
+        problems.append(f"queue {queue!r} is not one of {names} (resource pbs_queue)")
     if site.account_required and not account:
         problems.append(
             "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile, or "
@@ -188,17 +236,17 @@ def _beyond_node(needs: Needs, node: Node) -> list[str]:
     return problems
 
 
-def _beyond_queue(needs: Needs, queue: Queue) -> list[str]:
-    if not queue.ranges:
+def _beyond_queue(needs: Needs, queue: str, limits: Queue) -> list[str]:
+    if not limits.ranges:
         return []
-    classes = ", or ".join(map(str, queue.ranges))
+    classes = ", or ".join(map(str, limits.ranges))
     if needs.walltime is None:
-        return [f"runtime (minutes) is not set; queue {queue.name} takes {classes}"]
-    if any(entry.takes(needs.nodes, needs.walltime) for entry in queue.ranges):
+        return [f"runtime (minutes) is not set; queue {queue} takes {classes}"]
+    if any(entry.takes(needs.nodes, needs.walltime) for entry in limits.ranges):
         return []
     plural = "s" if needs.nodes > 1 else ""
     return [
-        f"queue {queue.name} takes {classes}; the job asks for {needs.nodes} node{plural} for "
+        f"queue {queue} takes {classes}; the job asks for {needs.nodes} node{plural} for "
         f"{clock(needs.walltime)} (resources nodes, runtime)"
     ]
 

@@ -29,7 +29,6 @@ from plm_embed.fingerprint import (
     MATRICES,
     AlphabetName,
     ComputeDtype,
-    Fingerprint,
     LongPolicy,
     LongSequences,
     Pooling,
@@ -397,28 +396,23 @@ def validate(*, results: Path | None, spot_checks: int | None, **options: Path |
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
     from plm_embed.inference.weights import prepared_folder
-    from plm_embed.master.spot_checks import Vectors, expect
     from plm_embed.master.validate import validate as run
 
     log_command()
     startup.keep_pandas_out()
     files = {name: path for name, path in options.items() if path}
     if results:
-        defaults, checks = _files_of(results)
+        defaults, usual = _files_of(results)
         files = defaults | files
-        spot_checks = checks if spot_checks is None else spot_checks
+        spot_checks = usual if spot_checks is None else spot_checks
     for name in options:
         if name not in files:
             raise click.UsageError(f"give a results folder, or --{name}")
         if results and name not in ("report", "checksums") and not files[name].exists():
             raise click.UsageError(f"{files[name]}: not found; name it with --{name}")
-    files["weights"] = folder = prepared_folder(files["weights"])
-
-    def expected(fingerprint: Fingerprint) -> dict[str, Vectors]:
-        count = 16 if spot_checks is None else spot_checks
-        return expect(files["sequences"], folder, fingerprint, count)
-
-    validation = run(**files, expected=expected)
+    files["weights"] = prepared_folder(files["weights"])
+    checks = 16 if spot_checks is None else spot_checks
+    validation = run(**files, spot_checks=checks, reference=None)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{files['master']} is not valid", validation.remedy]))

@@ -16,13 +16,20 @@ from plm_embed.store.parts import SCHEMA_VERSION
 def attributes(
     campaign: Campaign, summary: Summary, provenance: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return all of them, by name: the fingerprint whole, and again as plain attributes for readers
-    that know nothing of it (max_length 0: no limit).
+    """Return all attributes by name: the fingerprint whole, and again as plain attributes for
+    readers that do not know it (max_length 0: no limit).
     """
     fingerprint, counted = campaign.fingerprint, to_plain(summary)
     named = ("inputs", "records", "accepted", "skipped", "unique", "policy")
     inputs = {name: counted[name] for name in named if counted.get(name) is not None}
     versions = campaign.versions.items()
+    invariance = "not promised by the engine"
+    if fingerprint.batch_invariant:
+        invariance = "promised by the engine"
+        if campaign.batch_dependent:
+            invariance += ", but a self-test of this campaign saw otherwise"
+        if any(IMPORTED_DEVICE in name for name in campaign.devices):
+            invariance += ", except for vectors that another program computed"
     values: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "fingerprint": fingerprint.to_json(),
@@ -40,7 +47,7 @@ def attributes(
         "max_length": fingerprint.long_sequences.max_residues,
         "window_overlap": fingerprint.long_sequences.overlap,
         "engine": fingerprint.engine,
-        "batch_invariance": _batch_invariance(campaign),
+        "batch_invariance": invariance,
         "library_versions": {name: ", ".join(sorted(several)) for name, several in versions},
         "devices": sorted(campaign.devices),
         "inputs": inputs | {"embedded": campaign.vectors},
@@ -52,18 +59,6 @@ def attributes(
         name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
         for name, value in sorted(values.items())
     }
-
-
-def _batch_invariance(campaign: Campaign) -> str:
-    """Say whether a vector's bits may depend on the batch that it was computed in."""
-    if not campaign.fingerprint.batch_invariant:
-        return "not promised by the engine"
-    imported = any(IMPORTED_DEVICE in name for name in campaign.devices)
-    return (
-        "promised by the engine"
-        + ", but a self-test of this campaign saw otherwise" * campaign.batch_dependent
-        + ", except for vectors that another program computed" * imported
-    )
 
 
 def is_of(inputs: Mapping[str, Any], summary: Summary) -> bool:

@@ -1,6 +1,5 @@
-"""The completion records of a campaign, added up before anybody looks at the master."""
+"""The completion records of a campaign, added up: all that a master is gathered from."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_embed.errors import StoreError, delete
@@ -15,29 +14,26 @@ from plm_embed.store.parts import PartInfo, read_part
 from plm_embed.store.store import store_folder
 
 
-@dataclass
 class Campaign:
-    """The buckets of a campaign whose completion records were added: n vectors in `vectors`, R rows
-    per residue in `residues`, D by representation in `dims`.
+    """The buckets whose completion records were added, with n vectors in all.
 
-    sequences: folder of deduplicate; embedded: that of the completion records. rows: the first row
-    of each bucket in the master, in key order; parts: by name; records: the completion records that
-    name a part.
+    sequences: folder of deduplicate; embedded: folder of the completion records. rows: the first
+    row of each bucket in the master, in key order; parts: by name; records: the completion records
+    that name a part; residues: rows of the per-residue datasets; dims: D by representation.
     """
 
-    sequences: Path
-    embedded: Path
-    store: Path
-    fingerprint: Fingerprint = field(init=False)
-    rows: dict[str, int] = field(default_factory=dict)
-    parts: dict[str, PartInfo] = field(default_factory=dict)
-    records: dict[str, list[Path]] = field(default_factory=dict)
-    dims: dict[str, int] = field(default_factory=dict)
-    vectors: int = 0
-    residues: int = 0
-    devices: set[str] = field(default_factory=set)
-    versions: dict[str, set[str]] = field(default_factory=dict)
-    batch_dependent: bool = False
+    fingerprint: Fingerprint
+
+    def __init__(self, sequences: Path, embedded: Path, store: Path) -> None:
+        self.sequences, self.embedded, self.store = sequences, embedded, store
+        self.rows: dict[str, int] = {}
+        self.parts: dict[str, PartInfo] = {}
+        self.records: dict[str, list[Path]] = {}
+        self.dims: dict[str, int] = {}
+        self.vectors = self.residues = 0
+        self.devices: set[str] = set()
+        self.versions: dict[str, set[str]] = {}
+        self.batch_dependent = False
 
     def bucket(self, name: str) -> Bucket:
         """Read a bucket's keys and completion record. StoreError where one is not whole."""
@@ -74,14 +70,25 @@ class Campaign:
         for library, version in completion.versions.items():
             self.versions.setdefault(library, set()).add(version)
 
+    def measure(self) -> None:
+        """Read the dimensions of the vectors from a part, and the number of tokens from all, where
+        letters do not tell it.
+        """
+        for name in [*self.parts][: not self.dims]:
+            with read_part(self.parts_folder / name) as part:
+                self.dims = part.dims
+        if "per_token" in self.fingerprint.pooling:
+            located = (locate(self.bucket(name), self.store) for name in self.rows)
+            self.residues = sum(int(bucket.residues.sum()) for bucket in located)
+
     @property
     def parts_folder(self) -> Path:
         """The folder of the parts."""
         return store_folder(self.store, self.fingerprint) / "parts"
 
     def wrong_parts(self, *, hashed: bool) -> dict[str, str]:
-        """Return what is wrong with parts that completion records name, by name; `hashed`: whether
-        all of their bytes are read.
+        """Return the faults of the parts that completion records name, by name; `hashed`: read all
+        of their bytes.
         """
         wrong = {}
         for name, info in sorted(self.parts.items()):
@@ -95,13 +102,11 @@ class Campaign:
         return wrong
 
     def part_remedy(self, *names: str) -> str:
-        """Return what to delete because of damaged or missing parts."""
+        """Return the remedy for damaged or missing parts: delete them, and their records."""
         records = dict.fromkeys(record for name in names for record in self.records[name])
         few = len(records) <= 3
-        return delete(
-            *(self.parts_folder / name for name in names),
-            *(records if few else [self.embedded]),
-        )
+        parts = (self.parts_folder / name for name in names)
+        return delete(*parts, *(records if few else [self.embedded]))
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -116,9 +121,8 @@ class Campaign:
         """Bytes that the master takes."""
         width = storage_bytes(self.fingerprint.storage_dtype)
         columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
-        return columns * self.vectors + sum(
-            width * rows * dim for rows, dim in self.shapes.values()
-        )
+        vectors = sum(width * rows * dim for rows, dim in self.shapes.values())
+        return columns * self.vectors + vectors
 
 
 def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
@@ -126,14 +130,9 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     campaign = Campaign(sequences, embedded, store)
     for name in bucket_names(sequences):
         campaign.add(campaign.bucket(name))
-    wrong = campaign.wrong_parts(hashed=False)
-    for name, message in wrong.items():
+    if wrong := campaign.wrong_parts(hashed=False):
+        name, fault = next(iter(wrong.items()))
         path = campaign.parts_folder / name
-        raise StoreError(f"{path}: {message}", path=path, remedy=campaign.part_remedy(*wrong))
-    for path in (campaign.parts_folder / name for name in [*campaign.parts][:1]):
-        with read_part(path) as part:
-            campaign.dims = part.dims
-    if "per_token" in campaign.fingerprint.pooling:  # letters do not tell the rows
-        for bucket in map(campaign.bucket, campaign.rows):
-            campaign.residues += int(locate(bucket, store).residues.sum())
+        raise StoreError(f"{path}: {fault}", path=path, remedy=campaign.part_remedy(*wrong))
+    campaign.measure()
     return campaign

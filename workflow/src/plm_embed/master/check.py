@@ -1,6 +1,7 @@
-"""Checks of a campaign: each a function with a name and a meaning, and what they find wrong."""
+"""Checks of a campaign: each a function with a name and a meaning, and the problems they report."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -18,7 +19,7 @@ R = TypeVar("R")
 
 
 class Problem(Protocol):
-    """Take note of a problem, with the remedy."""
+    """Note a problem, with the remedy."""
 
     def __call__(self, text: str, remedy: str = "") -> None: ...
 
@@ -39,8 +40,8 @@ def check(
 ) -> Callable[[Callable[Concatenate[Problem, P], R]], Callable[Concatenate[Findings, P], R | None]]:
     """Make a function a check, which its caller gives `Findings` in place of a `Problem`.
 
-    A file that cannot be read ends the check, and is a problem, but does not end the validation:
-    then the check returns None. A check that runs bucket by bucket counts as one.
+    A file that cannot be read is a problem and ends the check, which then returns None; the
+    validation goes on. A check that runs piece by piece counts as one.
     """
 
     def declare(
@@ -50,18 +51,15 @@ def check(
         def run(findings: Findings, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
             def problem(text: str, remedy: str = "") -> None:
                 outcome = findings.checks[name]
-                listed = (*outcome.listed, text) if len(outcome.listed) < LISTED else outcome.listed
-                findings.checks[name] = Check(
-                    check=name,
-                    meaning=meaning,
+                findings.checks[name] = replace(
+                    outcome,
                     result="failed",
                     problems=outcome.problems + 1,
-                    listed=listed,
+                    listed=(*outcome.listed, text)[:LISTED],
                 )
                 findings.remedy = findings.remedy or remedy
 
-            passed = Check(check=name, meaning=meaning, result="passed", problems=0, listed=())
-            findings.checks.setdefault(name, passed)
+            findings.checks.setdefault(name, Check(check=name, meaning=meaning))
             try:
                 return function(problem, *args, **kwargs)
             except PlmEmbedError as error:
@@ -73,8 +71,3 @@ def check(
         return run
 
     return declare
-
-
-def text(key: bytes) -> str:
-    """Return a key as it can be printed, whatever a damaged file says it is."""
-    return key.decode("ascii", "backslashreplace")

@@ -1,39 +1,34 @@
-"""The gather job: parts of the store to one master file in key order, its index, and what became of
+"""The gather job: parts of the store to one master file in key order, its index, and the outcome of
 every record.
 """
 
 import logging
 import shutil
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
+from typing import NamedTuple
 
 import h5py
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
-from plm_embed.io.parquet import RowGroupWriter, read_groups, read_schema, row_group_writer
+from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead
 from plm_embed.jobs.bucket import Bucket
-from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.campaign import Campaign, read_campaign
-from plm_embed.master.outcomes import Outcomes
-from plm_embed.sequences.summary import read_again, read_summary, verified
+from plm_embed.master.tables import BYTES, INDEX, Tables
+from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, locate
-from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.store.hdf5 import Array, connect, create_column, create_vectors, write_bits
 
-INDEX = {
-    "id": pa.string(), "cache_key": pa.string(), "row": pa.int64(), "length": pa.int32(),
-    "source": pa.string(), "number": pa.int64(),
-}  # fmt: skip
-"""Columns of the index, besides those that the user asked to keep."""
 INDEX_COLUMNS = tuple(INDEX)
 _log = logging.getLogger(__name__)
 
@@ -50,37 +45,42 @@ def gather(  # noqa: PLR0917
     missing, changed or unfitting, and for a disk with too little room.
     """
     campaign = read_campaign(sequences, embedded, store)
-    for folder in {master.parent, index.parent, records.parent}:
+    folders = {master.parent, index.parent, records.parent}
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(embedded, master.parent, index.parent, records.parent)
+    remove_abandoned(embedded, *folders)
     check_room(campaign, master)
-    outcomes = Outcomes(sequences, records.parent, campaign.fingerprint.long_sequences)
+    tables = Tables(campaign, records.parent)
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
-        lines = stack.enter_context(row_group_writer(index, _index_schema(campaign), hashed=False))
-        results = stack.enter_context(row_group_writer(records, outcomes.schema, hashed=False))
+        outputs = [
+            (stack.enter_context(row_group_writer(path, schema, hashed=False)), rows)
+            for path, schema, rows in (
+                (index, tables.index_schema, tables.index()),
+                (records, tables.records_schema, tables.records()),
+            )
+        ]
+        pool, failed = stack.enter_context(ThreadPoolExecutor(1)), Event()
+        stack.callback(failed.set)
+
+        def write_tables() -> None:
+            for writer, rows in outputs:
+                for batch in (batch for table in rows for batch in table.to_batches()):
+                    if failed.is_set():
+                        return
+                    writer.write(batch)
+
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(pool.shutdown, cancel_futures=True)  # after an error nothing more is begun
-        tables = deque(
-            pool.submit(write_index, lines, campaign, name, outcomes) for name in campaign.rows
-        )
-        tables.append(pool.submit(outcomes.write, results))
-        hashed = ahead(_hashed(campaign), 2)
-        sound: set[str] = set()
-        for name in campaign.rows:
-            bucket = campaign.bucket(name)
-            while not sound.issuperset(part.name for part in bucket.completion.parts):
-                sound.add(next(hashed))
-            write_vectors(file, bucket, campaign)
-            while tables and tables[0].done():
-                tables.popleft().result()
+        written = pool.submit(write_tables)
+        for piece in pieces(unchanged_buckets(campaign), store):
+            write_piece(file, piece)
+            if written.done():
+                written.result()  # its error need not wait
         file.attrs.update(attributes(campaign, read_summary(sequences), provenance))
         checksums.seal_attributes(file)
-        for table in tables:
-            table.result()
+        written.result()
     _log.info("gathered %s vectors into %s", f"{campaign.vectors:,}", master)
 
 
@@ -90,7 +90,7 @@ def check_room(campaign: Campaign, master: Path) -> None:
     """
     folder = campaign.sequences
     tables = [folder / "records.parquet", *(folder / "members").glob("*.parquet")]
-    needed = campaign.bytes + Outcomes.BYTES * read_summary(folder).records
+    needed = campaign.bytes + BYTES * read_summary(folder).records
     needed += 2 * sum(path.stat().st_size for path in tables if path.is_file())
     free = shutil.disk_usage(master.parent).free
     vectors, about = f"{campaign.vectors:,}", f"{needed:,}"
@@ -114,73 +114,87 @@ def create_master(file: h5py.File, campaign: Campaign) -> None:
     for name, shape in campaign.shapes.items():
         create_vectors(group, name, shape, campaign.fingerprint.storage_dtype)
         if has_matrix(name) and "offset" not in file:
-            create_column(file, "offset", campaign.vectors + 1, "<i8")[0] = 0
+            create_column(file, "offset", campaign.vectors + 1, "<i8")
         if not has_matrix(name) and "emb" not in file:
             file["emb"] = group[name]
 
 
-def _hashed(campaign: Campaign) -> Iterator[str]:
-    """Yield the names of parts whose bytes are those that were written. StoreError for another."""
-    for name, info in campaign.parts.items():
-        if sha256_file(path := campaign.parts_folder / name) != info.sha256:
-            raise StoreError(
-                f"{path}: its bytes are not those that were written",
-                path=path,
-                remedy=campaign.part_remedy(name),
-            )
-        yield name
+def unchanged_buckets(campaign: Campaign) -> Iterator[Bucket]:
+    """Yield the buckets, each once the bytes of its parts are those that were written. StoreError
+    for a part that has changed.
+    """
+    paths = [campaign.parts_folder / name for name in campaign.parts]
+    # two parts ahead, so that they are in memory when they are read
+    hashes = ahead(map(sha256_file, paths), 2)
+    unchecked = iter(campaign.parts.values())
+    unchanged: set[str] = set()
+    for bucket in map(campaign.bucket, campaign.rows):
+        while not unchanged.issuperset(part.name for part in bucket.completion.parts):
+            part = next(unchecked)
+            if next(hashes) != part.sha256:
+                path = campaign.parts_folder / part.name
+                raise StoreError(
+                    f"{path}: its bytes are not those that were written",
+                    path=path,
+                    remedy=campaign.part_remedy(part.name),
+                )
+            unchanged.add(part.name)
+        yield bucket
 
 
-def write_vectors(file: h5py.File, bucket: Bucket, campaign: Campaign) -> None:
-    """Write all that the master holds about the keys of a bucket."""
-    start, located = campaign.rows[bucket.name], locate(bucket, campaign.store)
-    columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
-    for name, values in columns.items():
-        file[name][start : start + len(values)] = values
-        checksums.write(file, name, start, checksums.of_rows(values))
-    # as the parts keep them: what changes a vector on its way into the master shows
-    for name, sums in located.sums.items():
-        checksums.write(file, name, start, sums)
-    edges = np.concatenate([[0], np.cumsum(located.residues)])
-    if "offset" in file:
-        edges += file["offset"][start]
-        file["offset"][start : start + len(edges)] = edges
-    for block in blocks(located):
-        for name, bits in block.bits.items():
-            if name not in located.sums:  # a part of release 0.1
-                counts = located.residues[block.start : block.stop]
+class Piece(NamedTuple):
+    """Rows of a dataset of the master, from `start` on: `values` (k,), or stored bits (k, D).
+
+    They are of m sequences in a row, the first in row `first` of the master, with `counts` (m,)
+    rows each. sums (m,): their checksums, None where none are kept.
+    """
+
+    dataset: str
+    start: int
+    values: Array
+    first: int
+    counts: NDArray[np.int64]
+    sums: checksums.Sums | None
+
+    @property
+    def name(self) -> str:
+        """The column or representation."""
+        return self.dataset.rpartition("/")[2]
+
+
+def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
+    """Yield all that a master holds, bucket by bucket. StoreError for a part that does not fit."""
+    row = residue = 0
+    for bucket in buckets:
+        located = locate(bucket, store)
+        ones = np.ones(len(bucket.keys), np.int64)
+        columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
+        for name, values in columns.items():
+            yield Piece(name, row, values, row, ones, checksums.of_rows(values))
+        edges = residue + np.concatenate([[0], np.cumsum(located.residues)])
+        if any(map(has_matrix, bucket.fingerprint.representations)):
+            yield Piece("offset", row, edges, row, np.ones(len(edges), np.int64), None)
+        for block in blocks(located):
+            inside, first = slice(block.start, block.stop), row + block.start
+            for name, bits in block.bits.items():
                 flat = has_matrix(name)
-                sums = checksums.of_sequences(bits, counts) if flat else checksums.of_rows(bits)
-                checksums.write(file, name, start + block.start, sums)
-            row = edges[block.start] if has_matrix(name) else start + block.start
-            write_bits(file["representations"][name], int(row), bits)
+                counts = located.residues[inside] if flat else ones[inside]
+                if name in located.sums:  # as the part keeps them: what changes a row here shows
+                    sums = located.sums[name][inside]
+                else:  # a part of release 0.1
+                    sums = sums_of(name, bits, counts)
+                start = int(edges[block.start]) if flat else first
+                yield Piece(f"representations/{name}", start, bits, first, counts, sums)
+        row, residue = row + len(bucket.keys), int(edges[-1])
 
 
-def _index_schema(campaign: Campaign) -> pa.Schema:
-    first = verified(campaign.sequences, f"members/{next(iter(campaign.rows))}.parquet")
-    columns = [
-        column for column in read_schema(first) if column.name not in ("key", "events", *INDEX)
-    ]
-    return pa.schema([*INDEX.items(), *columns])
+def sums_of(name: str, bits: Array, counts: NDArray[np.int64]) -> checksums.Sums:
+    """Return the checksums (m,) of sequences with so many rows each of a representation."""
+    return checksums.of_sequences(bits, counts) if has_matrix(name) else checksums.of_rows(bits)
 
 
-def write_index(lines: RowGroupWriter, campaign: Campaign, name: str, outcomes: Outcomes) -> None:
-    """Write the lines of a bucket's records, and note what became of these."""
-    bucket = campaign.bucket(name)
-    path = verified(campaign.sequences, f"members/{name}.parquet")
-    skipped = np.array(sorted(bucket.completion.reasons), dtype="S64")
-    columns = [name for name in lines.schema.names if name not in ("cache_key", "row")]
-    for table in read_groups(path, ["key", *columns]):
-        keys = key_array(table["key"])
-        place, has = find(bucket.keys, keys)
-        if not has.all():
-            if not np.isin(keys[~has], skipped).all():
-                message = f"{path}: has keys that bucket {name} lacks"
-                raise StoreError(message, path=path, remedy=read_again(campaign.sequences))
-            outcomes.skipped(table.filter(pa.array(~has)), bucket.completion.reasons)
-            table, place = table.filter(pa.array(has)), place[has]  # noqa: PLW2901
-        row = campaign.rows[name] + place
-        outcomes.embedded(table, row)
-        more = table.append_column("row", pa.array(row)).append_column("cache_key", table["key"])
-        for batch in more.select(lines.schema.names).cast(lines.schema).to_batches():
-            lines.write(batch)
+def write_piece(file: h5py.File, piece: Piece) -> None:
+    """Write a piece to its place in the master, with its checksums."""
+    write_bits(file[piece.dataset], piece.start, piece.values)
+    if piece.sums is not None:
+        checksums.write(file, piece.name, piece.first, piece.sums)

@@ -5,20 +5,21 @@ and compared with the master.
 import logging
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import STORED, allowed, bound
+from plm_embed.errors import WeightsError
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
 from plm_embed.io.parquet import read_table, record_batches
-from plm_embed.keys import SPACE
+from plm_embed.master.campaign import Campaign
 from plm_embed.master.check import Problem, check
 from plm_embed.master.validation_record import Spot
 from plm_embed.models.manifest import read_manifest
@@ -54,35 +55,73 @@ _ROWS = 1 << 10
 """Rows of a bucket in memory at a time."""
 
 
-def expect(
-    sequences: Path,
+@check("spot checks", "Some vectors, drawn at random, agree with those of an independent program.")
+def check_spots(  # noqa: PLR0917
+    problem: Problem,
+    file: h5py.File,
+    campaign: Campaign,
+    skipped: Container[bytes],
     weights: Path,
-    fingerprint: Fingerprint,
     count: int,
     reference: Reference | None = None,
-) -> dict[str, Vectors]:
-    """Compute the vectors of `count` sequences, by key, by `reference` (default: that of the
-    model's family, one sequence at a time); none of a sequence with too many tokens for it.
+) -> tuple[Spot, ...]:
+    """Compare `count` rows of a master with what `reference` computes (default: that of the model's
+    family, one sequence at a time); `skipped` keys have no row.
 
-    sequences: the folder of deduplicate. Fewer when there are not as many short ones.
+    The bound is that of the probes of the self-test of the prepared weights. Some sequences amplify
+    rounding more than these: what lies beyond it is judged by the rounding of its own sequence.
     """
-    drawn = draw(sequences, count, fingerprint.of_reference)
+    fingerprint, dtype = campaign.fingerprint, campaign.fingerprint.compute_dtype
+    drawn = draw(campaign.sequences, count, fingerprint.of_reference)
     if not drawn:
-        return {}
-    texts, about = list(drawn.values()), fingerprint.of_reference
-    if reference:
-        computed = reference(weights, texts, about)
-    else:
+        return ()
+    if not reference:
         from plm_embed.inference.reference import reference_vectors  # loads torch
 
-        computed = reference_vectors(weights, texts, about, most_tokens=SPOT_MOST)
-    return dict(zip(drawn, computed, strict=True))
+        reference = partial(reference_vectors, most_tokens=SPOT_MOST)
+    computed = reference(weights, list(drawn.values()), fingerprint.of_reference)
+    spots: list[Spot] = []
+    roundings = read_manifest(weights).roundings
+    for (key, sequence), vectors in zip(drawn.items(), computed, strict=True):
+        row = bisect_left(file["emb_keys"], key.encode())
+        if row == campaign.vectors or file["emb_keys"][row] != key.encode():
+            if key.encode() not in skipped:
+                problem(f"key {key} has no row in the master")
+            continue
+        if not vectors:
+            log.warning("spot checks: key %s has too many tokens for the reference", key)
+        for name, vector in vectors.items():
+            place = f"row {row:,} of {name} (key {key})"
+            stored = _numbers(file, name, row, fingerprint)
+            if stored.shape != vector.shape:
+                problem(f"{place}: shape {stored.shape}, the reference gives {vector.shape}")
+                continue
+            if name == SPANS:
+                if not np.array_equal(stored, vector):
+                    problem(f"{place}: not the reference's tokens")
+                continue
+            norm, product = float(np.linalg.norm(vector)), float((stored * vector).sum())
+            distance = float(np.linalg.norm(stored - vector)) / (norm or 1.0)
+            cosine = product / (float(np.linalg.norm(stored)) * norm or 1.0)
+            spot = Spot(row=row, key=key, representation=name, relative_l2=distance, cosine=cosine)
+            spots.append(spot)
+            limit = bound(dtype, roundings, tokens=not name.startswith("mean_"))
+            limit += STORED[fingerprint.storage_dtype]
+            if not distance <= limit:
+                rounding = _rounding(weights, sequence, fingerprint, name)
+                limit = max(limit, OWN * allowed(dtype, rounding))
+            if not distance <= limit:
+                problem(
+                    f"{place}: relative distance {distance:.2g} to the reference, more than "
+                    f"{limit:.2g} (cosine {cosine:.6f})"
+                )
+    return tuple(spots)
 
 
 def draw(sequences: Path, count: int, fingerprint: Fingerprint) -> dict[str, str]:
     """Draw random sequences by key, the same on every repetition; buckets hold about as many each.
 
-    Only such that the reference takes.
+    Only such that the reference takes; fewer when there are not as many.
     """
     random = np.random.default_rng(int(fingerprint.id, 16))
     names = bucket_names(sequences)
@@ -95,7 +134,7 @@ def draw(sequences: Path, count: int, fingerprint: Fingerprint) -> dict[str, str
         if not missing:
             break
         name = names[bucket]
-        short = np.setdiff1d(_short_rows(_bucket(sequences, name), fingerprint), rows[name])
+        short = np.setdiff1d(_short_rows(sequences, name, fingerprint), rows[name])
         chosen = random.permutation(short)[: min(share, missing)].tolist()
         rows[name] += chosen
         missing -= len(chosen)
@@ -109,32 +148,18 @@ def draw(sequences: Path, count: int, fingerprint: Fingerprint) -> dict[str, str
     }
 
 
-def sequence_of(sequences: Path, key: str) -> str:
-    """Return the sequence of a key that a bucket holds."""
-    names = bucket_names(sequences)
-    path = _bucket(sequences, names[int(key[:16], 16) * len(names) // SPACE])
-    verified(sequences, f"buckets/{path.name}")
-    table = pq.read_table(path, columns=["sequence"], filters=[("key", "=", key)])
-    (sequence,) = table["sequence"].to_pylist()
-    return str(sequence)
-
-
-def _bucket(sequences: Path, name: str) -> Path:
-    return sequences / "buckets" / f"{name}.parquet"
-
-
-def _short_rows(bucket: Path, fingerprint: Fingerprint) -> NDArray[np.int64]:
+def _short_rows(sequences: Path, name: str, fingerprint: Fingerprint) -> NDArray[np.int64]:
     """Return the rows of a bucket whose sequences have a vector and are not too long for the
     reference.
     """
-    model, long = MODELS.get(fingerprint.model), fingerprint.long_sequences
+    model, path = MODELS.get(fingerprint.model), sequences / "buckets" / f"{name}.parquet"
     most = SPOT_TOKENS * (model.family.letters_per_token if model else 1)
-    lengths = read_table(bucket, ["length"], read_again(bucket.parent.parent))["length"].to_numpy()
+    lengths = read_table(path, ["length"], read_again(sequences))["length"].to_numpy()
     short = [
         length
         for length in np.unique(lengths).tolist()
         if length <= SPOT_PIECES * most
-        and (pieces := spans(length, long))
+        and (pieces := spans(length, fingerprint.long_sequences))
         and max(stop - start for start, stop in pieces) <= most
     ]
     return np.flatnonzero(np.isin(lengths, short))
@@ -144,8 +169,7 @@ def _sequences(sequences: Path, name: str, rows: Sequence[int]) -> Iterator[tupl
     """Read keys and sequences of rows of a bucket, of which few are in memory at a time."""
     if not rows:
         return
-    path, first = _bucket(sequences, name), 0
-    verified(sequences, f"buckets/{path.name}")
+    path, first = verified(sequences, f"buckets/{name}.parquet"), 0
     for batch in record_batches(path, ["key", "sequence"], _ROWS, read_again(sequences)):
         inside = [row - first for row in rows if first <= row < first + batch.num_rows]
         chosen = pa.Table.from_batches([batch.take(pa.array(inside, pa.int64()))])
@@ -154,64 +178,21 @@ def _sequences(sequences: Path, name: str, rows: Sequence[int]) -> Iterator[tupl
         first += batch.num_rows
 
 
-@check("spot checks", "Some vectors, drawn at random, agree with those of an independent program.")
-def check_spots(  # noqa: PLR0917
-    problem: Problem,
-    file: h5py.File,
-    fingerprint: Fingerprint,
-    expected: Callable[[Fingerprint], Mapping[str, Vectors]],
-    skipped: Container[bytes],
-    weights: Path,
-    rounding_of: Callable[[str], Mapping[str, float]],
-) -> tuple[Spot, ...]:
-    """Compare rows of a master with what is `expected` of their keys; `skipped` keys have none.
-
-    The bound is that of the probes of the self-test of the prepared weights. Some sequences amplify
-    rounding more than these: what lies beyond it is judged by the rounding of its own sequence, by
-    representation, which `rounding_of` computes for a key.
-    """
-    spots: list[Spot] = []
-    roundings = read_manifest(weights).roundings
-    for key, vectors in expected(fingerprint).items():
-        row = bisect_left(file["emb_keys"], key.encode())
-        if row == len(file["emb_keys"]) or file["emb_keys"][row] != key.encode():
-            if key.encode() not in skipped:
-                problem(f"key {key} has no row in the master")
-            continue
-        if not vectors:
-            log.warning("spot checks: key %s has too many tokens for the reference", key)
-        for name, vector in vectors.items():
-            where = f"row {row:,} of {name} (key {key})"
-            stored = _numbers(file, name, row, fingerprint)
-            if stored.shape != vector.shape:
-                problem(f"{where}: shape {stored.shape}, the reference gives {vector.shape}")
-                continue
-            if name == SPANS:
-                if not np.array_equal(stored, vector):
-                    problem(f"{where}: not the reference's tokens")
-                continue
-            norm, product = float(np.linalg.norm(vector)), float((stored * vector).sum())
-            distance = float(np.linalg.norm(stored - vector)) / (norm or 1.0)
-            cosine = product / (float(np.linalg.norm(stored)) * norm or 1.0)
-            spot = Spot(row=row, key=key, representation=name, relative_l2=distance, cosine=cosine)
-            spots.append(spot)
-            tokens = not name.startswith("mean_")
-            limit = bound(fingerprint.compute_dtype, roundings, tokens=tokens)
-            limit += STORED[fingerprint.storage_dtype]
-            if not distance <= limit:
-                allowance = OWN * allowed(fingerprint.compute_dtype, rounding_of(key)[name])
-                limit = max(limit, allowance)
-            if not distance <= limit:
-                problem(
-                    f"{where}: relative distance {distance:.2g} to the reference, more than "
-                    f"{limit:.2g} (cosine {cosine:.6f})"
-                )
-    return tuple(spots)
-
-
 def _numbers(file: h5py.File, name: str, row: int, fingerprint: Fingerprint) -> NDArray[np.float64]:
-    """Return one stored vector (D,), or matrix (L, D) per residue."""
+    """Return a stored vector (D,), or matrix (L, D) per residue."""
     start, stop = file["offset"][row : row + 2].tolist() if has_matrix(name) else (row, row + 1)
     bits = read_bits(file["representations"][name], start, stop)
     numbers: NDArray[np.float64] = decode(bits, fingerprint.storage_dtype).astype(np.float64)
     return numbers if has_matrix(name) else numbers[0]
+
+
+def _rounding(weights: Path, sequence: str, fingerprint: Fingerprint, name: str) -> float:
+    """Return how far rounding alone moves a representation of a sequence; without the weights 0, so
+    that the probes' bound decides.
+    """
+    from plm_embed.inference.reference import rounding_distances  # loads torch
+
+    try:
+        return rounding_distances(weights, sequence, fingerprint)[name]
+    except WeightsError:
+        return 0.0

@@ -6,42 +6,27 @@ bit), the index and the records. Some rows are compared with what the reference 
 
 import logging
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import h5py
 
-from plm_embed.errors import WeightsError, delete
-from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.check import Findings, Problem, check
-from plm_embed.master.check_master import check_attributes, check_layout, check_order, check_rows
-from plm_embed.master.check_store import (
+from plm_embed.master.check import Findings
+from plm_embed.master.checks import (
+    check_attributes,
     check_completion_records,
+    check_counts,
     check_fingerprints,
+    check_layout,
+    check_master,
     check_parts,
+    check_rows,
     check_weights,
 )
-from plm_embed.master.check_tables import (
-    LINE,
-    check_counts,
-    check_index,
-    check_records,
-    summed,
-)
-from plm_embed.master.outcomes import RecordTable
-from plm_embed.master.spot_checks import Vectors, check_spots, sequence_of
-from plm_embed.master.validation_record import (
-    Counts,
-    Norms,
-    Spot,
-    Validation,
-    write_validation,
-)
-from plm_embed.store.hdf5 import open_hdf5
+from plm_embed.master.spot_checks import Reference, check_spots
+from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
 
 log = logging.getLogger(__name__)
 
@@ -55,49 +40,39 @@ def validate(
     master: Path,
     index: Path,
     records: Path,
-    expected: Callable[[Fingerprint], Mapping[str, Vectors]],
+    spot_checks: int,
     report: Path,
     checksums: Path,
+    reference: Reference | None,
 ) -> Validation:
     """Check a gathered campaign.
 
     Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own
-    folder, only when nothing is wrong. Some rows are compared with what is `expected` of vectors of
-    their fingerprint.
+    folder, only when nothing is wrong. `spot_checks` random rows are compared with what `reference`
+    computes; None: the reference path of the model's family.
     """
     checksums.unlink(missing_ok=True)
     findings, campaign = Findings(), Campaign(sequences, embedded, store)
     skipped: dict[bytes, str] = {}
     counts, norms, spots, note = Counts(), dict[str, Norms](), tuple[Spot, ...](), ""
 
-    def compare(file: h5py.File) -> None:
-        nonlocal counts, norms, spots
+    def check_file(file: h5py.File) -> None:
+        nonlocal norms, spots
         check_attributes(findings, file, campaign)
-        if not check_layout(findings, file, campaign):
-            return  # nothing in it can be compared
-        if check_order(findings, file):
+        if check_layout(findings, file, campaign):
             norms = check_rows(findings, findings, file, campaign) or {}
-        lines = RecordTable(sequences, records.parent, LINE)
-        indexed = check_index(findings, index, file, lines)
-        counted = check_records(findings, records, sequences, lines, skipped)
-        if indexed is not None and counted is not None:
-            check_counts(findings, records, lines.sources, indexed, counted)
-            counts = replace(counts, **summed(counted, lines.sources))
-        rounding_of = partial(_rounding_of, sequences, weights, campaign.fingerprint)
-        spots = (
-            check_spots(
-                findings, file, campaign.fingerprint, expected, skipped, weights, rounding_of
+            spots = (
+                check_spots(findings, file, campaign, skipped, weights, spot_checks, reference)
+                or ()
             )
-            or ()
-        )
 
-    sound = check_completion_records(findings, campaign, skipped)
-    if sound:
+    if sound := check_completion_records(findings, campaign, skipped):
         counts = Counts(unique=campaign.vectors + len(skipped), vectors=campaign.vectors)
         check_parts(findings, campaign)
         check_fingerprints(findings, campaign)
         note = check_weights(findings, campaign, weights) or ""
-        check_master(findings, master, compare)
+        check_master(findings, master, check_file)
+        counts = replace(counts, **check_counts(findings, findings, campaign, index, records) or {})
     if note:
         log.warning("%s", note)
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
@@ -123,24 +98,3 @@ def validate(
             )
             temporary.write_text("".join(lines), encoding="utf-8")
     return validation
-
-
-@check("master", "The file with all vectors can be opened and read.")
-def check_master(_: Problem, master: Path, compare: Callable[[h5py.File], None]) -> None:
-    """Open a master, and run the checks that read it."""
-    with open_hdf5(master, delete(master)) as file:
-        compare(file)
-
-
-def _rounding_of(
-    sequences: Path, weights: Path, fingerprint: Fingerprint, key: str
-) -> dict[str, float]:
-    """Return how far rounding alone moves the vectors of a key, by representation; without the
-    weights 0, so that the probes' bound decides.
-    """
-    from plm_embed.inference.reference import rounding_distances  # loads torch
-
-    try:
-        return rounding_distances(weights, sequence_of(sequences, key), fingerprint)
-    except WeightsError:
-        return dict.fromkeys(fingerprint.representations, 0.0)

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from plm_embed.errors import StoreError
-from plm_embed.io.console import Terminal
 from plm_embed.io.files import whole_files
+from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_recorded
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, WorkerBeat, is_of, read_heartbeat, store_of
 from plm_embed.keys import bucket_names
@@ -138,10 +138,10 @@ def watch(results: Path, *, once: bool) -> int:
     """
     present = look(results)
     if once:
-        console = Terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
+        console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
         console.print(view(present, console, plain=True))
     else:
-        console = Terminal()
+        console = terminal()
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             try:
                 live.update(view(present, console), refresh=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,13 @@ particulars.
 """
 
 
+class Lines(NamedTuple):
+    """Lengths of the lines of residues, and how many lines each record has."""
+
+    lengths: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Consecutive records of one file, numbered from `first`.
@@ -37,8 +45,8 @@ class Batch:
     kept: tuple[pa.StringArray, ...] = ()
     """One per kept column, or none at all for FASTA."""
     faults: Faults = field(default_factory=dict)
-    line_ends: NDArray[np.int64] | None = None
-    """Ends of the lines of FASTA in the text of `residues`, from its first record on."""
+    lines: Lines | None = None
+    """Lines of residues in FASTA; a table has none."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -30,11 +30,16 @@ from plm_embed.keys import (
     KEY_DIGITS,
     bucket_bounds,
     bucket_names,
-    digests,
     key_words,
 )
 from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
+from plm_embed.sequences.digests import (
+    WORTH_COMPILING,
+    Digests,
+    compiled_digests,
+    digests,
+)
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
@@ -104,7 +109,7 @@ def deduplicate(
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
     total = sum(reader.bytes for reader in readers)
-    account = Account(policy, keep)
+    account = Account(policy, keep, compiled_digests() if total >= WORTH_COMPILING else digests)
     with (
         quick_turns(),
         KeySorter(
@@ -184,12 +189,12 @@ def _clear(output: Path, names: Sequence[str]) -> None:
 class Account:
     """Counts and remarks on every record, as the records are read."""
 
-    def __init__(self, policy: ResiduePolicy, keep: Sequence[str]) -> None:
+    def __init__(self, policy: ResiduePolicy, keep: Sequence[str], digests: Digests) -> None:
         self.records = self.accepted = 0
         self.skipped, self.events = Counter[str](), Counter[str]()
         self.inputs: list[InputFile] = []
         self.warnings: list[str] = []
-        self._policy, self._keep = policy, keep
+        self._policy, self._keep, self._digests = policy, keep, digests
         self._ids: list[NDArray[np.int64]] = []  # hashes of ids, and the keys' first 64 bits (2, n)
 
     def _warn(self, message: str) -> None:
@@ -225,7 +230,7 @@ class Account:
         text, ends = text_and_ends(sequences)
         lengths = pa.array(np.diff(ends, prepend=0).astype(np.int32))
         keys = pa.FixedSizeBinaryArray.from_buffers(
-            KEY, len(ends), [None, pa.py_buffer(digests(text, ends))]
+            KEY, len(ends), [None, pa.py_buffer(self._digests(text, ends))]
         )
         own = dict(zip(reader.table.keep, batch.kept, strict=False))
         kept = [own.get(name, pa.nulls(count, pa.string())) for name in self._keep]

@@ -5,8 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from plm_embed.master import check_master
-from plm_embed.master.check_master import distribution, wrong_spans
+from plm_embed.master import norms
+from plm_embed.master.checks import wrong_spans
+from plm_embed.master.norms import distribution
 
 # three sequences, as stored: letters between the token before and this one, and letters of it
 WHOLE = [(0, 5), (0, 1), (0, 6)]  # of 12 letters in one piece
@@ -14,12 +15,12 @@ WHOLE = [(0, 5), (0, 1), (0, 6)]  # of 12 letters in one piece
 WINDOWS = [(0, 6), (-2, 6), (1, 4)]
 CROPPED = [(0, 6), (0, 4)]  # the first 10 of more
 STORED = np.array(WHOLE + WINDOWS + CROPPED, dtype=np.float16)
-EDGES = np.array([0, 3, 6, 8])
+COUNTS = np.array([3, 3, 2])
 
 
 def wrong(stored: np.ndarray, kept: tuple[int, ...] = (12, 15, 10)) -> list[bool]:
     windows = np.array([1, 2, 0], dtype=np.int32)
-    return wrong_spans(stored, EDGES, np.array(kept), windows).tolist()
+    return wrong_spans(stored, COUNTS, np.array(kept), windows).tolist()
 
 
 def test_tokens_that_are_all_letters_in_order() -> None:
@@ -52,46 +53,46 @@ def test_tokens_of_another_length() -> None:
 
 
 @pytest.fixture
-def found() -> np.ndarray:
+def values() -> np.ndarray:
     """Norms, with outliers, zeros and numbers that are not finite."""
     random = np.random.default_rng(0)
-    values = np.exp(random.normal(2, 0.1, 50_000)).astype(np.float32)
-    values[::301] *= random.uniform(3, 9, len(values[::301])).astype(np.float32)
-    values[5:9000:1000] = [0, np.nan, np.inf] * 3
-    return values
+    drawn = np.exp(random.normal(2, 0.1, 50_000)).astype(np.float32)
+    drawn[::301] *= random.uniform(3, 9, len(drawn[::301])).astype(np.float32)
+    drawn[5:9000:1000] = [0, np.nan, np.inf] * 3
+    return drawn
 
 
 def test_norms_are_told_as_from_all_at_once(
-    found: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    values: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_master, "_KEYS_AT_ONCE", 1000)
-    valid = np.flatnonzero(np.isfinite(found) & (found > 0))
-    logs = np.log(found[valid])
+    monkeypatch.setattr(norms, "_ROWS", 1000)
+    valid = np.flatnonzero(np.isfinite(values) & (values > 0))
+    logs = np.log(values[valid])
     z = (logs - np.median(logs)) / (1.4826 * np.median(np.abs(logs - np.median(logs))))
     far = np.flatnonzero(np.abs(z) > 6)
     worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:100]
-    told = distribution(found.copy(), np.full(len(found), b"key"))
+    told = distribution(values.copy(), np.full(len(values), b"key"))
     assert (told.rows, told.zero, told.outliers) == (len(valid), 3, len(far))
     assert len(far) > 100
     assert [(each.row, each.norm, each.z) for each in told.listed] == [
-        (int(valid[at]), float(found[valid[at]]), round(float(z[at]), 1)) for at in worst
+        (int(valid[at]), float(values[valid[at]]), round(float(z[at]), 1)) for at in worst
     ]
-    assert (told.min, told.max) == (float(found[valid].min()), float(found[valid].max()))
+    assert (told.min, told.max) == (float(values[valid].min()), float(values[valid].max()))
     assert told.median == float(np.exp(np.median(logs)))
 
 
-def test_norms_take_little_memory(found: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_master, "_KEYS_AT_ONCE", 1000)
-    keys = np.full(len(found), b"key")
+def test_norms_take_little_memory(values: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "_ROWS", 1000)
+    keys = np.full(len(values), b"key")
     tracemalloc.start()
-    distribution(found, keys)
+    distribution(values, keys)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 8 * len(found)
+    assert peak < 8 * len(values)
 
 
 def test_norms_of_near_equal_sequences_are_usual() -> None:
-    norms = np.full(1000, 5, np.float32)
-    norms[:400:2], norms[1], norms[3] = 5.001, 5.5, 8
-    found = distribution(norms, np.full(len(norms), b"key"))
-    assert [each.row for each in found.listed] == [3]
+    close = np.full(1000, 5, np.float32)
+    close[:400:2], close[1], close[3] = 5.001, 5.5, 8
+    listed = distribution(close, np.full(len(close), b"key")).listed
+    assert [outlier.row for outlier in listed] == [3]
