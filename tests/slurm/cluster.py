@@ -142,7 +142,8 @@ class Cluster(Daemons):
         try:
             yield
         finally:
-            os.kill(process, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # killed in the meantime
+                os.kill(process, signal.SIGCONT)
 
     @contextlib.contextmanager
     def mounted(self, kind: str, folder: Path) -> Iterator[None]:

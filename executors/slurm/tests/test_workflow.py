@@ -186,6 +186,14 @@ def test_where_no_log_can_be_seen_a_silent_job_is_only_named(run: Run) -> None:
         process.kill()
 
 
+def test_a_job_that_a_killed_controller_brings_back_is_cancelled_at_the_end(run: Run) -> None:
+    again = "cp $HERE/names/0 $HERE/names/9; echo 'RUNNING|n1|None' > $HERE/jobs/9"
+    run.write(f"{again}; touch {{output}}")
+    status, output = run("out/0.txt")
+    assert status == 0, output
+    assert run.slurm.calls("scancel") == ["scancel 9"]
+
+
 def test_what_was_taken_without_an_answer_is_cancelled_and_submitted_again(run: Run) -> None:
     (run.slurm.folder / "lost").touch()
     status, output = run("out/0.txt")

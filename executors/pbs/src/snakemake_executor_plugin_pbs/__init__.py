@@ -251,7 +251,7 @@ class Executor(RemoteExecutor):
         when its output goes to a `tee`, which ends first.
         """
         self._cancelling = True
-        names = [*self._alive, *self._waiting]
+        names = dict.fromkeys([*self._waiting, *self._alive])  # a job moves from left to right
         if names:
             say(f"Deleting up to {len(names)} PBS jobs.")
         pause = min(5.0, self._interval)

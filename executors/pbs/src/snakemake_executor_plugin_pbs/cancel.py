@@ -81,7 +81,7 @@ def _delete(pbs: Pbs, ledger: Ledger, left: dict[str, Entry], force: bool) -> bo
         for job_id in ids:
             words = complaints.get(number(job_id), "")
             without_node = without_node or _NO_NODE in words
-            if not words or any(known in words for known in _GONE):
+            if not words or any(reason in words for reason in _GONE):
                 ledger.write(replace(by_id[job_id], deleted=True))
                 del left[by_id[job_id].name]
     return without_node

@@ -91,9 +91,9 @@ class Pbs:
         except AwayError:
             return
         text = version.out + version.err
-        if "pbs_version" not in text and (other := _OTHER_SCHEDULER.search(text)):
+        if "pbs_version" not in text and (match := _OTHER_SCHEDULER.search(text)):
             raise WorkflowError(
-                f"`qstat --version` says {other[0].strip()!r}: this is not PBS Pro or OpenPBS but "
+                f"`qstat --version` says {match[0].strip()!r}: this is not PBS Pro or OpenPBS but "
                 "another scheduler, such as Torque or Grid Engine, which this executor can't use. "
                 "Use --executor cluster-generic."
             )

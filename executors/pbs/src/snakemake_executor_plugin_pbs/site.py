@@ -67,6 +67,10 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues: dict[str, Queue] = {}
     recognize: tuple[str, ...] = ()
 
+    def queue(self, name: str) -> Queue:
+        """Return the limits of a queue, none of one that is not listed."""
+        return self.queues.get(name, Queue())
+
 
 def choose_site(named: str | None) -> tuple[str, str]:
     """Return (site, why in words): the one that was named, else the shipped one whose file names
@@ -75,8 +79,8 @@ def choose_site(named: str | None) -> tuple[str, str]:
     Raises WorkflowError where the named site is a shipped one, and the server not one of its own.
     """
     server = server_name()
-    here = [site for site in shipped_sites() if _serves(server, site)]
-    if named and named not in here:
+    serving = [site for site in shipped_sites() if _serves(server, site)]
+    if named and named not in serving:
         if server and named in shipped_sites() and load_site(named).recognize:
             raise WorkflowError(
                 f"--pbs-site or the profile says {named}, but the PBS server here is {server}. Use "
@@ -84,8 +88,8 @@ def choose_site(named: str | None) -> tuple[str, str]:
                 "resources nodes, gpu, mem_mb and runtime to what this cluster has."
             )
         return named, "as named"
-    if here:
-        return here[0], f"by the PBS server {server}"
+    if serving:
+        return serving[0], f"by the PBS server {server}"
     return "generic", f"no site file names the PBS server {server}" if server else "by default"
 
 

@@ -170,7 +170,7 @@ class Submitter:
                 self.ledger.remove(entry.name)
 
 
-def _difference(words: Iterable[str], others: tuple[str, ...]) -> str:
+def _difference(words: Iterable[str], reference: tuple[str, ...]) -> str:
     """Return, for a message, the words of one call of qsub that the other call lacks."""
-    lacking = (word for word in words if word not in others and not word.startswith("-"))
+    lacking = (word for word in words if word not in reference and not word.startswith("-"))
     return ", ".join(lacking) or "less"

@@ -1,8 +1,8 @@
 """Looks at all jobs, in two PBS commands.
 
 `qselect -u USER` names the jobs that live, for all of them at once and cheaply for the server.
-`qstat -x -f ID...` is asked for those that have left that list (once in a job's life), and now and
-then for living ones, so that the user hears why they wait, which do nothing, and which are held.
+`qstat -x -f ID...` shows those that have left that list (once in a job's life), and now and then
+living ones, so that the user hears why they wait, which do nothing, and which are held.
 """
 
 import re

@@ -383,7 +383,12 @@ class Executor(PlainExecutor):
             )
 
     def shutdown(self) -> None:
-        """End in order: jobs that are left are left on purpose, and none is still to be sent."""
+        """End in order: none is still to be sent, and of those that a killed controller has brought
+        back after their end none is left. Where others are left, that is on purpose.
+        """
         self._submit_no_more()
+        if not self.active_jobs:
+            with contextlib.suppress(SlurmError):
+                cancel(self._run)
         atexit.unregister(self._cancel_what_is_left)
         super().shutdown()

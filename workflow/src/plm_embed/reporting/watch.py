@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -174,13 +175,12 @@ def look(results: Path) -> Look:
 
 
 def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
-    folder = results / model
+    folder, since = results / model, changed(results / "sequences" / SUMMARY)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
     done = {
         record.stem
         for record in whole_files(folder / "embedded", "*.json")
-        if record.stem in buckets
-        and is_recorded(results / "sequences" / "buckets" / f"{record.stem}.parquet", record)
+        if record.stem in buckets and _is_done(results, record, changed(record), since)
     }
     workers = sorted(_workers(folder, done), key=lambda one: (not one.trouble, one.job.bucket))
     alive = [worker for worker in workers if not worker.trouble]
@@ -215,6 +215,12 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
         rate,
         0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
     )
+
+
+@lru_cache(1 << 15)
+def _is_done(results: Path, record: Path, *_: int) -> bool:
+    """Tell whether a bucket is done; asked once while record and sequences do not change."""
+    return is_recorded(results / "sequences" / "buckets" / f"{record.stem}.parquet", record)
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:

@@ -3,7 +3,8 @@ Parquet.
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO, TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -26,8 +27,8 @@ from plm_embed.sequences.batch import (
     Faults,
     text_and_ends,
 )
-from plm_embed.sequences.formats import check_columns
 from plm_embed.sequences.settings import Table
+from plm_embed.wording import did_you_mean
 
 MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
 NO_VALUE = ("missing_value", None)  # NA is a peptide
@@ -37,6 +38,45 @@ _ROWS = 8_192
 _PARQUET_ROWS = 2_048
 _QUOTE, _SPACE, _TILDE = b'" ~'
 csv.field_size_limit(LARGEST_RECORD)
+
+
+class NoColumnError(InputError):
+    """A column that a table lacks. Its remedy is that of a campaign."""
+
+
+@contextmanager
+def columns_named(remedy: str) -> Iterator[None]:
+    """Around reading for anything else: what to do there about a column that a table lacks."""
+    try:
+        yield
+    except NoColumnError as error:
+        error.remedy = remedy
+        raise
+
+
+def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    """InputError unless each of `columns` occurs once among the `names` of a table; it lists these
+    and the nearest name.
+    """
+
+    def fold(name: str) -> str:
+        return name.casefold().replace(" ", "_")
+
+    for column in columns:
+        if (count := names.count(column)) > 1:
+            words = f"{path}: {count} columns are named {column!r}"
+            raise InputError(words, path=path, remedy="rename all but one")
+        if not count:
+            folded = {fold(name): repr(name) for name in names}
+            hint = did_you_mean(fold(column), folded, called=folded.__getitem__)
+            more = f" and {len(names) - 30} more" if len(names) > 30 else ""
+            listed = ", ".join(map(repr, names[:30])) + more
+            raise NoColumnError(
+                f"{path}: no column {column!r}; the columns are {listed}{hint}",
+                path=path,
+                remedy="name yours: `table` in a configuration, --id, --sequence and --keep of "
+                "`plm-embed run`, --id-column, --sequence-column and --keep of single steps",
+            )
 
 
 def _batches(
@@ -215,7 +255,8 @@ def line_blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
                 length += len(data)
         except Exception:
             block = b"".join(parts)
-            yield block[: _lines_end(block)]
+            if end := _lines_end(block):
+                yield block[:end]
             raise
         block = b"".join(parts)
         if length < least:
