@@ -75,7 +75,7 @@ gpu-check:  ## on a machine with a GPU, without a network: a verdict in under 9 
 	@PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(GPU_PYTHON) benchmarks/gpu $(GPU_CHECK)
 
 gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack, for the same Python
-	grep -hiE '^(backports.zstd|click|fair-esm|h5py|iniconfig|msgspec|packaging|pluggy|pyarrow|pygments|pytest|pyyaml|safetensors|tokenizers)==' \
+	grep -hiE '^(backports.zstd|click|fair-esm|h5py|iniconfig|msgspec|packaging|pluggy|pyarrow|pygments|pytest|pyyaml|safetensors|threadpoolctl|tokenizers)==' \
 	  requirements/base.txt requirements/test.txt | xargs $(GPU_PYTHON) -m pip download --quiet --no-deps --dest wheels
 
 lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the Dockerfile

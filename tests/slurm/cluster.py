@@ -104,14 +104,12 @@ class Cluster(Daemons):
         return [process for step in self.steps(node) for process in descendants(step)]
 
     def steps(self, node: str) -> list[int]:
-        """Return the ids, on this machine, of a node's slurmstepd: one for each step of each
-        job.
+        """Return the ids, on this machine, of a node's slurmstepd: one for each step of each job;
+        none while the node is without power.
         """
-        return [
-            process
-            for process in descendants(self._daemons[node].pid)
-            if process_name(process) == "slurmstepd"
-        ]
+        daemon = self._daemons.get(node)
+        inside = descendants(daemon.pid) if daemon else []
+        return [process for process in inside if process_name(process) == "slurmstepd"]
 
     def inside(self, node: str) -> tuple[str, ...]:
         """Return the command before one that is to see the files that a node sees."""
@@ -144,7 +142,8 @@ class Cluster(Daemons):
         try:
             yield
         finally:
-            os.kill(process, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # killed in the meantime
+                os.kill(process, signal.SIGCONT)
 
     @contextlib.contextmanager
     def mounted(self, kind: str, folder: Path) -> Iterator[None]:

@@ -155,6 +155,7 @@ class Run:
                 )
                 return False
             self._cancel_what_waits_for_ever()
+            self._resume_drained_nodes()
 
     def _disturb(self) -> None:
         for each in list(self._planned):
@@ -212,6 +213,19 @@ class Run:
                 if reason in FOR_EVER:  # noted, and cancelled as a user would
                     self.result.wrong.append(f"{rule} waits for ever ({reason}, limit {limit})")
                     self.scene.cluster.run("scancel", job)
+
+    def _resume_drained_nodes(self) -> None:
+        """Do the work of an administrator: a killed controller may give out the number of a job
+        anew while the job runs, and SLURM then drains the node.
+        """
+        with contextlib.suppress(ClusterError):
+            drained = ("sinfo", "--noheader", "--list-reasons", "--Node", "--format=%n|%E")
+            for line in self.scene.cluster.run(*drained).splitlines():
+                node, reason = line.split("|", 1)
+                if reason.startswith("Duplicate jobid"):
+                    resume = ("scontrol", "update", f"nodename={node}", "state=resume")
+                    self.scene.cluster.run(*resume)
+                    self.tell(f"{node} resumed ({reason})")
 
     def _scenery(self) -> str:
         jobs = self.scene.cluster.run("squeue", "--noheader", "--format=%i %T %r %k").replace(

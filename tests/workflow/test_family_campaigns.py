@@ -1,5 +1,6 @@
 """A whole campaign per family, step by step, with its tiny model in the published layout."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -13,10 +14,14 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.master.validation_record import read_validation
-from plm_embed.models.manifest import read_record
+from plm_embed.models.manifest import UNPUBLISHED, read_record
 from plm_embed.models.registry import Model
 from plm_embed.reading.exports import export
+from plm_embed.sequences.settings import ResiduePolicy
 from support import tiny_campaign, tiny_steps
+from support.campaign_runs import snakemake, working_folder
+from support.checkpoints import TINY_ESM2, random_state, write_hugging_face
+from support.demo import ONE_THREAD
 from support.families import TINY, add_model, source, write_dnabert_s
 
 pytestmark = pytest.mark.workflow
@@ -121,3 +126,32 @@ def check_campaign(tmp_path: Path, model: Model, printed: str) -> None:
     record = read_record(tmp_path / "results" / model.name)
     assert record is not None
     assert record.license == model.license
+
+
+def test_a_campaign_of_a_model_of_your_own(tmp_path: Path) -> None:
+    """ESM-2 of a shape that nobody published, by Snakemake and in memory."""
+    model = replace(TINY_ESM2, name="my_esm2", layers=4, dim=48, heads=6)
+    folder = working_folder(tmp_path / "here", buckets=1)
+    weights = write_hugging_face(folder / "tuned", model, random_state(model, 1))
+    inputs = ["config/demo/proteins.fasta"]
+    done = snakemake(folder, *ONE_THREAD, model=model.name, weights="tuned", inputs=inputs)
+    assert done.returncode == 0, done.stdout
+    results = folder / "results" / model.name
+    assert UNPUBLISHED in done.stdout + (results / "report.html").read_text()
+    assert UNPUBLISHED in (results / "ro-crate-metadata.json").read_text()
+    record = read_record(results)
+    assert record is not None and record.source.path == str(weights)
+    with plm_embed.open(results / "master_esm2_embeddings.h5") as master:
+        name = next(iter(master))
+        stored, length = master[name], master.dim
+    sequence = next(
+        record.sequence
+        for record in named_sequences(folder / inputs[0], ResiduePolicy())
+        if record.id == name
+    )
+    (vector,) = plm_embed.embed([sequence], model=model.name, weights=weights, bar=False)
+    assert length == 48
+    assert np.allclose(vector, stored, atol=2e-3)
+    again = snakemake(folder, "-n", model="my_esm3", weights="absent", inputs=inputs)
+    assert again.returncode == 1
+    assert "absent does not exist. Name the published file or a Hugging Face folder" in again.stdout

@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written_to(folder: Path, key: str) -> None:
     if key == "results":  # Snakemake's own line
         assert "Failed to create output directory locked" in done.stdout + done.stderr
         return
-    words = ("locked: cannot be written to", "have its permissions mended, or name another place")
+    words = ("locked: cannot be written to", "change its permissions or name another place")
     told(done.stdout + done.stderr, *words, row="...: cannot be written to")
 
 

@@ -20,7 +20,7 @@ for family in FAMILIES.values():
         benchmark:
             "<benchmarks>/{model}/gather.jsonl"
         wildcard_constraints:
-            model="|".join(name for name in MODELS if MODELS[name].family == family),
+            model="|".join(name for name in MODELS if MODELS[name].family.name == family.name),
         conda:
             "../../envs/plm-embed.yaml"
         threads: 2

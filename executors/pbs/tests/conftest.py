@@ -1,19 +1,18 @@
-"""A stand-in for PBS on PATH, and on it a folder with Snakemake, submitters and watches."""
+"""A stand-in for PBS on PATH, and on it a folder with Snakemake."""
 
 import os
 import shlex
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from drivers import Driver, Looker
+from helpers import Site
 from lean import lean_python
-from sites import Site, logged
 from standin import Config, StandIn
 
 # what starts the tests in the background may ignore these, and so would all that the tests start
@@ -56,50 +55,26 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A site whose qsub keeps a list of its calls, in front of the real one or the stand-in's."""
-    words = shlex.split(os.environ.get("PBS_TEST_ARGS", ""))
-    if REAL:
-        folder = Path(tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path)))
-        made = logged(Site(folder, words), REAL, monkeypatch)
-        yield made
-        made.stop()
-        return
-    with StandIn() as pbs:
-        pbs.config.speed, pbs.config.kill_delay = 60, 1
-        monkeypatch.setenv("PATH", str(pbs.bin), prepend=":")
-        made = logged(Site(tmp_path, words, python), str(pbs.bin / "qsub"), monkeypatch)
-        yield made
-        made.stop()
-
-
-@pytest.fixture
 def lever(
-    tmp_path: Path,
-    python: str,
-    pbs: StandIn,  # noqa: ARG001 (the commands on PATH)
+    tmp_path: Path, python: str, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    """A site on the stand-in, whose server a test may stop and break."""
+    """A folder on the stand-in, whose server a test may stop and break."""
     made = Site(tmp_path, [], python)
+    monkeypatch.setenv("PATH", made.log_submissions(str(pbs.bin / "qsub")), prepend=":")
     yield made
     made.stop()
 
 
 @pytest.fixture
-def drivers(tmp_path: Path, pbs: StandIn) -> Iterator[Callable[[], Driver]]:
-    """Makes drivers of one working directory, as restarts do; each new one ends the one before."""
-    made: list[Driver] = []
-
-    def make() -> Driver:
-        if made:
-            made[-1].submitter.stop()
-        made.append(Driver(tmp_path, pbs))
-        return made[-1]
-
-    yield make
-    made[-1].submitter.stop()
-
-
-@pytest.fixture
-def looker(pbs: StandIn, tmp_path: Path) -> Looker:
-    return Looker(tmp_path, pbs)
+def site(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    """A folder on the real PBS, if that is asked for."""
+    if REAL is None:
+        yield request.getfixturevalue("lever")
+        return
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path)))
+    made = Site(folder, shlex.split(os.environ.get("PBS_TEST_ARGS", "")))
+    monkeypatch.setenv("PATH", made.log_submissions(REAL), prepend=":")
+    yield made
+    made.stop()

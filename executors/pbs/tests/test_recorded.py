@@ -1,14 +1,15 @@
 """Answers of a real OpenPBS as the plugin reads them: one table of cases for each question."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from snakemake_interface_common.exceptions import WorkflowError
 
-from recorded import CASES, answer, record
-from shell import run
-from snakemake_executor_plugin_pbs.commands import number
+from helpers import CASES, as_text, replay, run
+from snakemake_executor_plugin_pbs.commands import Answer, AwayError, Notices, Pbs, number
 from snakemake_executor_plugin_pbs.parse import read_jobs, read_report
 from snakemake_executor_plugin_pbs.refusals import passes, refusal
 from snakemake_executor_plugin_pbs.verdict import judge
@@ -41,56 +42,46 @@ FAILED = {
     "qdel_force_node_down": "it was deleted",
     "mom_restarted_r_n": "daemon of its node was restarted",
     "node_down_r_n": "its node was lost",
+    "H_out_k_doe_missing_dir": "holds it for ever: job held, too many failed attempts to run",
 }
 VERDICTS = [
-    *((case, "running", "") for case in RUNNING.split()),
-    *((case, "success", "") for case in SUCCESS.split()),
-    *((case, "failed", words) for case, words in FAILED.items()),
-    ("H_out_k_doe_missing_dir", "held", "too many failed attempts to run"),
+    *((case, None, "") for case in RUNNING.split()),
+    *((case, True, "") for case in SUCCESS.split()),
+    *((case, False, words) for case, words in FAILED.items()),
 ]
 
 
-@pytest.mark.parametrize(("case", "kind", "words"), VERDICTS)
-def test_jobs_are_judged(case: str, kind: str, words: str) -> None:
-    verdict = judge(record(f"qstat_json_{case}"))
-    assert verdict.kind == kind
-    assert re.search(words, verdict.words)
+@pytest.mark.parametrize(("case", "success", "words"), VERDICTS)
+def test_jobs_are_judged(case: str, success: bool | None, words: str) -> None:
+    (record,) = read_jobs(as_text(CASES[f"qstat_json_{case}"]["stdout"]))
+    verdict = judge(record)
+    assert (verdict and verdict.success) == success
+    assert re.search(words, verdict.words if verdict else "")
 
 
 @pytest.mark.parametrize(
-    ("case", "unknown", "history", "jobs"),
+    ("case", "complaint", "jobs"),
     [
-        ("qstat_json_many_one_unknown_oldclient", {"999999"}, True, {"36": "F", "37": "F"}),
-        ("qstat_json_routed_rejected", {"723"}, True, {}),
-        ("qstat_json_history_off_running_x", set(), False, {}),
-        ("qstat_json_after_qdel_queued_no_x", set(), True, {}),
-        ("qstat_full_text_R", set(), True, {"35": "R"}),
-        ("qstat_full_text_R_w", set(), True, {"35": "R"}),
+        ("qstat_json_many_one_unknown_oldclient", "", {"36": "F", "37": "F"}),
+        ("qstat_json_routed_rejected", "", {}),
+        ("qstat_json_history_off_running_x", "no history", {}),
+        ("qstat_json_after_qdel_queued_no_x", "finished", {}),
+        ("qstat_full_text_R", "no message", {"35": "R"}),
+        ("qstat_full_text_R_w", "no message", {"35": "R"}),
         # odd variables of a login shell, which break the JSON of all jobs
-        ("json_V_bashfunc_text", set(), True, {"157": "Q"}),
-        ("text_batch_two_new", set(), True, {"158": "Q", "157": "Q"}),
+        ("json_V_bashfunc_text", "no message", {"157": "Q"}),
+        ("text_batch_two_new", "no message", {"158": "Q", "157": "Q"}),
     ],
 )
-def test_a_report_is_sorted(
-    case: str, unknown: set[str], history: bool, jobs: dict[str, str]
-) -> None:
-    report = read_report(answer(case))
-    assert report.unknown == unknown
-    assert report.no_history is not history
+def test_a_report_is_sorted(case: str, complaint: str, jobs: dict[str, str]) -> None:
+    answer = CASES[case]
+    report = read_report(Answer(answer["exit_code"], as_text(answer["stdout"]), answer["stderr"]))
     assert {key: job.state for key, job in report.records.items()} == jobs
-    assert report.finished == ("no_x" in case)
+    assert report.no_history == (complaint == "no history")
+    assert report.finished == (complaint == "finished")
+    assert bool(report.complaint) == bool(complaint)
 
 
-def test_folded_text_and_wide_text_are_the_same_job() -> None:
-    assert record("qstat_full_text_R") == record("qstat_full_text_R_w")
-    assert (
-        record("qstat_full_text_R").comment
-        == "Job run at Sat Nov 21 at 03:56 on (node01:ncpus=1:ngpus=1)"
-    )
-    assert record("qstat_json_F_exit3").cpu_time == "00:00:00"
-
-
-PASSING = "submit_max_queued_3 submit_queue_disabled"
 FOR_GOOD = {
     "submit_bad_queue": "set --pbs-queue or the resource pbs_queue",
     "submit_hook_bad_account": "check --pbs-account and the allocation's balance",
@@ -110,7 +101,8 @@ FOR_GOOD = {
 AWAY = """qselect_server_down qstat_server_down_text qsub_server_down qdel_server_down
 qsub_server_hung qsub_server_name_unknown"""
 REFUSALS = [
-    *((case, "passes", "") for case in PASSING.split()),
+    ("submit_max_queued_3", "passes", ""),
+    ("submit_queue_disabled", "passes", ""),
     *((case, "for good", words) for case, words in FOR_GOOD.items()),
     *((case, "away", "") for case in AWAY.split()),
     ("qdel_node_down", "once", "could not connect to MOM"),
@@ -118,18 +110,29 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("case", "kind", "words"), REFUSALS)
-def test_refusals_are_told_apart(case: str, kind: str, words: str) -> None:
-    recorded = answer(case)
-    error = refusal(recorded)
-    assert recorded.away == (kind == "away")
-    assert passes(recorded) == (kind == "passes")
-    assert error.for_good == (kind == "for good")
-    assert words in str(error)
+def test_refusals_are_told_apart(
+    case: str, kind: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    replay(tmp_path, command=case)
+    messages: list[str] = []
+    pbs = Pbs(0.5 if case == "qsub_server_hung" else 300, Notices(messages.append))
+    if kind == "away":
+        for _ in range(2):
+            with pytest.raises(AwayError) as away:
+                pbs.call("command")
+        assert away.value.hung == (case == "qsub_server_hung")
+        replay(tmp_path, command="")
+        pbs.call("command")
+        assert [words[:18] for words in messages] == ["PBS does not answe", "PBS answers again,"]
+        return
+    answer = pbs.call("command")
+    assert passes(answer) == (kind == "passes")
+    assert refusal(answer).for_good == (kind == "for good")
+    assert words in str(refusal(answer))
 
 
-@pytest.mark.parametrize(
-    "job_id", ["12.pbs01", "12", "12.polaris*", "12.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"]
-)
+@pytest.mark.parametrize("job_id", ["12.pbs01", "12", "12.polaris*", "12.polaris-pbs-01.hsn.cm"])
 def test_ids_are_the_same_by_their_number(job_id: str) -> None:
     assert number(job_id) == "12"
 
@@ -153,14 +156,44 @@ submit_queue_disabled submit_walltime_malformed qdel_unknown qdel_finished qdel_
 qselect_server_down qdel_server_down qstat_server_down_text"""
 
 
-@pytest.mark.parametrize("case", SAME.split())
-def test_the_stand_in_answers_as_recorded(case: str, pbs: StandIn) -> None:
+def test_the_stand_in_answers_as_recorded(pbs: StandIn) -> None:
     pbs.last = 34
     (pbs.home / "j_ok.sh").write_text("#!/bin/sh\n")
-    if "finished" in case:
-        assert run("qsub j_ok.sh", pbs.home).returncode == 0
-        pbs.wait_for(35, "F")
-    if "server_down" in case:
-        pbs.down()
-    done = run(CASES[case]["command"], pbs.home)
-    assert (done.returncode, done.stderr) == (CASES[case]["exit_code"], CASES[case]["stderr"])
+    assert run("qsub j_ok.sh", pbs.home).returncode == 0
+    pbs.wait_for(35, "F")
+    for case in SAME.split():
+        if "server_down" in case:
+            pbs.down()
+        done = run(CASES[case]["command"], pbs.home)
+        recorded = CASES[case]["exit_code"], CASES[case]["stderr"]
+        assert (done.returncode, done.stderr) == recorded, case
+
+
+@pytest.mark.parametrize(
+    ("version", "select", "words"),
+    [
+        ("pbs_version = 23.06.06", "exit 0", ""),
+        ("", "exit 0", ""),  # of a wrapper
+        ("Version: 6.1.2\nCommit: 661e", "exit 0", "such as Torque or Grid Engine"),
+        ("SGE 8.1.9\nusage: qstat [options]", "exit 0", "such as Torque or Grid Engine"),
+        ("", "echo 'qselect: illegal option -- u' >&2; exit 2", "illegal option -- u. The PBS exe"),
+        ("", "exit 162", ""),  # a server that is away
+        ("", None, "PBS commands not found: qselect."),
+    ],
+)
+def test_commands_of_another_scheduler_are_refused(
+    version: str, select: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay(tmp_path / "bin", **dict.fromkeys(["qsub", "qselect", "qstat", "qdel"], ""))
+    (tmp_path / "bin" / "qstat.err").write_text(version)
+    if select is None:
+        (tmp_path / "bin" / "qselect").unlink()
+    else:
+        (tmp_path / "bin" / "qselect").write_text(f"#!/bin/sh\n{select}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    refused = ""
+    try:
+        Pbs(60, Notices(print)).check()
+    except WorkflowError as error:
+        refused = str(error)
+    assert words in refused and bool(words) == bool(refused)

@@ -15,16 +15,17 @@ from snakemake_executor_plugin_slurm_steady import reasons
 from snakemake_executor_plugin_slurm_steady.job_script import job_script
 from standin import script
 
-PARENT = """
-import subprocess, sys
+PARENT = r"""
+import os, subprocess, sys
 job = subprocess.Popen(["/bin/sh", sys.argv[1]], start_new_session=True, stdout=sys.stdout)
-print(job.pid, flush=True)
+os.write(1, b"%d\n" % job.pid)  # whole, between the lines of others
 sys.exit(job.wait())
 """
-TOLD = """
+TOLD = r"""
 import signal
-signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True) or exit(7))
-print("up", flush=True)
+import os
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\n") and exit(7))
+os.write(1, b"up\n")
 while True:
     signal.pause()
 """

@@ -23,7 +23,7 @@ rule one:
 """
 SOON = """
 import snakemake.cli, snakemake_executor_plugin_slurm_steady as executor
-executor.SECONDS_TO_NOTICE = 0.1
+executor.SECONDS_TO_NOTICE, executor.SECONDS_TO_BEGIN = 0.1, 5
 snakemake.cli.main()
 """
 PATIENCE = 300.0
@@ -159,6 +159,39 @@ def test_the_end_of_a_job_without_its_slurmstepd_is_noticed(
     run.program = ["-c", SOON]
     assert run("out/0.txt")[0] == status
     assert run.slurm.calls("scancel") == ["scancel 0"]
+
+
+def test_a_job_whose_script_never_began_is_cancelled_and_submitted_again(run: Run) -> None:
+    """Another job has left a log, so that the empty one is not merely out of sight."""
+    (run.slurm.folder / "silent.1").touch()
+    run.program = ["-c", SOON]
+    status, output = run("out/0.txt", "out/1.txt", "--jobs", "1", "--retries", "1")
+    assert status == 0, output
+    assert len(run.slurm.names()) == 3
+    assert run.slurm.calls("scancel") == ["scancel 1"]
+    assert "without a word in its log. Its slurmstepd seems to be gone" in output
+
+
+def test_where_no_log_can_be_seen_a_silent_job_is_only_named(run: Run) -> None:
+    (run.slurm.folder / "silent.0").touch()
+    run.program = ["-c", SOON]
+    process = run.start("out/0.txt")
+    try:
+        output = read_until(process, "If its node is lost: scancel 0")
+        assert "If its node is lost: scancel 0" in output
+        assert not run.slurm.calls("scancel")
+        (run.slurm.folder / "jobs" / "0").write_text("CANCELLED||None\n")
+        assert process.wait(PATIENCE) == 1
+    finally:
+        process.kill()
+
+
+def test_a_job_that_a_killed_controller_brings_back_is_cancelled_at_the_end(run: Run) -> None:
+    again = "cp $HERE/names/0 $HERE/names/9; echo 'RUNNING|n1|None' > $HERE/jobs/9"
+    run.write(f"{again}; touch {{output}}")
+    status, output = run("out/0.txt")
+    assert status == 0, output
+    assert run.slurm.calls("scancel") == ["scancel 9"]
 
 
 def test_what_was_taken_without_an_answer_is_cancelled_and_submitted_again(run: Run) -> None:

@@ -15,7 +15,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_itself(
     wanted = tmp_path / "store" / "parts"
     assert not_writable(wanted) == not_writable(Path("new")) == ""
     monkeypatch.setattr(os, "access", lambda *_: False)
-    said = f"{tmp_path}: cannot be written to; have its permissions mended"
+    said = f"{tmp_path}: cannot be written to; change its permissions"
     assert not_writable(wanted).startswith(said)
     assert unusable_path(PermissionError(13, "Permission denied", str(wanted))).startswith(said)
 

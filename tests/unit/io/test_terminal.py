@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from plm_embed.io.console import Terminal
-from plm_embed.io.terminal import printable
+from plm_embed.io.terminal import printable, terminal
 from support.campaign_runs import snakemake, working_folder
 from support.campaigns import gathered_campaign
 from support.made_up_sequences import make_records
@@ -38,7 +37,7 @@ def test_only_line_ends_and_tabs_control_anything(text: str) -> None:
 def test_a_console_keeps_its_own_styles_alone() -> None:
     table = Table("worker")
     table.add_row(EVIL, style="bold red")
-    console = Terminal(force_terminal=True, width=80)
+    console = terminal(force_terminal=True, width=80)
     with console.capture() as capture:
         console.print(table)
         console.print(Text(EVIL, style="bold"))

@@ -11,7 +11,7 @@ from plm_embed.fingerprint import SPANS
 from plm_embed.master.validation_record import VALIDATION, read_validation, write_validation
 from plm_embed.reporting.facts import Facts, collect
 from plm_embed.reporting.outputs import reader
-from plm_embed.reporting.report import answers, command, commands, opening
+from plm_embed.reporting.report import answers, command, commands
 from plm_embed.workflow.call import shell_line
 from support.finished import MODEL
 
@@ -43,7 +43,7 @@ def test_the_lines_that_open_the_vectors_open_them(
 ) -> None:
     copied = shutil.copytree(results, tmp_path / name)
     names = {"plm_embed": plm_embed}
-    *lines, last = opening(collect(copied)).splitlines()
+    *lines, last = collect(copied).opening.splitlines()
     exec("\n".join(lines), names)
     assert eval(last, names).shape == (1, 32)
 
@@ -58,14 +58,14 @@ def test_nobody_is_led_to_vectors_that_failed(folder: Path) -> None:
     told = said(facts)
     assert told["Is it right?"].startswith("No: 1 of 14 checks failed (completion records).")
     assert not told["Is it complete?"].startswith("Yes")
-    assert opening(facts) == "" and "export" not in commands(facts)
+    assert facts.opening == "" and "export" not in commands(facts)
 
 
 def test_a_run_under_way_says_how_far_it_is_and_what_stopped_it(folder: Path) -> None:
     for path in (folder / VALIDATION, *folder.glob("master_*"), folder / "embedded" / "0002.json"):
         path.unlink()
     facts = collect(folder)
-    assert facts.status == "pending" and opening(facts) == ""
+    assert facts.status == "pending" and facts.opening == ""
     assert said(facts)["Is it complete?"] == "Not yet: 2 of 3 buckets are finished."
     assert said(facts)["What now?"].startswith("Wait while the run is at work.")
     assert commands(facts) == f"plm-embed watch {folder.parent}"

@@ -8,10 +8,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
@@ -20,15 +20,13 @@ from snakemake_interface_executor_plugins.settings import CommonSettings
 from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
 
 from .cancel import delete_all
-from .commands import AwayError, Pbs
+from .commands import AwayError, Notices, Pbs
 from .job_script import script_text
-from .ledger import Entry, Ledger
-from .logs import log_folder, log_path
-from .recognize import chosen_site
+from .ledger import Ledger
 from .refusals import RefusedError
-from .request import Request, job_name, job_work, qsub_words, read_needs
+from .request import Request, log_folder, make_request
 from .settings import ExecutorSettings
-from .site import load_site
+from .site import choose_site, load_site
 from .submit import Submitter
 from .verdict import Verdict
 from .watch import Job, Watch
@@ -42,30 +40,31 @@ from .workarounds import (
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
 _CANCEL_PATIENCE = 120.0  # seconds of trying to delete jobs after Ctrl-C while the server is away
-_STOPPED = "Snakemake was told to stop"
+_TURN = 0.2  # seconds between two turns of the status thread
 
 common_settings = CommonSettings(
     non_local_exec=True,
     implies_no_shared_fs=False,
     job_deploy_sources=False,
-    pass_default_storage_provider_args=True,
-    pass_default_resources_args=True,
     pass_envvar_declarations_to_cmd=False,  # the job's script has them, quoted
     auto_deploy_default_storage_provider=False,
 )
 
 
 class Executor(RemoteExecutor):
-    """Glue between Snakemake's calls (three threads: scheduler, status loop, submission) and the
-    modules here.
+    """Glue between Snakemake's calls and the modules here.
+
+    Snakemake's thread hands over jobs. All commands of PBS are called by the status thread, one
+    after another; at the end, or at Ctrl-C, by the main thread, which waits for that one's turn.
     """
 
     def __init__(
         self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface
     ) -> None:
-        # these before the base class, whose status loop starts at once
-        self._stopping = threading.Event()
-        self._interval = 0.1
+        # these before the base class, whose status thread starts at once
+        self._turn = threading.Lock()
+        self._waiting: dict[str, tuple[JobExecutorInterface, Request]] = {}
+        self._alive: dict[str, Job] = {}
         self._cancelling = False
         super().__init__(workflow, logger)
 
@@ -73,38 +72,20 @@ class Executor(RemoteExecutor):
         settings: ExecutorSettings = self.executor_settings
         self._settings = settings
         self._interval = float(settings.status_interval or 30)
-        self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
+        self._notices = Notices(self.logger.info)
+        self._pbs = Pbs(float(settings.command_timeout or 60), self._notices)
         self._pbs.check()
-        site, why = chosen_site(settings.site)
+        site, why = choose_site(settings.site)
         self.logger.info(f"PBS site: {site}, {why}.")
         self._site = load_site(site)
-        self._workdir = Path.cwd()
-        self._logdir = log_folder(self._workdir, settings.logdir)
+        self._logdir = log_folder(Path.cwd(), settings.logdir)
         self._ledger = Ledger(Path(self.workflow.persistence.aux_path).absolute() / "pbs")
-        self._watch = Watch(
-            self._pbs, self._ledger, float(settings.unknown_seconds or 60), self.logger.info
-        )
-        # by name; the base class empties its own list during every look
-        self._waiting_for_id: dict[str, JobExecutorInterface] = {}
-        self._alive: dict[str, Job] = {}
-        self._lock = threading.Lock()
+        unknown_seconds = float(settings.unknown_seconds or 60)
+        self._watch = Watch(self._pbs, self._ledger, unknown_seconds, self._notices)
+        self._submitter = Submitter(self._pbs, self._ledger, self._notices, self._interval)
+        self._pause_until = self._next_look = 0.0
         self._refused: Counter[str] = Counter()
         self._can_be_stopped = False
-        self._submitter = Submitter(
-            pbs=self._pbs,
-            ledger=self._ledger,
-            submitted=self._on_submitted,
-            refused=self._on_refused,
-            in_queue=self._in_queue,
-            crashed=self._end_run,
-            say=self.logger.info,
-            pause=self._interval / 2,
-        )
-        self._submitter.start()
-
-    def _end_run(self, error: Exception) -> None:
-        """End the run with this error."""
-        self.workflow.scheduler.executor_error_callback(error)
 
     def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:  # noqa: ARG002 (the interface's signature)
         """Return a change into the working folder: PBS starts jobs in the home folder."""
@@ -117,67 +98,106 @@ class Executor(RemoteExecutor):
         return shlex.quote(super().get_python_executable())  # type: ignore[no-untyped-call]
 
     def run_job(self, job: JobExecutorInterface) -> None:
-        """Build the request here, in Snakemake's thread, and leave qsub to the submitting
-        thread.
-        """
+        """Write the script of a job, and leave its submission to the status thread."""
         if not self._can_be_stopped:  # not earlier: Snakemake sets its handler after this is made
-            stop_without_deadlock(lambda: self._submitter.withdraw(_STOPPED))
+            stop_without_deadlock()
             interrupt_for_certain()
             atexit.register(self._delete_what_is_left)
             self._can_be_stopped = True
-        name = job_name(job, str(self._workdir))
-        log = log_path(self._logdir, str(job.name), name)
         script = Path(self.get_jobscript(job))
         try:
-            queue, words = qsub_words(read_needs(job, self._settings), self._site, name, log)
+            request = make_request(job, self._settings, self._site, self._logdir, script)
         except RefusedError as refusal:
             self._give_up(job, str(refusal))
             return
         with quoted_for_the_shell():
             command = self.format_job_exec(job)
         script.touch(mode=0o700)  # variables may be secrets
-        script.write_text(
-            script_text(command, self._site, self._ledger.end(name), self.envvars()),
-            encoding="utf-8",
-        )
-        with self._lock:
-            self._waiting_for_id[name] = job
-        self._submitter.add(
-            Request(name, job_work(job), queue.name, queue.max_jobs, words, script, log)
-        )
+        end = self._ledger.end(request.name)
+        text = script_text(command, self._site, end, self.envvars())
+        script.write_text(text, encoding="utf-8")
+        self._waiting[request.name] = job, request
 
-    def _on_submitted(self, request: Request, entry: Entry, adopted: bool) -> None:
-        watched = Job(entry.id or "", request.name, entry.queue, entry.log)
-        with self._lock:
-            job = self._waiting_for_id.pop(request.name)
-            self._alive[request.name] = watched
-        verb = (
-            "was running or waiting in PBS already and is taken over"
-            if adopted
-            else "was submitted to PBS"
-        )
-        self.logger.info(f"Job {job.jobid} ({job.name}) {verb}: {watched.id}, log {watched.log}")
+    async def check_active_jobs(  # type: ignore[override]  # the interface means an asynchronous generator
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Submit what waits, and look at all jobs when it is time; yield those that have not
+        ended.
+        """
+        verdicts: dict[str, Verdict] = {}
+        with self._turn:
+            if self._cancelling:
+                return  # Snakemake asks no more about jobs that are being deleted
+            if self._waiting or active_jobs:
+                jobs = [info.aux["pbs"] for info in active_jobs if info.aux]
+                verdicts = self._take_turn(jobs)
+        for info in active_jobs:
+            verdict = verdicts.get(str(info.external_jobid))
+            if verdict is None:
+                yield info
+            else:
+                self._finish(info, verdict)
+
+    def _take_turn(self, jobs: list[Job]) -> dict[str, Verdict]:
+        """Return the verdicts on the jobs that have ended, by their ids."""
+        now = time.monotonic()
+        reason = _stop_reason(self.workflow.scheduler)
+        if reason:
+            for name in [name for name in self._waiting if not self._submitter.is_in_doubt(name)]:
+                self._give_up(self._waiting.pop(name)[0], reason)
+        if now < self._pause_until:
+            return {}
+        try:
+            for job, request in list(self._waiting.values()):
+                if self._cancelling or _stop_reason(self.workflow.scheduler) != reason:
+                    return {}
+                self._submit(job, request, reason)
+            if jobs and now >= self._next_look:
+                self._next_look = now + self._interval
+                return self._watch.look(jobs)
+        except AwayError:
+            self._pause_until = now + self._interval
+        return {}
+
+    def _submit(self, job: JobExecutorInterface, request: Request, reason: str) -> None:
+        """Submit a job if PBS takes it now. Raises AwayError."""
+        most = request.max_jobs
+        if most is not None and self._jobs_in(request.queue) >= most:
+            words = f"queue {request.queue} is to hold {most} of our jobs at most"
+            self._notices(f"Submission of {request.name} waits: {words}.", key=words)
+            return
+        try:
+            submitted = self._submitter.submit(request, reason)
+        except RefusedError as refusal:
+            del self._waiting[request.name]
+            call = shlex.join(["qsub", *request.words, str(request.script)])
+            call = f". The call was: {call}"
+            if refusal.for_good:
+                self._give_up(job, str(refusal), call)
+            else:
+                self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}{call} . ")
+            return
+        if submitted is None:
+            return
+        entry, adopted = submitted
+        watched = self._alive[request.name] = Job(entry)
+        del self._waiting[request.name]
+        verb = "was running or waiting in PBS already and is taken over"
+        verb = verb if adopted else "was submitted to PBS"
+        self.logger.info(f"Job {job.jobid} ({job.name}) {verb}: {entry.id}, log {entry.log}")
         self.report_job_submission(
-            SubmittedJobInfo(job, external_jobid=watched.id, aux={"pbs": watched})
+            SubmittedJobInfo(job, external_jobid=entry.id, aux={"pbs": watched})
         )
 
-    def _on_refused(self, request: Request, refusal: RefusedError) -> None:
-        with self._lock:
-            job = self._waiting_for_id.pop(request.name)
-        call = f". The call was: {shlex.join(['qsub', *request.words, str(request.script)])}"
-        if refusal.for_good:
-            self._give_up(job, str(refusal), call)
-        else:
-            self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}{call} . ")
+    def _jobs_in(self, queue: str) -> int:
+        return sum(job.entry.queue == queue for job in self._alive.values())
 
     def _give_up(self, job: JobExecutorInterface, reason: str, call: str = ".") -> None:
         """Fail a job that no retry would bring into the queue; each reason is told once, however
         many jobs it hits.
         """
-        with self._lock:
-            self._refused[reason] += 1
-            first = self._refused[reason] == 1
-        if first:
+        self._refused[reason] += 1
+        if self._refused[reason] == 1:
             self.logger.error(f"Job {job.jobid} ({job.name}) is not submitted: {reason}{call}")
         fail_for_good(job)
         self.report_job_error(SubmittedJobInfo(job, aux={"refused": reason}))
@@ -189,58 +209,30 @@ class Executor(RemoteExecutor):
         if "refused" not in (job_info.aux or {}):
             super().print_job_error(job_info, msg, **more)
 
-    def _in_queue(self, queue: str) -> int:
-        with self._lock:
-            return sum(job.queue == queue for job in self._alive.values())
-
-    async def check_active_jobs(  # type: ignore[override]  # the interface means an asynchronous generator
-        self, active_jobs: list[SubmittedJobInfo]
-    ) -> AsyncGenerator[SubmittedJobInfo, None]:
-        """Look once at all jobs; yield those that have not ended."""
-        if not active_jobs or self._cancelling:
-            return  # Snakemake asks no more about jobs that are being deleted
-        verdicts = self._watch.look([info.aux["pbs"] for info in active_jobs if info.aux])
-        for info in active_jobs:
-            verdict = verdicts[str(info.external_jobid)]
-            if verdict.kind == "running":
-                yield info
-            else:
-                self._finish(info, verdict)
-
     def _finish(self, info: SubmittedJobInfo, verdict: Verdict) -> None:
-        watched: Job = info.aux["pbs"]  # type: ignore[index]  # set in _on_submitted for every job
-        if verdict.kind == "held":
-            self._pbs.call("qdel", watched.id)
-            entry = self._ledger.read(watched.name)
-            if entry:
-                self._ledger.write(replace(entry, deleted=True))
+        """Report the end of a job, and why it failed."""
+        entry = self._alive.pop(info.aux["pbs"].entry.name).entry  # type: ignore[index]
+        if verdict.held:
+            with contextlib.suppress(AwayError):  # else before the next attempt
+                self._pbs.call("qdel", entry.id or "")
+            self._ledger.write(replace(entry, deleted=True))
         else:
-            self._ledger.remove(watched.name)
-        with self._lock:
-            self._alive.pop(watched.name, None)
-        if verdict.kind == "success":
+            self._ledger.remove(entry.name)
+        self._submitter.open_queue(entry.queue)
+        if verdict.success:
             self.report_job_success(info)
-        else:
-            msg = f"PBS job {watched.id} failed: {verdict.words}. Its log: {watched.log} . "
-            if info.job.is_group():  # Snakemake prints no message of a group
-                self.logger.error(msg)
-            self.report_job_error(info, msg=msg, aux_logs=[watched.log])
-        self._submitter.poke(watched.queue)
+            return
+        msg = f"PBS job {entry.id} failed: {verdict.words}. Its log: {entry.log} . "
+        if info.job.is_group():  # Snakemake prints no message of a group
+            self.logger.error(msg)
+        self.report_job_error(info, msg=msg, aux_logs=[entry.log])
 
     async def sleep(self) -> None:
-        """Wait for the next look, but not longer than the run lasts; notice when Snakemake takes no
-        more jobs.
-        """
-        end = time.monotonic() + self._interval
-        while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
-            if reason := _stop_reason(self.workflow.scheduler):
-                self._submitter.withdraw(reason)
-            await asyncio.sleep(min(left, 0.2))
+        """Wait for the next turn."""
+        await asyncio.sleep(_TURN)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002 (the interface's signature)
-        """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C
-        came.
-        """
+        """Delete all jobs of this run, whatever the status thread was doing when Ctrl-C came."""
         try:
             left = self._delete_what_is_left(self.logger.info)
         except KeyboardInterrupt:
@@ -259,30 +251,27 @@ class Executor(RemoteExecutor):
         when its output goes to a `tee`, which ends first.
         """
         self._cancelling = True
-        with self._lock:
-            names = [*self._alive, *self._waiting_for_id]
+        names = dict.fromkeys([*self._waiting, *self._alive])  # a job moves from left to right
         if names:
             say(f"Deleting up to {len(names)} PBS jobs.")
-        self._submitter.stop()
         pause = min(5.0, self._interval)
-        return delete_all(
-            self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=say
-        )
+        with self._turn:
+            return delete_all(
+                self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=say
+            )
 
     def shutdown(self) -> None:
-        """End both threads; at a normal end no job is left."""
+        """End the status thread; at a normal end no job is left."""
         atexit.unregister(self._delete_what_is_left)
         for reason, count in self._refused.items():
             if count > 1:
                 self.logger.error(
                     f"{count - 1} more jobs are not submitted for the same reason: {reason}."
                 )
-        self._stopping.set()
-        self._submitter.stop()
+        super().shutdown()  # type: ignore[no-untyped-call]
         if not self._cancelling:
             with contextlib.suppress(AwayError):
-                self._submitter.living.forget_ended()
-        super().shutdown()  # type: ignore[no-untyped-call]
+                self._submitter.forget_ended()
 
 
 def _stop_reason(scheduler: Any) -> str:
@@ -290,7 +279,7 @@ def _stop_reason(scheduler: Any) -> str:
     it has handed out, also for those that were never submitted.
     """
     if getattr(scheduler, "_user_kill", None):
-        return _STOPPED
+        return "Snakemake was told to stop"
     if getattr(scheduler, "_errors", False) and not getattr(scheduler, "keepgoing", True):
         return "Snakemake stops, since another job has failed"
     return ""

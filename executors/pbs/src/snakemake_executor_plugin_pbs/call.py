@@ -16,7 +16,7 @@ class Called(NamedTuple):
 
 
 def call(*words: str, timeout: float, stdin: str = "") -> Called:
-    """Run a command in a session of its own, and end all of it after `timeout` seconds."""
+    """Run a command in a session of its own, and kill that after `timeout` seconds."""
     try:
         process = subprocess.Popen(
             words,

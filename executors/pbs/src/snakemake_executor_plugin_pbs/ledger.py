@@ -1,23 +1,21 @@
 """Submitted jobs on disk, so that a second start of Snakemake finds the jobs of the first.
 
 One small file a job, `NAME.json`, written before qsub is called and again when the id is known, and
-removed when the job has ended. Beside it the job's script leaves `NAME.end`, its own record of
-having run to its end.
+removed when the job has ended. Beside it the job's script leaves its end record, `NAME.end`.
 """
 
-import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from .commands import number
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of
-    what the job does, `options` are qsub's words but the name and the log (none: not known).
+    what the job does, `options` are qsub's words but the name and the log.
 
     `deleted` says that the job was given up: its id may live on for some seconds, and nothing may
     be submitted in its place before it is gone.
@@ -41,13 +39,10 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str) -> Entry | None:
-        """Return the entry of a job name; None when there is none (a file cut short by a full disk
-        is none either).
-        """
+        """Return the entry of a job name; None without one, or where a full disk cut it short."""
         try:
-            fields = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
-            return Entry(**fields | {"options": tuple(fields["options"])})
-        except (OSError, ValueError, TypeError, KeyError):
+            return msgspec.json.decode((self.folder / f"{name}.json").read_bytes(), type=Entry)
+        except (OSError, msgspec.MsgspecError):
             return None
 
     def entries(self) -> list[Entry]:
@@ -57,13 +52,12 @@ class Ledger:
 
     def write(self, entry: Entry) -> None:
         """Record an entry: whole or not at all, and on disk before the next step."""
-        final = self.folder / f"{entry.name}.json"
         temporary = self.folder / f".{entry.name}.{secrets.token_hex(4)}"
-        with temporary.open("w", encoding="utf-8") as handle:
-            json.dump(asdict(entry), handle)
+        with temporary.open("wb") as handle:
+            handle.write(msgspec.json.encode(entry))
             handle.flush()
             os.fsync(handle.fileno())
-        temporary.replace(final)
+        temporary.replace(self.folder / f"{entry.name}.json")
 
     def remove(self, name: str) -> None:
         """Forget a job that has ended."""
@@ -71,28 +65,24 @@ class Ledger:
         self.end(name).unlink(missing_ok=True)
 
     def end(self, name: str) -> Path:
-        """Return where the job's script writes `JOBID` as its first act and `JOBID EXITCODE` as its
-        last one.
+        """Return the path of the end record, where the job's script writes `JOBID` as its first act
+        and `JOBID EXITCODE` as its last one.
         """
         return self.folder / f"{name}.end"
 
-    def began(self, name: str, job_id: str) -> bool:
+    def began(self, entry: Entry) -> bool:
         """Return whether the job has run, to its end or not."""
-        return self._record(name, job_id) is not None
+        return self._record(entry) is not None
 
-    def exit_code(self, name: str, job_id: str) -> int | None:
-        """Return the exit code that the job itself recorded; None when it has not, or when another
-        job did.
-        """
-        record = self._record(name, job_id)
+    def exit_code(self, entry: Entry) -> int | None:
+        """Return the exit code that the job itself recorded, if it has."""
+        record = self._record(entry)
         return int(record[0]) if record and record[0].isdecimal() else None
 
-    def _record(self, name: str, job_id: str) -> list[str] | None:
-        """Return the words that the job wrote after its id; None when it wrote nothing, or when
-        another job did.
-        """
+    def _record(self, entry: Entry) -> list[str] | None:
+        """Return the words after the id in the end record; None without one of this job."""
         try:
-            number_written, *rest = self.end(name).read_text(encoding="utf-8").split()
+            job_id, *words = self.end(entry.name).read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             return None
-        return rest if number(number_written) == number(job_id) else None
+        return words if number(job_id) == number(entry.id or "") else None

@@ -1,8 +1,7 @@
 """`qstat -f` as text: the one format that old and new clients print whole for several ids.
 
 The JSON of new clients holds only the first of several ids, that of old clients is invalid as soon
-as anybody's job bears an odd name or variable. The text has neither fault, and nothing here reads
-Variable_List.
+as anybody's job bears an odd name or variable.
 """
 
 import re
@@ -11,12 +10,10 @@ from dataclasses import dataclass
 
 from .commands import Answer, number
 
-_UNKNOWN = re.compile(r"Unknown Job Id (\S+)")
-
 
 @dataclass(frozen=True)
 class Record:
-    """The attributes of one job that the status rules need; None or "" where PBS shows none."""
+    """The attributes of one job that decide; None or "" where PBS shows none."""
 
     id: str
     state: str
@@ -30,17 +27,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Report:
-    """Jobs and unknown jobs, by number, of one call of `qstat -f`.
+    """The jobs, by number, of one call of `qstat -f`, and its complaint.
 
     no_history: it was asked with -x, and the server keeps no history. finished: it was asked
-    without -x for an id that only the history knows. `words` is its complaint.
+    without -x for an id that only the history knows.
     """
 
     records: dict[str, Record]
-    unknown: frozenset[str]
     no_history: bool
     finished: bool
-    words: str
+    complaint: str
 
 
 def read_report(answer: Answer) -> Report:
@@ -50,10 +46,9 @@ def read_report(answer: Answer) -> Report:
     """
     return Report(
         records={number(record.id): record for record in read_jobs(answer.out)},
-        unknown=frozenset(map(number, _UNKNOWN.findall(answer.err))),
         no_history="not configured to maintain job history" in answer.err,
         finished="Job has finished, use -x" in answer.err,
-        words=answer.words,
+        complaint="" if "Unknown Job Id" in answer.err else answer.words,
     )
 
 
@@ -69,8 +64,8 @@ def read_jobs(text: str) -> Iterator[Record]:
         yield Record(
             id=first.strip(),
             state=shown.get("job_state", ""),
-            substate=_integer(shown.get("substate")),
-            exit_status=_integer(shown.get("Exit_status")),
+            substate=_integer(shown.get("substate", "")),
+            exit_status=_integer(shown.get("Exit_status", "")),
             hold_types=shown.get("Hold_Types", "n"),
             comment=shown.get("comment", ""),
             walltime=shown.get("Resource_List.walltime", ""),
@@ -78,8 +73,5 @@ def read_jobs(text: str) -> Iterator[Record]:
         )
 
 
-def _integer(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?\d+", text) else None

@@ -25,7 +25,7 @@ _HINTS = {
 
 
 class WaitError(Exception):
-    """Not now. `scope` has to wait: the queue or the job of this name, or everything ("")."""
+    """Not now. `scope` has to wait: "queue NAME", or the job of this name."""
 
     def __init__(self, scope: str, words: str) -> None:
         super().__init__(words)

@@ -5,24 +5,29 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from .ledger import Entry
 from .refusals import RefusedError
 from .settings import ExecutorSettings
-from .site import Node, Queue, Site, clock
+from .site import Site, clock
 
+_LOGS = Path(".snakemake") / "pbs_logs"
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A job that is ready for qsub. `words` are the arguments before the script."""
+    """A job that is ready for qsub. `words` are the arguments before the script; `max_jobs` the
+    most of our jobs that its queue may hold.
+    """
 
     name: str
     work: str
@@ -48,9 +53,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a job: cores, GPUs and memory of each node, seconds of walltime (None: not said).
-
-    own_queue: the rule names its queue, not the settings.
+    """Needs of a job: cores, GPUs and memory of each node, seconds of walltime (None: not set); its
+    queue, "" for the server's default one.
     """
 
     nodes: int
@@ -58,10 +62,9 @@ class Needs:
     gpus: int
     mem_mb: int
     walltime: int | None
-    queue: str | None
-    account: str | None
+    queue: str
+    account: str
     extra: tuple[str, ...] = ()
-    own_queue: bool = False
 
 
 def job_name(job: JobExecutorInterface, workdir: str) -> str:
@@ -86,8 +89,8 @@ def job_work(job: JobExecutorInterface) -> str:
     return _digest([properties.get("params"), sorted(map(str, job.input))])[:16]
 
 
-def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
-    """Return the resources of a job. Raises RefusedError for values that are no numbers."""
+def read_needs(job: JobExecutorInterface, settings: ExecutorSettings, site: Site) -> Needs:
+    """Return what a job needs. Raises RefusedError for values that are no numbers."""
 
     def count(key: str, default: int) -> int:
         value = job.resources.get(key, default)
@@ -104,103 +107,122 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
         raise RefusedError(
             f"the resource pbs_extra is {text('pbs_extra')!r}, which is no list of words: {error}"
         ) from error
+    gpus, queue = count("gpu", 0), text("pbs_queue")
+    if not queue:
+        queue = settings.queue or site.default_queue or ""
+        queue = (not gpus and site.queue(queue).without_gpus) or queue
     return Needs(
         nodes=count("nodes", 1),
         cores=job.threads,
-        gpus=count("gpu", 0),
+        gpus=gpus,
         mem_mb=count("mem_mb", 0),
         walltime=count("runtime", 0) * 60 or None,
-        queue=text("pbs_queue") or settings.queue,
-        account=text("pbs_account") or settings.account,
+        queue=queue,
+        account=text("pbs_account") or settings.account or os.environ.get("PBS_ACCOUNT", ""),
         extra=extra,
-        own_queue=bool(text("pbs_queue")),
     )
 
 
-def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, tuple[str, ...]]:
-    """Return (queue, arguments of qsub). Raises RefusedError with all that is wrong."""
-    account = needs.account or os.environ.get("PBS_ACCOUNT")
-    queue_name = needs.queue or site.default_queue or ""
-    chosen = site.queues.get(queue_name)
-    if needs.gpus == 0 and chosen and chosen.without_gpus and not needs.own_queue:
-        queue_name = chosen.without_gpus
-    queue = site.queues.get(queue_name, Queue(queue_name))
-    problems = [
-        *_beyond_site(account, site, queue),
-        *_beyond_node(needs, site.node),
-        *_beyond_queue(needs, queue),
-    ]
-    if problems:
+def make_request(
+    job: JobExecutorInterface, settings: ExecutorSettings, site: Site, logs: Path, script: Path
+) -> Request:
+    """Return the call of qsub for a job. Raises RefusedError with all that is wrong."""
+    needs = read_needs(job, settings, site)
+    if problems := list(find_problems(needs, site)):
         raise RefusedError(
             f"not submitted, {site.description} would refuse or lose it: " + "; ".join(problems)
         )
+    name = job_name(job, str(Path.cwd()))
+    log = log_path(logs, str(job.name), name)
+    most = site.queue(needs.queue).max_jobs
+    words = qsub_words(needs, site, name, log)
+    return Request(name, job_work(job), needs.queue, most, words, script, log)
+
+
+def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[str, ...]:
+    """Return the arguments of qsub."""
     sizes = {"ncpus": needs.cores, "ngpus": needs.gpus, "mem": needs.mem_mb}
     parts = [
         f"{part}={sizes[part]}{'mb' if part == 'mem' else ''}" if part in sizes else part
         for part in site.parts
         if sizes.get(part, 1)
     ]
-    limits = [
-        ":".join([f"select={needs.nodes}", *parts]),
-        *([f"place={site.place}"] if site.place else []),
-        *([f"walltime={clock(needs.walltime)}"] if needs.walltime else []),
-        *(f"{key}={value}" for key, value in site.resources.items()),
-    ]
+    limits = [":".join([f"select={needs.nodes}", *parts])]
+    limits += [f"place={site.place}"] if site.place else []
+    limits += [f"walltime={clock(needs.walltime)}"] if needs.walltime else []
+    limits += [f"{key}={value}" for key, value in site.resources.items()]
     words = ["-N", name]
-    words += ["-q", queue_name] if queue_name else []
-    words += ["-A", account] if account else []
+    words += ["-q", needs.queue] if needs.queue else []
+    words += ["-A", needs.account] if needs.account else []
     for limit in limits:
         words += ["-l", limit]
-    words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n"]
-    return queue, (*words, "-W", f"umask={_umask()}", *site.arguments, *needs.extra)
+    words += ["-j", "oe", "-o", str(log), "-r", "y" if site.queue(needs.queue).rerunnable else "n"]
+    return (*words, "-W", f"umask={_umask()}", *site.arguments, *needs.extra)
 
 
-def _beyond_site(account: str | None, site: Site, queue: Queue) -> list[str]:
-    problems = []
-    if site.queues and queue.name not in site.queues:
+def find_problems(needs: Needs, site: Site) -> Iterator[str]:
+    """Yield why the site would refuse or lose a job, and the remedies."""
+    if site.queues and needs.queue not in site.queues:
         names = ", ".join(site.queues)
-        problems.append(f"queue {queue.name!r} is not one of {names} (resource pbs_queue)")
-    if site.account_required and not account:
-        problems.append(
+        yield f"queue {needs.queue!r} is not one of {names} (resource pbs_queue)"
+    if site.account_required and not needs.account:
+        yield (
             "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile, or "
             "export PBS_ACCOUNT=NAME"
         )
-    return problems
-
-
-def _beyond_node(needs: Needs, node: Node) -> list[str]:
-    problems = []
     if needs.nodes < 1:
-        problems.append(f"nodes is {needs.nodes}; the least is 1")
+        yield f"nodes is {needs.nodes}; the least is 1"
+    node = site.node
     for amount, most, words in (
         (needs.gpus, node.gpus, "GPUs (resource gpu, by node)"),
         (needs.cores, node.cores, "cores (threads)"),
         (needs.mem_mb / 1000, node.memory_gb, "GB of memory (resource mem_mb)"),
     ):
         if most is not None and amount > most:
-            problems.append(f"a node has {most} {words}, the job asks for {amount:g}")
+            yield f"a node has {most} {words}, the job asks for {amount:g}"
     if node.whole and node.gpus and 0 < needs.gpus < node.gpus:
-        problems.append(
+        yield (
             f"it hands out, and charges, whole nodes of {node.gpus} GPUs, and the job would "
             f"leave {node.gpus - needs.gpus} of them idle: ask for gpu={node.gpus} "
             "(set-resources in the profile)"
         )
-    return problems
+    ranges = site.queue(needs.queue).ranges
+    classes = ", or ".join(map(str, ranges))
+    if ranges and needs.walltime is None:
+        yield f"runtime (minutes) is not set; queue {needs.queue} takes {classes}"
+    elif ranges and not any(entry.takes(needs.nodes, needs.walltime or 0) for entry in ranges):
+        plural = "s" if needs.nodes > 1 else ""
+        yield (
+            f"queue {needs.queue} takes {classes}; the job asks for {needs.nodes} node{plural} for "
+            f"{clock(needs.walltime or 0)} (resources nodes, runtime)"
+        )
 
 
-def _beyond_queue(needs: Needs, queue: Queue) -> list[str]:
-    if not queue.ranges:
-        return []
-    classes = ", or ".join(map(str, queue.ranges))
-    if needs.walltime is None:
-        return [f"runtime (minutes) is not set; queue {queue.name} takes {classes}"]
-    if any(entry.takes(needs.nodes, needs.walltime) for entry in queue.ranges):
-        return []
-    plural = "s" if needs.nodes > 1 else ""
-    return [
-        f"queue {queue.name} takes {classes}; the job asks for {needs.nodes} node{plural} for "
-        f"{clock(needs.walltime)} (resources nodes, runtime)"
-    ]
+def log_folder(workdir: Path, chosen: Path | None) -> Path:
+    """Return the folder of all logs: `chosen`, else one in the working folder, or in the home
+    folder where the working folder's name has letters that qsub refuses after -o. Raises
+    WorkflowError where none of them will do.
+    """
+    folder = workdir / (chosen or _LOGS)
+    instead = Path.home() / _LOGS / _digest(str(workdir))[:12]
+    if not _is_printable(folder) and (chosen or not _is_printable(instead)):
+        raise WorkflowError(
+            f"The jobs' logs cannot lie in {folder}: qsub takes paths of printable ASCII letters "
+            "only. Name another folder that the nodes see: --pbs-logdir /path/to/logs"
+        )
+    return folder if _is_printable(folder) else instead
+
+
+def log_path(folder: Path, rule: str, name: str) -> Path:
+    """Return a new path for every submission, since PBS overwrites or appends. A rule's name may
+    hold any letters.
+    """
+    part = rule if _is_printable(Path(rule)) else name
+    return folder / part / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}.log"
+
+
+def _is_printable(path: Path) -> bool:
+    return str(path).isascii() and str(path).isprintable()
 
 
 def _umask() -> str:

@@ -35,11 +35,10 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "Folder of the jobs' own output, by rule. Default: .snakemake/pbs_logs."
     )
     status_interval: Optional[int] = _option(
-        30, "Seconds between two looks at all jobs; a look is at most three PBS commands."
+        30, "Seconds between two looks at all jobs; a look is two PBS commands."
     )
     unknown_seconds: Optional[int] = _option(
-        60,
-        "How long PBS has to deny all knowledge of a job before the job counts as failed.",
+        60, "How long PBS has to deny all knowledge of a job before the job counts as failed."
     )
     command_timeout: Optional[int] = _option(
         60, "Seconds after which a PBS command that does not answer is given up."

@@ -3,6 +3,8 @@
 README.md says what the keys of a file mean; they are the fields of `Site`.
 """
 
+import os
+from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +37,6 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of one queue; without `ranges` none are known."""
 
-    name: str = ""
     ranges: tuple[Range, ...] = ()
     rerunnable: bool = False
     max_jobs: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -66,6 +67,31 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues: dict[str, Queue] = {}
     recognize: tuple[str, ...] = ()
 
+    def queue(self, name: str) -> Queue:
+        """Return the limits of a queue, none of one that is not listed."""
+        return self.queues.get(name, Queue())
+
+
+def choose_site(named: str | None) -> tuple[str, str]:
+    """Return (site, why in words): the one that was named, else the shipped one whose file names
+    this PBS server, else `generic`.
+
+    Raises WorkflowError where the named site is a shipped one, and the server not one of its own.
+    """
+    server = server_name()
+    serving = [site for site in shipped_sites() if _serves(server, site)]
+    if named and named not in serving:
+        if server and named in shipped_sites() and load_site(named).recognize:
+            raise WorkflowError(
+                f"--pbs-site or the profile says {named}, but the PBS server here is {server}. Use "
+                "--pbs-site generic or a site file of your own, and set --pbs-queue and the "
+                "resources nodes, gpu, mem_mb and runtime to what this cluster has."
+            )
+        return named, "as named"
+    if serving:
+        return serving[0], f"by the PBS server {server}"
+    return "generic", f"no site file names the PBS server {server}" if server else "by default"
+
 
 def shipped_sites() -> list[str]:
     """Return the names that `--pbs-site` takes without a path."""
@@ -77,13 +103,8 @@ def load_site(name: str) -> Site:
 
     Raises WorkflowError, which says which key of the file is wrong.
     """
-    data = _read(name)
-    data["queues"] = {
-        key: queue | {"name": key} if isinstance(queue, dict) else queue
-        for key, queue in (data.get("queues") or {}).items()
-    }
     try:
-        return msgspec.convert(data, Site)
+        return msgspec.convert(_read(name), Site)
     except msgspec.ValidationError as error:
         raise WorkflowError(f"PBS site file {name}: {error}.") from error
 
@@ -97,6 +118,24 @@ def seconds(time: str) -> int:
     """Return "H:MM:SS" in seconds."""
     hours, minutes, rest = map(int, time.split(":"))
     return hours * 3600 + minutes * 60 + rest
+
+
+def server_name() -> str:
+    """Return the name of the default PBS server, where PBS's own commands look it up; '' without
+    one.
+    """
+    try:
+        path = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf"))
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    settings = dict(line.split("=", 1) for line in lines if "=" in line)
+    named = os.environ.get("PBS_DEFAULT") or os.environ.get("PBS_SERVER")
+    return (named or settings.get("PBS_SERVER", "")).partition(":")[0].strip().lower()
+
+
+def _serves(server: str, site: str) -> bool:
+    return any(fnmatchcase(server, pattern) for pattern in load_site(site).recognize)
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -117,11 +156,11 @@ def _read(name: str) -> dict[str, Any]:
         raise WorkflowError(
             f"PBS site file {name} holds no keys. It needs at least `base: generic`."
         )
-    return _lay_over(_read(str(data.pop("base"))), data) if "base" in data else data
+    return _merge(_read(str(data.pop("base"))), data) if "base" in data else data
 
 
-def _lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     both = [
         key for key in above if isinstance(below.get(key), dict) and isinstance(above[key], dict)
     ]
-    return below | above | {key: _lay_over(below[key], above[key]) for key in both}
+    return below | above | {key: _merge(below[key], above[key]) for key in both}

@@ -1,19 +1,13 @@
-"""Judgement of a job by its record in PBS: running, success or failed, and why in words."""
+"""Judgement of a job by its record in PBS, and why it failed in words."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from .parse import Record
-
-Kind = Literal["running", "success", "failed", "held"]
 
 _EXIT_WORDS = {
     -29: "it ran out of its walltime{walltime}: ask for more (resources: runtime)",
     -27: "it used more memory than it asked for: ask for more (resources: mem_mb)",
     -26: "it used more virtual memory than it asked for",
-    -28: "it used more CPU time than it asked for",
-    -24: "it used more CPUs than it asked for",
-    -25: "it used more CPUs than it asked for",
     -20: "its node was lost",
     -11: "PBS took it off its node to run it again",
     -4: "the PBS daemon of its node was restarted",
@@ -34,41 +28,38 @@ _HELD_FOR_EVER = "too many failed attempts"
 
 @dataclass(frozen=True)
 class Verdict:
-    """`held` is a job that PBS will never start by itself: failed, and to be deleted.
-
-    `words` explain failures; of a success, why the job ended if its own record does not confirm it.
+    """How a job ended. `words` explain failures; of a success, why the job ended if its own record
+    does not confirm it. `held`: PBS will never start it, so that it is to be deleted.
     """
 
-    kind: Kind
+    success: bool
     words: str = ""
+    held: bool = False
 
 
-RUNNING = Verdict("running")
+def judge(record: Record) -> Verdict | None:
+    """Return the verdict on a job, None while it may still end well.
 
-
-def judge(record: Record) -> Verdict:
-    """Judge by state. Exit_status counts for finished jobs only: a requeued job shows that of
-    its last run, and a job in E shows it while its output is still being copied."""
-    if record.state in {"F", "X"}:
+    Exit_status counts for finished jobs only: a requeued job shows that of its last run, and a job
+    in E shows it while its output is still being copied.
+    """
+    if record.state == "F":
         return _judge_finished(record)
     if record.state == "H" and "s" in record.hold_types and _HELD_FOR_EVER in record.comment:
-        return Verdict(
-            "held",
-            f"PBS holds it for ever: {record.comment}. The folder of its log is missing on the "
-            "nodes, or a node is broken; it is deleted now",
-        )
-    return RUNNING
+        words = f"PBS holds it for ever: {record.comment}. The folder of its log is missing on the "
+        return Verdict(False, f"{words}nodes, or a node is broken; it is deleted now", held=True)
+    return None
 
 
 def _judge_finished(record: Record) -> Verdict:
     status = record.exit_status
-    says = f". PBS says: {record.comment}" if record.comment else ""
+    comment = f". PBS says: {record.comment}" if record.comment else ""
+    terminated = record.substate == _TERMINATED
     if status is None:
-        terminated = record.substate == _TERMINATED
         words = "it was deleted" if terminated else "PBS ended it, because a job before it failed"
-        return Verdict("failed", words + says)
-    if status == 0:  # substate 91: seen of a job that was deleted in its first seconds
-        return Verdict("success", f"it was deleted{says}" if record.substate == _TERMINATED else "")
+        return Verdict(False, words + comment)
+    if status == 0:  # terminated: seen of a job that was deleted in its first seconds
+        return Verdict(True, f"it was deleted{comment}" if terminated else "")
     if status in _EXIT_WORDS:
         walltime = f" of {record.walltime}" if record.walltime else ""
         words = _EXIT_WORDS[status].format(walltime=walltime)
@@ -78,4 +69,4 @@ def _judge_finished(record: Record) -> Verdict:
         words = f"it was killed by signal {status - 256}"
     else:
         words = "it failed"
-    return Verdict("failed", f"{words} (Exit_status {status}){says}")
+    return Verdict(False, f"{words} (Exit_status {status}){comment}")

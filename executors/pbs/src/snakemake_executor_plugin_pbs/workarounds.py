@@ -58,10 +58,10 @@ def stop_without_deadlock(before: Callable[[], None] | None = None) -> None:
     Snakemake's handler takes a lock that the thread it interrupts may hold, while jobs are chosen
     or their outputs are awaited: it would wait for itself, for ever.
     """
-    known = signal.getsignal(signal.SIGTERM)
-    if not callable(known) or threading.current_thread() is not threading.main_thread():
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
         return
-    stop = known
+    stop = handler
 
     def answer(number: int) -> None:
         if before:
@@ -77,10 +77,10 @@ def interrupt_for_certain() -> None:
     Snakemake drops a KeyboardInterrupt in it (`ColorizingTextHandler.emit`), and the run would go
     on.
     """
-    known = signal.getsignal(signal.SIGINT)
-    if not callable(known) or threading.current_thread() is not threading.main_thread():
+    previous = signal.getsignal(signal.SIGINT)
+    if not callable(previous) or threading.current_thread() is not threading.main_thread():
         return
-    interrupt = known
+    interrupt = previous
 
     def again(number: int) -> None:
         time.sleep(_BETWEEN_MESSAGES)
@@ -102,6 +102,6 @@ def fail_for_good(job: Any) -> None:
     """Let a job that fails now not be tried again.
 
     Snakemake tries again while restart_times > attempt - 1. The property `attempt` would also
-    evaluate the job's resources anew, and the scheduler would take back others than it gave.
+    evaluate the job's resources again, and the scheduler would take back others than it gave.
     """
     job._attempt = max(job.attempt, job.restart_times + 1)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from logging import Logger
+from pathlib import Path
 from typing import Any
 
 from snakemake_executor_plugin_slurm import Executor as PlainExecutor
@@ -33,6 +34,7 @@ from .queue import (
     Queue,
     SlurmError,
     ask,
+    batch_start_timeout,
     cancel,
 )
 from .workarounds import (
@@ -50,6 +52,9 @@ SECONDS_TO_SUBMIT_LATER = 60.0
 """At most, after sbatch has named a limit; there may be room as soon as a job ends."""
 SECONDS_TO_NOTICE = 60.0
 """Between two readings of the logs of running jobs; SLURM notices their ends by itself, at once."""
+
+SECONDS_TO_BEGIN = 300.0
+"""At least, for the script of a running job to write the first line of its log."""
 
 
 class Executor(PlainExecutor):
@@ -73,6 +78,8 @@ class Executor(PlainExecutor):
         self._hopeless: set[str] = set()
         """Jobs that, at the last look, could never start."""
         self._logs_read = 0.0
+        self._sees_logs = False
+        """A job of this run has left a log that can be read here."""
         self._unnoticed: set[str] = set()
         """Running jobs whose scripts, at the last reading of their logs, had ended."""
         self._tries: dict[JobExecutorInterface, int] = {}
@@ -233,12 +240,13 @@ class Executor(PlainExecutor):
             )
             self.report_job_success(job_info)
         elif job.state == "COMPLETED":
+            self._tail(log)
             if not self.executor_settings.keep_successful_logs:
                 with contextlib.suppress(OSError):
                     log.unlink()
             self.report_job_success(job_info)
         elif job.state in FAILED:
-            end = reasons.tail(log)
+            end = self._tail(log)
             if not (reasons.is_node_fault(end) and self._tries_elsewhere(job_info, job.nodes)):
                 why = reasons.of_failure(job.state, end, job_info.job)
                 self._fail(job_info, why, aux_logs=[str(log)])
@@ -247,16 +255,23 @@ class Executor(PlainExecutor):
             return waits and self._can_never_start(job_info, job.reason)
         return True
 
+    def _tail(self, log: Path) -> bytes:
+        """Return the end of a job's log, and note that logs can be seen here."""
+        end = reasons.tail(log)
+        self._sees_logs = self._sees_logs or bool(end)
+        return end
+
     def _has_ended_unnoticed(self, job_info: SubmittedJobInfo) -> bool:
-        """Return if the script of a running job has ended a while ago, and then cancel the job and
-        report it: without its slurmstepd, SLURM would wait for its time limit.
+        """Return if the script of a running job has ended a while ago, or never began, and then
+        cancel the job and report it: without its slurmstepd, SLURM would wait for its time limit.
         """
         number = str(job_info.external_jobid)
         log = job_info.aux["slurm_logfile"]  # type: ignore[index]
-        status = reasons.exit_status(reasons.tail(log))
+        end = self._tail(log)
+        status = reasons.exit_status(end)
         again, self._unnoticed = number in self._unnoticed, self._unnoticed - {number}
         if status is None:
-            return False
+            return not end and self._never_began(job_info)
         if not again or not self._cancelled(number):
             self._unnoticed.add(number)
             return False
@@ -265,6 +280,27 @@ class Executor(PlainExecutor):
         else:
             why = f"exit status {status}. SLURM did not notice its end, and it is cancelled"
             self._fail(job_info, why, aux_logs=[str(log)])
+        return True
+
+    def _never_began(self, job_info: SubmittedJobInfo) -> bool:
+        """Return if a running job without a log has had the time to begin, and then cancel the job
+        and report it. Where no log can be read here, only warn.
+        """
+        number = str(job_info.external_jobid)
+        seconds = self._queue.seconds_running(number)
+        if seconds < SECONDS_TO_BEGIN or seconds < batch_start_timeout():
+            return False
+        silence = f"it has run for {seconds / 60:.0f} minutes without a word in its log"
+        if not self._sees_logs:
+            name = self._name(job_info.job)
+            self._warn(
+                f"SLURM job {number} ({name}): {silence}. If its node is lost: scancel {number}",
+                once=f"silent {number}",
+            )
+            return False
+        if not self._cancelled(number):
+            return False
+        self._fail(job_info, f"{silence}. Its slurmstepd seems to be gone, and it is cancelled")
         return True
 
     def _cancelled(self, number: str) -> bool:
@@ -347,7 +383,12 @@ class Executor(PlainExecutor):
             )
 
     def shutdown(self) -> None:
-        """End in order: jobs that are left are left on purpose, and none is still to be sent."""
+        """End in order: none is still to be sent, and of those that a killed controller has brought
+        back after their end none is left. Where others are left, that is on purpose.
+        """
         self._submit_no_more()
+        if not self.active_jobs:
+            with contextlib.suppress(SlurmError):
+                cancel(self._run)
         atexit.unregister(self._cancel_what_is_left)
         super().shutdown()

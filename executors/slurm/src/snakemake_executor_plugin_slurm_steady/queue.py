@@ -1,5 +1,6 @@
 """Questions to SLURM by its commands."""
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -69,6 +70,19 @@ def cancel(end: str, but: str = "") -> None:
         ask("scancel", *jobs)
 
 
+def batch_start_timeout() -> float:
+    """Return the seconds that the site grants for the launch of a script, with its prolog;
+    infinitely many where SLURM does not say.
+    """
+    try:
+        match = re.search(
+            r"^BatchStartTimeout\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE
+        )
+    except SlurmError:
+        match = None
+    return float(match[1]) if match else math.inf
+
+
 @dataclass(frozen=True)
 class Job:
     """A job as squeue shows it: its state, why it is in that state, and its nodes."""
@@ -136,6 +150,11 @@ class Queue:
         if now - self._warned >= SECONDS_TO_REPEAT:
             self._warned = now
             self._logger.warning(f"SLURM does not answer ({error}). The run waits; its jobs go on.")
+
+    def seconds_running(self, number: str) -> float:
+        """Return for how long a job has been seen RUNNING."""
+        state, since = self._since[number]
+        return time.monotonic() - since if state == "RUNNING" else 0.0
 
     def interval(self, left: int) -> float:
         """Return the seconds until the next look, when `left` of the jobs have not ended.

@@ -91,7 +91,7 @@ def plan(
     Example:
       plm-embed plan --configfile my_config.yaml --profile slurm --device H100
     """
-    from plm_embed.io.console import Terminal
+    from plm_embed.io.terminal import terminal
     from plm_embed.planning.plan import plan as run
     from plm_embed.planning.show import show
 
@@ -109,7 +109,7 @@ def plan(
     if as_json:
         say(json.dumps(asdict(estimate), indent=2, default=str))
     else:
-        show(estimate, Terminal(highlight=False))
+        show(estimate, terminal(highlight=False))
 
 
 @click.command()

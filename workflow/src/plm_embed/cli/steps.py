@@ -94,14 +94,14 @@ def weights(
     from plm_embed.accuracy import check_dtype
     from plm_embed.inference.weights import prepare, prepare_cached
     from plm_embed.models.manifest import write_manifest
-    from plm_embed.models.registry import find_model
+    from plm_embed.models.own import model_of
 
     log_command()
     if output:
-        manifest = prepare(find_model(model), source, output)
+        manifest = prepare(model_of(model, source), source, output)
         manifest = replace(manifest, folder=str(output.absolute()))
     else:
-        manifest = prepare_cached(find_model(model), source, cache=cache)
+        manifest = prepare_cached(model_of(model, source), source, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:

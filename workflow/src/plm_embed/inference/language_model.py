@@ -30,7 +30,7 @@ from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.manifest import read_manifest
-from plm_embed.models.registry import find_model
+from plm_embed.models.own import model_of
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
@@ -94,7 +94,7 @@ class LanguageModel:
         check_word("strand", strand, get_args(Strand))
         if threads is not None:
             threads = min(whole_number("threads", threads, above_zero=True), cores())
-        self._model, self._weights, self._threads = find_model(model), weights, threads
+        self._model, self._weights, self._threads = model_of(model, weights), weights, threads
         self.policy = ResiduePolicy(alphabet=self._model.family.alphabet.name, strand=strand)
         self.device = devices.choose_device(device)
         if dtype != "auto":
@@ -210,11 +210,11 @@ class LanguageModel:
             nothing: Any = np.empty((0, self.manifest.dim), np.float32)
             if pooling == "per_token":
                 nothing = TokenRows(nothing, np.empty((0, 2), np.int64))
-            return [nothing if own is None else _array(own) for own in vectors]
+            return [nothing if computed is None else _array(computed) for computed in vectors]
         pooled = np.full((len(vectors), self.manifest.dim), np.nan, np.float32)
-        for row, own in zip(pooled, vectors, strict=True):
-            if own is not None:
-                row[:] = _array(own)
+        for row, computed in zip(pooled, vectors, strict=True):
+            if computed is not None:
+                row[:] = _array(computed)
         return pooled
 
     @overload
@@ -267,9 +267,9 @@ class LanguageModel:
         self, block: list[NamedSequence], fingerprint: Fingerprint, on_error: OnError
     ) -> Iterator[tuple[str, Array | TokenRows]]:
         vectors = self.vectors(block, fingerprint, on_error, bar=False)
-        for record, own in zip(block, vectors, strict=True):
-            if own is not None:
-                yield record.id, _array(own)
+        for record, computed in zip(block, vectors, strict=True):
+            if computed is not None:
+                yield record.id, _array(computed)
 
     def vectors(
         self,

@@ -28,7 +28,8 @@ from plm_embed.models.manifest import (
     weights_again,
     write_manifest,
 )
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.own import model_of
+from plm_embed.models.registry import Model
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,8 @@ def prepared_folder(weights: Path) -> Path:
         manifest = read_manifest(folder)
     else:
         cache = folder.parent if record.folder else None
-        manifest = prepare_cached(find_model(record.model), record.source.path, cache)
+        model = model_of(record.model, record.source.path)
+        manifest = prepare_cached(model, record.source.path, cache)
         folder = Path(manifest.folder or "")
     if manifest.weights_sha256 != record.weights_sha256:
         raise WeightsError(
@@ -201,7 +203,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     output.mkdir(parents=True, exist_ok=True)
     tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
     try:
-        weights_sha256 = weights.write(temporary, checkpoint.tensors)
+        weights_sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.tensors.kinds)
         if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):

@@ -9,12 +9,11 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}-")
@@ -26,53 +25,20 @@ def exclusive(final: Path) -> Iterator[None]:
     """Keep other processes from making `final` at the same time: they wait here until this one is
     done.
 
-    A process that ends, however it ends, lets go. Nobody waits on a filesystem without locks, nor
-    does a process that may neither write beside `final` nor read the lock.
+    A process that ends, however it ends, lets go; the file of the lock stays. Nobody waits on a
+    filesystem without locks, or where one may neither make the lock nor read it.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    lock = final.with_name(f".{final.name}.lock")
-    while True:
-        handle = _opened(lock)
-        if handle is None:  # what is whole there can be read
-            yield
-            return
-        with handle:
+    with ExitStack() as stack:
+        with suppress(OSError):
+            lock = os.open(final.with_name(f".{final.name}.lock"), os.O_RDONLY | os.O_CREAT, 0o666)
+            stack.callback(os.close, lock)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 log.info("another process is making %s: waiting for it", final)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError:
-                log.debug("no locks on the filesystem of %s", final)
-            try:
-                removed = not os.path.samestat(lock.stat(), os.fstat(handle.fileno()))
-            except FileNotFoundError:
-                removed = True
-            if removed:  # by its last owner
-                continue
-            try:
-                yield
-            finally:
-                with suppress(OSError):  # gone, or another user's where each removes their own
-                    lock.unlink()
-            return
-
-
-def _opened(lock: Path) -> IO[str] | None:
-    """The file of a lock, which may be another user's; None where one may not make it.
-
-    Who may only read it can lock it too, but not on NFS.
-    """
-    for mode in ("a", "r"):
-        try:
-            return lock.open(mode)
-        except FileNotFoundError:
-            if mode == "a":
-                raise
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS):
-                raise
-    return None
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
@@ -86,8 +52,8 @@ def atomic_path(final: Path) -> Iterator[Path]:
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError:  # as below a folder that an automounter fills
-        said = "no folder can be made there; name another place"
-        raise NotADirectoryError(errno.ENOTDIR, said, str(final.parent)) from None
+        problem = "no folder can be made there; name another place"
+        raise NotADirectoryError(errno.ENOTDIR, problem, str(final.parent)) from None
     temporary = final.with_name(temporary_prefix() + final.name)
     try:
         yield temporary
@@ -95,7 +61,7 @@ def atomic_path(final: Path) -> Iterator[Path]:
         temporary.replace(final)
         sync(final.parent)
     except OSError as error:
-        # a write that fails does not say where, and nobody knows the temporary name
+        # a write that fails names no file, and nobody knows the temporary name
         if error.filename is None or str(error.filename) == str(temporary):
             error.filename = str(final)
         raise
@@ -113,25 +79,21 @@ def temporary_prefix() -> str:
 def remove_abandoned(*folders: Path) -> None:
     """Remove what killed processes left in these folders under a temporary name.
 
-    It has not changed for ABANDONED_SECONDS, nor has anything in it. Who writes may be on another
+    Neither it nor anything in it has changed for ABANDONED_SECONDS. The writer may be on another
     node, where neither its process nor, on some filesystems, its lock can be seen.
     """
     latest = time.time() - ABANDONED_SECONDS
-    for folder in set(folders):
-        for left in folder.glob(".tmp-*"):
-            if not _TEMPORARY.match(left.name):
+    for left in (path for folder in set(folders) for path in folder.glob(".tmp-*")):
+        with suppress(OSError):  # gone meanwhile, or another user's
+            if not _TEMPORARY.match(left.name) or any(
+                path.lstat().st_mtime > latest for path in (left, *left.rglob("*"))
+            ):
                 continue
-            try:
-                if max(path.lstat().st_mtime for path in (left, *left.rglob("*"))) > latest:
-                    continue
-                if left.is_dir() and not left.is_symlink():
-                    shutil.rmtree(left)
-                else:
-                    left.unlink()
-            except OSError as error:  # gone meanwhile, or another user's
-                log.debug("%s stays: %s", left, error)
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
             else:
-                log.info("%s: left behind by a killed process, removed", left)
+                left.unlink()
+            log.info("removed %s, which a killed process left behind", left)
 
 
 def sync(path: Path) -> None:
@@ -146,9 +108,8 @@ def sync(path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON with sorted keys, atomically."""
     with atomic_path(path) as temporary:
-        temporary.write_text(
-            json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_shipped(path: Path) -> Any:
@@ -160,37 +121,32 @@ def read_shipped(path: Path) -> Any:
 
 
 def whole_files(folder: Path, pattern: str) -> list[Path]:
-    """The files in a folder that match, by name, but not those that are being written there under a
-    hidden name.
+    """Return the files in a folder that match, by name, but not those that are being written there
+    under a hidden name.
     """
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files in and below a folder; 0 if there is none. Others may be at
-    work in it.
+    """Return the bytes of a file, or of all files in and below a folder; 0 if there is none. Others
+    may be at work in it.
     """
     total = 0
-    files = (
-        (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-        if path.is_dir()
-        else [path]
-    )
-    for file in files:
+    below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    for file in below if path.is_dir() else [path]:
         with suppress(FileNotFoundError):
-            found = file.stat()
-            total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+            total += file.stat().st_size if file.is_file() else 0
     return total
 
 
 def last_bytes(path: Path, count: int) -> bytes:
-    """The end of a file, of at most so many bytes."""
+    """Return the end of a file, of at most `count` bytes."""
     with path.open("rb") as handle:
         handle.seek(max(0, handle.seek(0, os.SEEK_END) - count))
         return handle.read()
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hexadecimal digits."""
+    """Return the SHA-256 of a file's bytes, as 64 hexadecimal digits."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -41,9 +41,8 @@ def read_sealed(
             raise msgspec.ValidationError(f"Unknown field `{min(more)}`")
         return msgspec.convert(content, kind, str_keys=True)
     except msgspec.ValidationError as unfit:
-        raise error(
-            f"{path}: not {name} of this version ({unfit})", remedy=remedy, path=path
-        ) from None
+        problem = f"not {name} of this version ({unfit})"
+        raise error(f"{path}: {problem}", remedy=remedy, path=path) from None
 
 
 def unsealed(
@@ -51,20 +50,15 @@ def unsealed(
 ) -> dict[str, Any]:
     """Return the content of a sealed JSON file without its seal. Errors as `read_sealed`."""
     try:
-        content = json.loads(path.read_bytes())
-        seal = content.pop(SEAL)
-        sound = seal == _digest(content)
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if content.pop(SEAL) == _digest(content):
+            return content
+        problem = "changed since it was written (its sha256 does not fit)"
     except FileNotFoundError:
-        raise error(f"{path}: there is no such file", remedy=remedy, path=path) from None
+        problem = "there is no such file"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise error(f"{path}: not {name}, or damaged", remedy=remedy, path=path) from None
-    if not sound:
-        raise error(
-            f"{path}: changed since it was written (its sha256 does not fit)",
-            remedy=remedy,
-            path=path,
-        )
-    return dict(content)
+        problem = f"not {name}, or damaged"
+    raise error(f"{path}: {problem}", remedy=remedy, path=path)
 
 
 def to_plain(record: object) -> dict[str, Any]:

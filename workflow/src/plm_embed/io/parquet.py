@@ -6,7 +6,7 @@ The bytes that are written do not depend on how the rows were cut into pieces.
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,30 +29,26 @@ _COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
 _BOUNDED = _KEYS | _COUNTED | {"length"}  # the least and the largest of a group tell where to look
 
 
-class _File(io.FileIO):
-    """A new file that hashes what is written to it, if asked, in the thread that writes."""
+class _File(io.BufferedWriter):
+    """A new file that hashes what is written to it, in the thread that writes."""
 
-    def __init__(self, path: Path, hashed: bool) -> None:
-        super().__init__(path, "wb")
-        self.hash = hashlib.sha256() if hashed else None
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "wb"))
+        self.hash = hashlib.sha256()
 
     def write(self, data: Any) -> int:
-        if self.hash:
-            self.hash.update(data)
-        left = memoryview(data).cast("B")
-        while left:  # a large write may be cut short
-            left = left[super().write(left) :]
-        return memoryview(data).nbytes
+        self.hash.update(data)
+        return super().write(data)
 
 
 class RowGroupWriter:
     """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it
     starts.
 
-    `sha256` of a hashed file is known once it is whole.
+    `sha256` is known once the file is whole, if it is hashed.
     """
 
-    def __init__(self, file: _File, writer: pq.ParquetWriter) -> None:
+    def __init__(self, file: io.BufferedWriter, writer: pq.ParquetWriter) -> None:
         self.sha256 = ""
         self.schema: pa.Schema = writer.schema
         self._file = file
@@ -86,6 +82,7 @@ class RowGroupWriter:
     def sync(self) -> None:
         """After the last row: wait for the disk, so that less is left to wait for at the end."""
         self.flush()
+        self._file.flush()
         os.fsync(self._file.fileno())
 
 
@@ -93,28 +90,29 @@ class RowGroupWriter:
 def row_group_writer(
     final: Path, schema: pa.Schema, *, hashed: bool = True
 ) -> Iterator[RowGroupWriter]:
-    """A writer of `final`, which appears whole when the block succeeds and not at all when it
+    """Yield a writer of `final`, which appears whole when the block succeeds and not at all when it
     fails.
     """
-    compressed = [name for name in schema.names if name not in _KEYS]
-    with atomic_path(final) as temporary, _File(temporary, hashed) as file:
+    columns = schema.names
+    with (
+        atomic_path(final) as temporary,
+        _File(temporary) if hashed else temporary.open("wb") as file,
+    ):
         with pq.ParquetWriter(
             file,
             schema,
-            compression={name: "zstd" if name in compressed else "none" for name in schema.names},
-            compression_level=dict.fromkeys(compressed, 1),
-            use_dictionary=[name for name in schema.names if name not in _LONG | _COUNTED],
-            column_encoding={
-                name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED
-            }
+            compression={name: "none" if name in _KEYS else "zstd" for name in columns},
+            compression_level={name: 1 for name in columns if name not in _KEYS},
+            use_dictionary=[name for name in columns if name not in _LONG | _COUNTED],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in columns if name in _COUNTED}
             or None,
-            write_statistics=[name for name in schema.names if name in _BOUNDED],
+            write_statistics=[name for name in columns if name in _BOUNDED],
             write_page_checksum=True,
         ) as writer:
             rows = RowGroupWriter(file, writer)
             yield rows
             rows.flush()
-        if file.hash:
+        if isinstance(file, _File):
             rows.sha256 = file.hash.hexdigest()
 
 
@@ -129,57 +127,51 @@ def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
 _ROWS = 1 << 16
 
 
+def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
+    """Return a Parquet file whose pages are read with their checksums, if it has any; a damaged
+    page is an OSError.
+    """
+    return pq.ParquetFile(source, page_checksum_verification=True, **options)
+
+
 @contextmanager
-def _reading(path: Path, remedy: str = "") -> Iterator[None]:
+def _opened(
+    path: Path, columns: Sequence[str] | None = None, remedy: str = "", **options: Any
+) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file for the block. StoreError, also for what the block raises, when the file
+    is missing or damaged or lacks a column, which Arrow would leave out.
+    """
     try:
-        yield
+        with parquet_file(path, **options) as file:
+            for name in columns or ():
+                if name not in file.schema_arrow.names:
+                    raise LookupError(f"no column {name!r}")
+            yield file
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except (OSError, pa.ArrowException, LookupError, ValueError) as error:
         if limit := limit_reached(error):
             raise PlmEmbedError(limit) from None
-        what = f"not a whole Parquet file with the expected columns ({str(error).strip()})"
-        raise StoreError(f"{path}: {what}", path=path, remedy=remedy) from None
-
-
-def _check_columns(file: pq.ParquetFile, columns: list[str] | None) -> None:
-    """Raise LookupError for a column that is not there, where Arrow would leave it out."""
-    for name in columns or ():
-        if name not in file.schema_arrow.names:
-            raise LookupError(f"no column {name!r}")
-
-
-def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
-    """A Parquet file whose pages are read with their checksums, if it has them; a damaged page is
-    an OSError.
-    """
-    return pq.ParquetFile(source, page_checksum_verification=True, **options)
+        problem = f"not a whole Parquet file with the expected columns ({str(error).strip()})"
+        raise StoreError(f"{path}: {problem}", path=path, remedy=remedy) from None
 
 
 def record_batches(
     path: Path, columns: list[str] | None, rows: int, remedy: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in order, at most `rows` at a time. StoreError when it is missing
-    or damaged.
+    """Yield the rows of a Parquet file in order, at most `rows` at a time. StoreError when it is
+    missing or damaged.
     """
-    with _reading(path, remedy):
-        file = parquet_file(path, pre_buffer=False)  # else all of it would be in memory at once
-        _check_columns(file, columns)
-    with file:
-        batches = file.iter_batches(rows, columns=columns)
-        while True:
-            with _reading(path, remedy):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
+    # without pre-buffering: else all of it would be in memory at once
+    with _opened(path, columns, remedy, pre_buffer=False) as file:
+        yield from file.iter_batches(rows, columns=columns)
 
 
 def read_batches(
     path: Path, columns: list[str] | None = None, remedy: str = ""
 ) -> Iterator[pa.Table]:
-    """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut
-    equally.
+    """Yield the rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows
+    are cut equally.
 
     StoreError, with the remedy, when the file is missing or damaged.
     """
@@ -195,53 +187,54 @@ def read_batches(
 
 
 def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
-    """The rows of a Parquet file in order, a row group at a time, decoded in the caller's thread:
-    less work and memory than `read_batches` for a thread that works beside others.
+    """Yield the rows of a Parquet file in order, a row group at a time, decoded in the caller's
+    thread: less work and memory than `read_batches` for a thread that works beside others.
 
     StoreError when the file is missing or damaged.
     """
-    with _reading(path), parquet_file(path, pre_buffer=False) as file:
-        _check_columns(file, columns)
+    with _opened(path, columns, pre_buffer=False) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns, use_threads=False)
 
 
 def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
-    """A whole Parquet file, or some of its columns. StoreError when it is missing or damaged."""
-    with _reading(path, remedy), parquet_file(path) as file:  # pq.read_table would import pandas
-        _check_columns(file, columns)
+    """Return a whole Parquet file, or some of its columns. StoreError when it is missing or
+    damaged.
+    """
+    with _opened(path, columns, remedy) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
 def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: str = "") -> pa.Table:
-    """The rows of a Parquet file whose `column` of whole numbers has one of `values`, in order.
+    """Return the rows of a Parquet file whose `column` of whole numbers has one of `values`, in
+    order.
 
     Row groups that by their statistics have none are not read. StoreError when the file is missing
     or damaged.
     """
-    wanted = np.unique(values)
-    with _reading(path, remedy), parquet_file(path) as file:
-        found = [file.schema_arrow.empty_table()]
+    values = np.unique(values)
+    with _opened(path, [column], remedy) as file:
+        tables = [file.schema_arrow.empty_table()]
         place = file.schema_arrow.names.index(column)
         for number in range(file.num_row_groups):
             bounds = file.metadata.row_group(number).column(place).statistics
             if bounds is not None and bounds.has_min_max:
-                first, last = np.searchsorted(wanted, [bounds.min, bounds.max + 1])
+                first, last = np.searchsorted(values, [bounds.min, bounds.max + 1])
                 if first == last:
                     continue
             for batch in file.iter_batches(_ROWS, row_groups=[number]):
                 rows = pa.Table.from_batches([batch])
-                found.append(rows.filter(pa.array(np.isin(rows[column].to_numpy(), wanted))))
-        return pa.concat_tables(found)
+                tables.append(rows.filter(pa.array(np.isin(rows[column].to_numpy(), values))))
+        return pa.concat_tables(tables)
 
 
 def read_schema(path: Path, remedy: str = "") -> pa.Schema:
-    """Column names and types of a Parquet file. StoreError when it is missing or damaged."""
-    with _reading(path, remedy):
-        return pq.read_schema(path)
+    """Return column names and types of a Parquet file. StoreError when it is missing or damaged."""
+    with _opened(path, remedy=remedy) as file:
+        return file.schema_arrow
 
 
 def count_rows(path: Path, remedy: str = "") -> int:
     """Return the number of rows of a Parquet file. StoreError when it is missing or damaged."""
-    with _reading(path, remedy):
-        return int(pq.read_metadata(path).num_rows)
+    with _opened(path, remedy=remedy) as file:
+        return int(file.metadata.num_rows)

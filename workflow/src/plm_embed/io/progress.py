@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with ETA on a terminal, a line now and then in a log."""
+"""Progress of long work: a bar with the time left on a terminal, a line now and then in a log."""
 
 import logging
 import sys
@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from plm_embed.io.terminal import terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -15,12 +17,12 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Meter:
-    """Counts what is done of `total`; `unit` is what one step is called."""
+    """Counts steps done of `total`; `unit` names a step."""
 
     def __init__(self, label: str, total: float, unit: str, bar: "Progress | None") -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done = 0.0
-        self._started = self._said = time.monotonic()
+        self._started = self._logged = time.monotonic()
         self._bar = bar
         self._task = bar.add_task(label, total=total) if bar else None
 
@@ -29,8 +31,8 @@ class Meter:
         now = time.monotonic()
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, steps)
-        elif now - self._said >= SECONDS_BETWEEN_LINES:
-            self._said = now
+        elif now - self._logged >= SECONDS_BETWEEN_LINES:
+            self._logged = now
             rate = self.done / (now - self._started)
             left = (self.total - self.done) / rate if rate else float("inf")
             log.info(
@@ -42,28 +44,20 @@ class Meter:
 
 @contextmanager
 def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[Meter]:
-    """A meter that draws on stderr when that is a terminal and a `bar` is wanted, and logs
-    otherwise.
+    """Yield a meter that draws a bar on stderr when that is a terminal and a `bar` is wanted, and
+    logs otherwise.
     """
     if not (bar and sys.stderr.isatty()):
         yield Meter(label, total, unit, None)
         return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from plm_embed.io.console import Terminal
+    from rich import progress as rich_progress
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.TextColumn("{task.percentage:3.0f} %"),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Terminal(stderr=True)) as drawn:
+    with rich_progress.Progress(*columns, console=terminal(stderr=True)) as drawn:
         yield Meter(label, total, unit, drawn)

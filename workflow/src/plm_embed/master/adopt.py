@@ -103,8 +103,8 @@ def _check_stated(
     if "representation" in stated:  # an export of this package
         stated["pooling"], stated["layer"] = pooling_and_layer(str(stated["representation"]))
     problems = []
-    if "model_name" in stated and find_model(str(stated["model_name"])).name != manifest.model:
-        name = stated["model_name"]
+    name = str(stated.get("model_name", manifest.model))
+    if name != manifest.model and find_model(name).name != manifest.model:
         problems.append(f"model_name is {name}, the weights are of {manifest.model}")
     pooling = np.atleast_1d(stated.get("pooling", "mean"))[0]  # masters of plm-embed list several
     if str(pooling) != "mean":

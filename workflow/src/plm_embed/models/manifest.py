@@ -23,6 +23,7 @@ results go.
 """
 
 NOT_VERIFIED = "not verified as the published weights"
+UNPUBLISHED = "unpublished weights: plm-embed lists no model of this name"
 Published = Literal["no", "sha256", "known answers"]
 """Proof that weights are the published ones: none, or the SHA-256 of their file. Earlier versions
 took known answers for a proof, too.
@@ -90,15 +91,17 @@ def caveat(name: str, manifest: Manifest | None) -> str:
     model = MODELS.get(name)
     if model and not model.trained:
         return "random numbers, not the published weights of any model: these vectors mean nothing"
+    if model is None:
+        return UNPUBLISHED
     if manifest is None:
         return f"{NOT_VERIFIED}: nothing here says where they came from"
     doubts = []
-    if manifest.published != "sha256" and model and model.sha256:
+    if manifest.published != "sha256" and model.sha256:
         doubts.append("not a published file whose SHA-256 is known")
     elif manifest.published != "sha256":
         origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
         doubts.append(f"{origin}no SHA-256 of the published file is known")
-    if model and model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
+    if model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
         doubts.append(f"its {model.tokenizer_file} makes other tokens than the published one")
     return f"{NOT_VERIFIED}: {'; '.join(doubts)}" if doubts else ""
 

@@ -132,7 +132,9 @@ def find_model(name: str) -> Model:
 
         hint = did_you_mean(word, _BY_NAME, 3, spelling)
         raise ConfigError(
-            f"model: {name!r} is not known{hint}\ndocs/models.md lists all models", key="model"
+            f"model: {name!r} is not known{hint}\ndocs/models.md lists all models; "
+            "a model of your own needs its `weights`",
+            key="model",
         )
     return model
 

@@ -97,8 +97,8 @@ def plan(
     """
     config, resources = read_config(configfile, settings), _embed_resources(profile)
     if devices:
-        known = {name.lower(): name for name in costs.gpu_table()["gpus"]}
-        chosen = [known.get(name.lower(), name) for name in devices]
+        names = {name.lower(): name for name in costs.gpu_table()["gpus"]}
+        chosen = [names.get(name.lower(), name) for name in devices]
     elif profile:
         gpu = str(resources.get("gpu_model", "")).upper().replace("_", " ")
         chosen = [costs.device_label(gpu) if costs.known_gpu(costs.device_label(gpu)) else "A100"]
@@ -136,8 +136,9 @@ def _embed_resources(profile: str) -> Config:
     path = next(filter(Path.is_file, paths), None)
     if profile and not path:
         shipped = sorted(path.parent.name for path in CLONE.glob("profiles/*/profile.yaml"))
-        what = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
-        raise ConfigError(what, key="--profile", remedy=f"shipped are {', '.join(shipped)}")
+        message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
+        remedy = f"shipped are {', '.join(shipped)}"
+        raise ConfigError(message, key="--profile", remedy=remedy)
     rules = path and (yaml.safe_load(path.read_text("utf-8")) or {}).get("set-resources")
     return dict(rules.get("embed") or {}) if isinstance(rules, dict) else {}
 

@@ -4,6 +4,7 @@ Rows are ranked in fp32, and the best of them once more in fp64: neighbors whose
 less than fp32 can tell (some 1e-6 of them) may come in another order, or make room for each other.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, whole_number
-from plm_embed.io.threads import one_blas_thread, spread
+from plm_embed.io.threads import spread
 from plm_embed.reading.float32 import all_finite, as_float32
 from plm_embed.store.hdf5 import Array
 
@@ -32,6 +33,7 @@ SETTLED_BYTES = 1 << 26
 """Candidates that are read at a time."""
 SURELY_FINITE = 2.0**32
 """Bound of a sum of squares: `as_float32` makes at least 65,536 of infinity and NaN."""
+_ONE_SEARCH = threading.Lock()
 SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
 
@@ -125,9 +127,12 @@ def _candidates(  # noqa: PLR0917
             scores -= squares[:, None]
         return scores[: len(vectors)]
 
+    from threadpoolctl import threadpool_limits  # which only a search needs
+
     query, row = np.repeat(np.arange(count), best), np.zeros(count * best, np.int64)
     score, worst = np.full(count * best, -np.inf, np.float32), np.full(count, -np.inf, np.float32)
-    with one_blas_thread():
+    # products stay in the threads that ask for them; a second search would undo that
+    with _ONE_SEARCH, threadpool_limits(1, user_api="blas"):
         starts = range(0, len(embeddings), BLOCK_ROWS)
         blocks = spread(compare, starts, threads) if threads > 1 else map(compare, starts)
         for start, scores in zip(starts, blocks, strict=True):

@@ -2,15 +2,18 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import StoreError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import size
+from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import (
     Completion,
     completion_records,
@@ -25,14 +28,10 @@ from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
-from plm_embed.reporting.maps import Map, first_records, make_map
-from plm_embed.reporting.outputs import RECORDS, skipped_records
+from plm_embed.reporting.maps import Map, make_map
+from plm_embed.reporting.outputs import RECORDS, reader
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
-
-LISTED = 10
-"""Vectors with unusual norms that are named."""
-LISTED_SKIPPED = 20
-"""Records without a vector that are named."""
+from plm_embed.wording import in_python
 
 
 @dataclass
@@ -40,9 +39,9 @@ class Facts:
     """The facts of one model's campaign; parts that do not exist yet are None or empty.
 
     results: the folder that the models of a campaign share; folder: that of the model; runs:
-    completion records; names: representations of the master; example: the id of a record with a
-    vector; unusual: ids of the rows with unusual norms; skipped: the first records without a
-    vector, see `outputs.SKIPPED_COLUMNS`; sizes: bytes.
+    completion records; master_size: rows and columns; names: representations of the master, the
+    default one first; example: the id of a record with a vector; statuses, reasons: records by
+    outcome, and skipped ones by reason; sizes: bytes.
     """
 
     results: Path
@@ -59,9 +58,8 @@ class Facts:
     dim: int = 0
     names: tuple[str, ...] = ()
     example: str = ""
-    map: Map | None = None
-    unusual: dict[int, str] = field(default_factory=dict)
-    skipped: list[tuple[str, ...]] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     sizes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -77,7 +75,12 @@ class Facts:
     @property
     def outdated(self) -> str:
         """Return a warning when the master was gathered from other sequences; else ''."""
-        return outdated(self.results / "sequences", self.summary, self.metadata)
+        if self.summary is None or is_of(self.metadata.get("inputs") or {}, self.summary):
+            return ""
+        return (
+            f"The sequences in {self.results / 'sequences'} have changed since the master was "
+            "gathered: run the campaign again"
+        )
 
     @property
     def norms(self) -> Norms | None:
@@ -86,8 +89,9 @@ class Facts:
 
     @property
     def license(self) -> str:
-        """Return the license of the model's published weights."""
-        return license_of(self.model)
+        """Return the license of the published weights; '' of weights that nobody published."""
+        model = MODELS.get(self.model)
+        return model.license if model and model.trained else ""
 
     @property
     def reference(self) -> str:
@@ -100,29 +104,26 @@ class Facts:
         """Return why the weights are not known to be the published ones; '' when they are."""
         return caveat(self.model, self.weights)
 
+    @property
+    def opening(self) -> str:
+        """Return lines of Python that read a vector; '' while there are none, and for wrong
+        ones.
+        """
+        if not self.master or self.status == "failed":
+            return ""
+        method, example = reader(self.names), repr(self.example or "an id")
+        argument = f"[{example}]" if method == "get" else example
+        opened = f"vectors = plm_embed.open({in_python(self.folder)})"
+        return f"import plm_embed\n{opened}\nvectors.{method}({argument})"
 
-def license_of(name: str) -> str:
-    """Return the license of a model's published weights; '' of weights that nobody published."""
-    model = MODELS.get(name)
-    return model.license if model and model.trained else ""
-
-
-def outdated(sequences: Path, summary: Summary | None, metadata: Mapping[str, Any]) -> str:
-    """Return a warning when a master with these attributes was gathered from other sequences than
-    those of the summary; else ''.
-    """
-    if summary is None or is_of(metadata.get("inputs") or {}, summary):
-        return ""
-    return (
-        f"The sequences in {sequences} have changed since the master was gathered: run the "
-        "campaign again"
-    )
-
-
-def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
-    """Return the record of the weights with this SHA-256 in a model's folder."""
-    record = read_record(folder)
-    return record if record and record.weights_sha256 == sha256 else None
+    @cached_property
+    def map(self) -> Map | None:
+        """Return the map of the vectors; None without a master, or with too few vectors."""
+        if not self.master:
+            return None
+        with Embeddings(self.master) as embeddings:
+            index = self.master.with_suffix(".parquet")
+            return make_map(embeddings, index, self.folder / RECORDS)
 
 
 def model_folders(path: Path) -> list[Path]:
@@ -145,8 +146,8 @@ def collect(folder: Path) -> Facts:
     sequences = results / "sequences"
     summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
     if not models and summary is None:
-        what = f"{folder}: holds nothing of a campaign yet"
-        raise StoreError(what, path=folder, remedy="run the workflow first")
+        remedy = "run the workflow first"
+        raise StoreError(f"{folder}: no campaign in it yet", path=folder, remedy=remedy)
     if not models:
         return Facts(folder, folder, "", summary)
     (folder,) = models
@@ -157,33 +158,40 @@ def collect(folder: Path) -> Facts:
         facts.runs = of_last_settings(read_completion(path) for path in paths if path.is_file())
     else:
         facts.runs = list(completion_records(folder / "embedded"))
-    sha256 = facts.fingerprint.weights_sha256 if facts.fingerprint else None
-    facts.weights = weights_of(folder, sha256)
     facts.attempts = heartbeats(folder)
     facts.validation = read_validation(folder / VALIDATION)
+    records = folder / RECORDS
     facts.sizes = {"store": size(store_of(folder)), "sequences": size(sequences)}
     for path in masters(folder):
-        facts.sizes |= {"master": size(path), "index": size(path.with_suffix(".parquet"))}
-        _read_master(facts, path)
-    records = (folder / RECORDS, sequences / RECORDS)
-    for path in [path for path in records if path.is_file()][:1]:
-        facts.skipped = list(islice(skipped_records(path), LISTED_SKIPPED))
-        facts.sizes["records"] = size(path)
+        index = path.with_suffix(".parquet")
+        facts.master = path
+        facts.sizes |= {"master": size(path), "index": size(index), "records": size(records)}
+        with Embeddings(path) as embeddings:
+            facts.metadata = embeddings.metadata
+            facts.rows, facts.dim = embeddings.shape
+            first = embeddings.resolved("emb") if facts.rows else ""
+            facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
+        facts.example = _example(index)
+    if records.is_file():
+        for table in read_batches(records, ["status", "reason"], delete(records)):
+            for column, counter in (("status", facts.statuses), ("reason", facts.reasons)):
+                for entry in pc.value_counts(table[column].drop_null()).to_pylist():
+                    counter[entry["values"]] += entry["counts"]
+    sha256 = facts.metadata.get("weights_sha256")
+    if facts.fingerprint:
+        sha256 = facts.fingerprint.weights_sha256
+    weights = read_record(folder)
+    facts.weights = weights if weights and weights.weights_sha256 == sha256 else None
     return facts
 
 
-def _read_master(facts: Facts, master: Path) -> None:
-    facts.master, index = master, master.with_suffix(".parquet")
-    with Embeddings(master) as embeddings:
-        facts.metadata = embeddings.metadata
-        facts.rows, facts.dim = len(embeddings), embeddings.dim
-        facts.names = tuple(embeddings.names)
-        facts.map = make_map(embeddings, index, facts.folder / RECORDS)
-    if not facts.rows:  # every record was skipped
-        return
-    rows = {0, *(outlier.row for outlier in facts.norms.listed[:LISTED])} if facts.norms else {0}
-    table = first_records(index, rows)
-    facts.unusual = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
-    # an id that different sequences share would not open one vector
-    counts = Counter(facts.map.data["ids"] if facts.map else facts.unusual.values())
-    facts.example = min(counts, key=lambda id: counts[id], default="")
+def _example(index: Path) -> str:
+    """Return one of the first ids, if possible one that different sequences do not share; ''
+    without records.
+    """
+    rows: dict[str, set[int]] = {}
+    for table in read_batches(index, ["id", "row"], delete(index)):
+        rows = rows or {id: set() for id in table["id"].slice(0, 10).to_pylist()}
+        for line in table.filter(pc.is_in(table["id"], pa.array(list(rows)))).to_pylist():
+            rows[line["id"]].add(line["row"])
+    return min(rows, key=lambda id: len(rows[id]) > 1, default="")

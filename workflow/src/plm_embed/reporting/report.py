@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,23 @@ from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
 from plm_embed.jobs.completion_record import savings
-from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.master.validation_record import Outlier
 from plm_embed.reporting import charts
 from plm_embed.reporting.citing import checksums, citation, methods, provenance, versions
-from plm_embed.reporting.facts import LISTED, Facts
+from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.failures import AGAIN, failures
-from plm_embed.reporting.outputs import CONFIG, CRATE, REPORT, SKIPPED, outputs, reader
-from plm_embed.wording import duration, in_python, readable
+from plm_embed.reporting.maps import first_records
+from plm_embed.reporting.outputs import (
+    CONFIG,
+    CRATE,
+    RECORDS,
+    REPORT,
+    SKIPPED,
+    outputs,
+    reader,
+    skipped_records,
+)
+from plm_embed.wording import duration, readable
 from plm_embed.workflow.call import shell_line
 from plm_embed.workflow.resources import local_resources
 
@@ -45,6 +56,8 @@ SECTIONS = (
 )
 EVENTS = {"windowed": "embedded in overlapping windows", "cropped": "only the beginning embedded"}
 """Events of records whose letters did not change."""
+LISTED = 20
+"""Rows at most of a table that names records or attempts."""
 Rows = Iterator[tuple[str, str]]
 
 
@@ -74,20 +87,22 @@ def write_report(facts: Facts, output: Path) -> None:
 
 def _content(facts: Facts) -> dict[str, Any]:
     """Return everything that the template names besides the facts."""
-    summary, kept = facts.summary, facts.folder / CONFIG
+    summary, config = facts.summary, facts.folder / CONFIG
+    places = (facts.folder / RECORDS, facts.results / "sequences" / RECORDS)
+    records = next(filter(Path.is_file, places), None)
     return {
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
         "status": STATUSES[facts.status],
         "sections": SECTIONS,
         "answers": list(answers(facts)),
-        "opening": opening(facts),
         "commands": commands(facts),
         "search": f"plm-embed search {shlex.quote(str(facts.folder))} --id ",
         "cards": list(_cards(facts)),
         "norms": charts.norms(facts.map.norms) if facts.map else None,
-        "unusual": facts.norms.listed[:LISTED] if facts.norms else (),
+        "unusual": list(_unusual(facts)),
         "lengths": charts.lengths(summary.lengths) if summary and summary.lengths else None,
         "outcomes": _outcomes(facts),
+        "skipped": list(islice(skipped_records(records), LISTED)) if records else [],
         "all_skipped": SKIPPED if (facts.folder / SKIPPED).is_file() else "",
         "events": EVENTS,
         "devices": list(_devices(facts)),
@@ -103,7 +118,7 @@ def _content(facts: Facts) -> dict[str, Any]:
             for file in outputs(facts.folder, facts.master)
         ],
         "settings": list(_settings(facts)),
-        "config": kept.read_text("utf-8", "replace") if kept.is_file() else "",
+        "config": config.read_text("utf-8", "replace") if config.is_file() else "",
         "command": command(facts),
         "scheduled": any(attempt.job for attempt in facts.attempts),
         "versions": versions(facts),
@@ -142,13 +157,12 @@ def answers(facts: Facts) -> Iterator[Answer]:
 def _complete(facts: Facts) -> tuple[str, str, str]:
     if facts.outdated:
         return "No: the input has changed since these vectors were gathered.", "input", "Input"
-    counts = facts.validation.counts if facts.validation else None
-    if counts and counts.statuses and counts.records is not None:
-        skipped = counts.statuses.get("skipped", 0)
+    if facts.validation and facts.statuses:
+        records, skipped = facts.statuses.total(), facts.statuses["skipped"]
         start = "Yes: " if facts.status == "passed" else "According to the records, "
         if not skipped:
-            return f"{start}all {counts.records:,} records have a vector.", "input", "Input"
-        embedded = f"{counts.records - skipped:,} of {counts.records:,} records have a vector"
+            return f"{start}all {records:,} records have a vector.", "input", "Input"
+        embedded = f"{records - skipped:,} of {records:,} records have a vector"
         verb = "1 was skipped" if skipped == 1 else f"{skipped:,} were skipped"
         return f"{start}{embedded}, and {verb}.", "skipped", "Which, and why"
     if not facts.summary:
@@ -185,17 +199,6 @@ def _next(facts: Facts) -> tuple[str, str, str]:
         return text, "computation", "Computation"
     text = "Wait while the run is at work. If it ended, rerun the same command."
     return text, "computation", "Computation"
-
-
-def opening(facts: Facts) -> str:
-    """Return lines of Python that read the vectors; '' while there are none, and for wrong ones."""
-    if not facts.master or facts.status == "failed":
-        return ""
-    example = repr(facts.example or "an id")
-    method = reader(facts.names)
-    argument = f"[{example}]" if method == "get" else example
-    opened = f"vectors = plm_embed.open({in_python(facts.folder)})"
-    return f"import plm_embed\n{opened}\nvectors.{method}({argument})"
 
 
 def commands(facts: Facts) -> str:
@@ -235,18 +238,26 @@ def _cards(facts: Facts) -> Rows:
 
 
 def _outcomes(facts: Facts) -> dict[str, int]:
-    """Return the number of records by outcome: as validated, or as they were read."""
+    """Return the number of records by outcome: as gathered, or as they were read."""
     if not facts.summary:
         return {}
-    counts = facts.validation.counts if facts.validation else None
-    statuses = {"accepted": facts.summary.accepted}
-    reasons = facts.summary.skipped
-    if counts and counts.statuses:
-        statuses, reasons = dict(counts.statuses), counts.skipped or {}
-        statuses.pop("skipped", 0)
-    names = {"embedded_with_events": "embedded, with a remark"}
-    outcomes = {names.get(name, name): count for name, count in statuses.items()}
-    return outcomes | {f"skipped: {name.replace('_', ' ')}": n for name, n in reasons.items()}
+    statuses, reasons = {"accepted": facts.summary.accepted}, facts.summary.skipped
+    if facts.statuses:
+        names = {"embedded": "embedded", "embedded_with_events": "embedded, with a remark"}
+        statuses = {word: facts.statuses[n] for n, word in names.items() if facts.statuses[n]}
+        reasons = facts.reasons
+    return statuses | {f"skipped: {name.replace('_', ' ')}": n for name, n in reasons.items()}
+
+
+def _unusual(facts: Facts) -> Iterator[tuple[str, Outlier]]:
+    """Yield the first vectors with unusual norms, each with the id of its first record."""
+    outliers = facts.norms.listed[:LISTED] if facts.norms else ()
+    if facts.master and outliers:
+        index, rows = facts.master.with_suffix(".parquet"), [outlier.row for outlier in outliers]
+        table = first_records(index, rows)
+        ids = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
+        for outlier in outliers:
+            yield ids.get(outlier.row) or "", outlier
 
 
 def _devices(facts: Facts) -> Iterator[dict[str, str]]:
@@ -263,8 +274,8 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
             "device time": duration(sum(run.seconds * len(run.workers) for run in runs)),
         }
         if speeds:
-            row["tokens/s of a worker"] = f"{sum(run.tokens for run in runs) / seconds:,.0f}"
-            row["slowest to fastest bucket"] = f"{speeds[0]:,.0f} to {speeds[-1]:,.0f}"
+            row["tokens/s"] = f"{sum(run.tokens for run in runs) / seconds:,.0f}"
+            row["by bucket"] = f"{speeds[0]:,.0f} to {speeds[-1]:,.0f}"
         yield row
 
 
@@ -291,14 +302,6 @@ def _effort(facts: Facts) -> Rows:
         yield "not computed again", saved
     if skipped := sum(len(run.skipped) for run in runs):
         yield "sequences without a vector", f"{skipped:,}"
-    if summary and (repeats := summary.accepted - summary.unique):
-        text = f"{repeats:,} records"
-        rates = [run.tokens_per_second for run in runs if run.tokens_per_second]
-        if rates and summary.residues:  # by the mean length of the distinct sequences
-            tokens = tokens_of(facts.model, summary.residues, summary.unique)
-            seconds = repeats * tokens / summary.unique / (sum(rates) / len(rates))
-            text += f" (about {duration(seconds)} of device time)"
-        yield "repeats, embedded once", text
 
 
 def _count(number: int, noun: str) -> str:

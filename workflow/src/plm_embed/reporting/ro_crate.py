@@ -8,7 +8,7 @@ from typing import Any
 
 from plm_embed._version import __version__
 from plm_embed.io.files import write_json
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.outputs import CRATE, outputs
 from plm_embed.wording import now
@@ -106,10 +106,12 @@ def _weights(facts: Facts) -> Iterator[Entity]:
     """
     if not facts.fingerprint:
         return
-    model, sha256 = find_model(facts.model), facts.fingerprint.weights_sha256
+    model, sha256 = MODELS.get(facts.model), facts.fingerprint.weights_sha256
     entity = {"@id": "#weights", "@type": "CreativeWork", "sha256": sha256}
-    if facts.caveat:
-        text = f"{facts.caveat}; license of the published ones: {model.license}"
+    if facts.caveat or not model:
+        text = facts.caveat
+        if model:
+            text += f"; license of the published ones: {model.license}"
         name = f"Weights in the architecture of {facts.model}"
         yield {**entity, "name": name, "description": text}
         return

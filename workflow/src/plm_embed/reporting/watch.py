@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -18,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from plm_embed.errors import StoreError
-from plm_embed.io.console import Terminal
 from plm_embed.io.files import whole_files
+from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_recorded
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, WorkerBeat, is_of, read_heartbeat, store_of
 from plm_embed.keys import bucket_names
@@ -138,10 +139,10 @@ def watch(results: Path, *, once: bool) -> int:
     """
     present = look(results)
     if once:
-        console = Terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
+        console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
         console.print(view(present, console, plain=True))
     else:
-        console = Terminal()
+        console = terminal()
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             try:
                 live.update(view(present, console), refresh=True)
@@ -174,15 +175,14 @@ def look(results: Path) -> Look:
 
 
 def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
-    folder = results / model
+    folder, since = results / model, changed(results / "sequences" / SUMMARY)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
     done = {
         record.stem
         for record in whole_files(folder / "embedded", "*.json")
-        if record.stem in buckets
-        and is_recorded(results / "sequences" / "buckets" / f"{record.stem}.parquet", record)
+        if record.stem in buckets and _is_done(results, record, changed(record), since)
     }
-    workers = sorted(_workers(folder, done), key=lambda one: (not one.trouble, one.job.bucket))
+    workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
     alive = [worker for worker in workers if not worker.trouble]
     jobs = {id(worker.job): worker.job for worker in alive}.values()
     running = {job.bucket for job in jobs}
@@ -215,6 +215,12 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
         rate,
         0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
     )
+
+
+@lru_cache(1 << 15)
+def _is_done(results: Path, record: Path, *_: int) -> bool:
+    """Tell whether a bucket is done; asked once while record and sequences do not change."""
+    return is_recorded(results / "sequences" / "buckets" / f"{record.stem}.parquet", record)
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
@@ -259,13 +265,13 @@ def _steps(
     summary = results / "sequences" / SUMMARY
     yield step("sequences", changed(summary) > 0, results / "logs" / "deduplicate.log")
     yield Step("embed", embed)
-    made = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
+    newest = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
     before = embed == "done"
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
         written = max(map(changed, folder.glob(pattern)), default=0)
-        done = before and written >= made
-        yield step(name, done, logs / f"{name}.log", made) if before else Step(name, "waits")
-        before, made = done, written or made
+        done = before and written >= newest
+        yield step(name, done, logs / f"{name}.log", newest) if before else Step(name, "waits")
+        before, newest = done, written or newest
 
 
 def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType:
@@ -286,8 +292,8 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         words = "finished: every step is done, and the result is validated"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
     if not look.models:
-        there = look.results.is_dir()
-        yield Text("Nothing has begun yet." if there else "There is no such folder yet.")
+        begun = look.results.is_dir()
+        yield Text("Nothing has begun yet." if begun else "There is no such folder yet.")
     for model in look.models:
         marks = [
             Text(f"{step.name} {step.status}") if plain else Text(mark + step.name, style)

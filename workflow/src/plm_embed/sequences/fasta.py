@@ -18,6 +18,7 @@ from plm_embed.sequences.batch import (
     MOST_RECORDS,
     Batch,
     Faults,
+    Lines,
     batch_of,
     strings,
     text_and_ends,
@@ -51,7 +52,7 @@ def read_fasta(pieces: Iterator[bytes]) -> Iterator[Batch]:
             if lines := sum(bool(line.strip()) for line in before.decode().split("\n")):
                 fault = "text_before_first_header", f"lines: {lines}"
                 yield batch_of(0, [""], [""], [""], faults={0: fault})
-        for batch in _parsed(text, number) if text else ():
+        for batch in _parse(text, number) if text else ():
             yield batch
             number += len(batch)
 
@@ -112,45 +113,36 @@ def _left_out(head: bytes, number: int, size: int) -> Batch:
     return batch_of(number, [id], [header], [""], faults={0: ("too_large", detail)})
 
 
-def _parsed(text: bytes, number: int) -> Iterator[Batch]:
-    """Parse whole records in UTF-8, numbered from `number`, whose lines end with LF."""
+def _parse(text: bytes, number: int) -> Iterator[Batch]:
+    """Yield the whole records of UTF-8 text, numbered from `number`, whose lines end with LF."""
     text = text if text.endswith(b"\n") else text + b"\n"
     codes = np.frombuffer(text, np.uint8)
     line_ends = np.flatnonzero(codes == ord("\n"))
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
     is_header = codes[line_starts] == ord(">")
     header_lines = np.flatnonzero(is_header)
-    headers = pc.utf8_rtrim_whitespace(
-        _between(text, line_starts[header_lines] + 1, line_ends[header_lines])
-    )
+    starts, stops = line_starts[header_lines] + 1, line_ends[header_lines]
+    headers = pc.utf8_rtrim_whitespace(_between(text, starts, stops))
     ids = _first_words(headers)
-    residues, residue_line_ends = text_and_ends(
+    text_of_residues, residue_line_ends = text_and_ends(
         _between(text, line_starts[~is_header], line_ends[~is_header])
     )
-    # residues up to the end of each record
-    lines_before = np.append(header_lines[1:], len(line_ends)) - np.arange(1, len(ids) + 1)
-    ends = np.concatenate([[0], residue_line_ends])[lines_before]
-    pir = np.flatnonzero(
-        codes[np.minimum(line_starts[header_lines] + 3, len(codes) - 1)] == ord(";")
-    )
+    line_lengths = np.diff(residue_line_ends, prepend=0)
+    line_counts = np.diff(header_lines, append=len(line_ends)) - 1
+    line_stops = np.cumsum(line_counts)
+    residues = strings(text_of_residues, np.append(0, residue_line_ends)[line_stops])
+    pir = np.flatnonzero(codes[np.minimum(starts + 2, len(codes) - 1)] == ord(";"))
     pir = pir[pc.match_substring_regex(headers.take(pa.array(pir)), _PIR).to_numpy(False)]
     for start in range(0, len(ids), MOST_RECORDS):
         part = slice(start, start + MOST_RECORDS)
-        begin = ends[start - 1] if start else 0
-        low = lines_before[start - 1] if start else 0
+        counts = line_counts[part]
+        stop = line_stops[part][-1]
+        lines = Lines(line_lengths[stop - counts.sum() : stop], counts)
         faults: Faults = {
             place - start: ("pir_record", "its first line is a title")
             for place in pir[(pir >= start) & (pir < part.stop)].tolist()
         }
-        yield Batch(
-            number + start,
-            ids[part],
-            headers[part],
-            strings(residues[begin : ends[part][-1]], ends[part] - begin),
-            (),
-            faults,
-            residue_line_ends[low : lines_before[part][-1]] - begin,
-        )
+        yield Batch(number + start, ids[part], headers[part], residues[part], (), faults, lines)
 
 
 def _first_words(headers: pa.StringArray) -> pa.StringArray:

@@ -59,7 +59,7 @@ class LetterCheck:
         if total < _ENOUGH:
             return
         by_base = [sum(self._counts[letter] for letter in base) for base in _BASES]
-        bases, others = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
+        bases, residues = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
         nucleotides = bases >= _NUCLEOTIDES * total and min(by_base) >= _EACH_BASE * total
         name, share = self._path or "the sequences", f"of {total:,} letters looked at"
         kind = self._alphabet.name
@@ -73,10 +73,10 @@ class LetterCheck:
                 remedy="choose a model of DNA, or give the proteins that they encode"
                 + (", as Foldseek's 3Di strings" if states else ""),
             )
-        if kind == "dna" and others >= _PROTEIN * total:
+        if kind == "dna" and residues >= _PROTEIN * total:
             raise InputError(
                 f"{name}: these are proteins, and the model reads DNA: "
-                f"{others / total:.0%} {share} are E, F, I, L, P or Q, which are no bases",
+                f"{residues / total:.0%} {share} are E, F, I, L, P or Q, which are no bases",
                 path=self._path,
                 remedy="choose a model of proteins, or give the genes",
             )
@@ -171,8 +171,8 @@ class TextCheck:
         text, ends = text_and_ends(sequences)
         starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
         rows = np.flatnonzero(ends - starts >= _LEAST_STRUCTURE)
-        for at in range(_LOOKED_AT):
-            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + at]]]
+        for offset in range(_LOOKED_AT):
+            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + offset]]]
         rows = np.array([row for row in rows if is_structure(sequences[row].as_py())], np.int64)
         if len(rows):
             self._note("structure", batch, accepted[rows], sequences[rows[0]].as_py())
@@ -223,14 +223,13 @@ def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.int64]:
     wraps them: all of one width, but for a shorter last one.
     """
     blanks = np.flatnonzero(pc.match_substring(events, "whitespace_removed"))
-    if batch.line_ends is None:
+    if batch.lines is None:
         return blanks
-    _, ends = text_and_ends(batch.residues)
-    line_ends, lengths = batch.line_ends, np.diff(batch.line_ends, prepend=0)
+    lengths, counts = batch.lines
     if not lengths.all():  # without empty lines
-        line_ends, lengths = line_ends[lengths > 0], lengths[lengths > 0]
-    stops = np.searchsorted(line_ends, ends, side="right")  # of the lines of each record
-    counts = np.diff(stops, prepend=0)
+        places = np.repeat(np.arange(len(counts)), counts)[lengths > 0]
+        lengths, counts = lengths[lengths > 0], np.bincount(places, minlength=len(counts))
+    stops = np.cumsum(counts)
     last = np.zeros(len(lengths), np.bool_)
     last[stops[counts > 0] - 1] = True
     changes = np.flatnonzero(np.diff(lengths))
@@ -244,10 +243,10 @@ def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.int64]:
 
 def _lines(batch: Batch, place: int) -> list[str]:
     """Return the lines of a record."""
-    if batch.line_ends is None:
+    if batch.lines is None:
         return str(batch.residues[place].as_py()).splitlines()
-    text, ends = text_and_ends(batch.residues)
-    start, end = int(ends[place - 1]) if place else 0, int(ends[place])
-    low, high = np.searchsorted(batch.line_ends, [start, end], side="right")
-    cuts = [start, *batch.line_ends[low:high].tolist()]
-    return [bytes(text[a:b]).decode(errors="replace") for a, b in pairwise(cuts) if b > a]
+    lengths, counts = batch.lines
+    first = int(counts[:place].sum())
+    ends = np.cumsum(lengths[first : first + counts[place]]).tolist()
+    text = bytes(text_and_ends(batch.residues[place : place + 1])[0])
+    return [text[a:b].decode(errors="replace") for a, b in pairwise([0, *ends]) if a < b]

@@ -15,14 +15,13 @@ from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model, find_model
-from plm_embed.sequences.settings import taken
+from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
     Config,
     input_paths,
     input_tables,
-    listed,
     models_of,
     residues_of,
     schema,
@@ -117,7 +116,7 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
         return lines
     config = with_defaults(config)
     lines = [*_path_mistakes(config), *_model_mistakes(config)]
-    models = [find_model(name) for name in listed(config["model"])] if not lines else []
+    models = [] if lines else models_of(config).values()
     untrained = [model.name for model in models if not model.trained]
     if untrained and "inputs" in changes and "model" not in changes:
         lines.append(
@@ -153,7 +152,7 @@ def _path_mistakes(config: Config) -> Iterator[str]:
         yield f"results: {config['results']}: {words}"
     for path, table in zip(paths, tables, strict=True):
         for name in table.keep:
-            if why := taken(name):
+            if why := why_not_kept(name):
                 yield f"inputs: {path}: keep: {name}: {why}"
     for file, same in repeated([Path(path) for path in paths]):
         yield f"inputs: {file}: is the same file as {same}; name it once"
@@ -175,7 +174,7 @@ def _model_mistakes(config: Config) -> Iterator[str]:
             return
         for name in weights if isinstance(weights, Mapping) else ():
             with suppress(PlmEmbedError):
-                if find_model(name).name in models:
+                if name in models or find_model(name).name in models:
                     continue
             yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
         residues_of(config)

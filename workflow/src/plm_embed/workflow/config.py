@@ -11,7 +11,8 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.own import model_of
+from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import ResiduePolicy, Table
 
 Config = dict[str, Any]
@@ -92,8 +93,13 @@ def listed(value: Any) -> list[Any]:
 
 
 def models_of(config: Config) -> dict[str, Model]:
-    """Return the models of a campaign by their published names."""
-    return {model.name: model for model in map(find_model, listed(config["model"]))}
+    """Return the models of a campaign by their published names, or those of the user's own."""
+    weights = config["weights"]
+    models = [
+        model_of(name, weights if isinstance(weights, str) else weights.get(name))
+        for name in listed(config["model"])
+    ]
+    return {model.name: model for model in models}
 
 
 def source_of(config: Config, model: Model) -> str:
@@ -101,7 +107,9 @@ def source_of(config: Config, model: Model) -> str:
     named = config["weights"]
     if isinstance(named, str):
         return named
-    return next((path for name, path in named.items() if find_model(name) == model), "")
+    return next(
+        (path for name, path in named.items() if model_of(name, path).name == model.name), ""
+    )
 
 
 def input_paths(config: Config) -> list[str]:

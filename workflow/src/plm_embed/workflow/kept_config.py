@@ -38,5 +38,5 @@ def read_kept(path: Path) -> tuple[dict[str, Any], Path]:
         folder = Path(json.loads(lines[0].removeprefix(_RELATIVE))) if lines else Path()
         return dict(config or {}), folder
     except (yaml.YAMLError, ValueError, TypeError):
-        what = f"{path}: damaged or edited: not the configuration of a run"
-        raise StoreError(what, remedy=delete(path), path=path) from None
+        message = f"{path}: damaged or edited: not the configuration of a run"
+        raise StoreError(message, remedy=delete(path), path=path) from None

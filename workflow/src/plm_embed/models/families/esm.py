@@ -116,7 +116,12 @@ ESM2 = Family(
     tokenizer=VOCABULARY,
     encoder=Encoder(ROWS, Rotary()),
     names=_NAMES,
-    config={"arch": "esm2", "model_type": "esm", "position_embedding_type": "rotary"},
+    config={
+        "arch": "esm2",
+        "model_type": "esm",
+        "position_embedding_type": "rotary",
+        "layer_norm_eps": 1e-5,
+    },
     required=("token_dropout", "position_embedding_type"),
     public_reference=fair_esm_states,
     reference_name="fair-esm",
@@ -135,7 +140,12 @@ ESM1B = replace(
         modules={**_NAMES.modules, "embeddings.position_embeddings": "embed_positions"},
         unused=_NAMES.unused[:-1],
     ),
-    config={"arch": "roberta_large", "model_type": "esm", "position_embedding_type": "absolute"},
+    config={
+        "arch": "roberta_large",
+        "model_type": "esm",
+        "position_embedding_type": "absolute",
+        "layer_norm_eps": 1e-5,
+    },
     required=("token_dropout",),
     max_residues=1022,
     cleared_rows=(MASK,),  # never seen in training, where token dropout blanks it

@@ -1,0 +1,140 @@
+"""Checkpoints of users' own: any shape of a known family, by a name that no table lists."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
+from plm_embed.inference.weights import prepare
+from plm_embed.models import weights
+from plm_embed.models.engine import Engine
+from plm_embed.models.manifest import UNPUBLISHED, caveat
+from plm_embed.models.own import model_of
+from plm_embed.models.registry import MODELS, Model
+from support.checkpoints import (
+    TINY_ESM1B,
+    TINY_ESM2,
+    edit_json,
+    random_state,
+    read,
+    write_fair_esm,
+    write_hugging_face,
+)
+from support.families import TINY, golden, relative, source, write_esmc_native
+
+FOLDERS = ("prott5", "prostt5", "ankh", "protbert", "amplify", "nt_v1", "nt_v2")
+ODD = replace(TINY_ESM2, name="my-model.v2", layers=5, dim=48, heads=6)
+
+
+def shape(model: Model) -> tuple[object, ...]:
+    sizes = model.layers, model.dim, model.heads, model.inner, model.hidden, model.max_residues
+    return model.architecture, *sizes
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_of_every_family_give_the_vectors_of_their_formulas(
+    name: str, tmp_path: Path
+) -> None:
+    model = model_of("mine", source(name))
+    longest = 2198 if name == "protbert" else TINY[name].max_residues
+    assert shape(model) == (*shape(TINY[name])[:-1], longest)
+    made = prepare(model, source(name), tmp_path / "weights")
+    assert (made.model, made.max_residues) == ("mine", longest)
+    assert caveat("mine", made) == UNPUBLISHED
+    engine = Engine(*weights.load(tmp_path / "weights"), torch.device("cpu"), "float32")
+    known = golden(name)
+    batch = engine.prepare(known.sequences)
+    states = batch.split(engine.forward(batch, [3])[3])
+    for i, (state, (first, stop)) in enumerate(zip(states, batch.residues, strict=True)):
+        assert relative(state[first:stop].double().mean(0).numpy(), known.means[i, 3]) < 1e-5
+    # prepared weights, and a record of them, say it too
+    folder = tmp_path / "weights"
+    assert shape(model_of("mine", folder))[:4] == shape(model)[:4]
+    with pytest.raises(WeightsError, match="holds mine, not yours"):
+        model_of("yours", folder)
+
+
+@pytest.mark.parametrize("model", [ODD, replace(TINY_ESM1B, name="mine")], ids=lambda m: m.name)
+def test_esm_models_of_any_shape_in_any_layout(model: Model, tmp_path: Path) -> None:
+    state = random_state(model, 1)
+    layouts = (
+        write_fair_esm(tmp_path / "tuned.pt", model, state),
+        write_hugging_face(tmp_path / "hf", model, state),
+        write_hugging_face(tmp_path / "shards", model, state, shards=3, prefix=""),
+        tmp_path / "hf" / "model.safetensors",
+    )
+    for path in layouts:
+        described = model_of(model.name, path)
+        assert shape(described) == shape(model)
+        assert all(torch.equal(read(path, described).tensors[name], state[name]) for name in state)
+
+
+def test_a_folder_of_esm_c_that_transformers_wrote(tmp_path: Path) -> None:
+    state = torch.load(source("esmc"), weights_only=True)
+    folder = write_esmc_native(tmp_path / "native", state, 3)
+    with pytest.raises(WeightsError, match="does not say its number of heads"):
+        model_of("mine", folder)
+    edit_json(folder / "config.json", num_attention_heads=2)
+    assert shape(model_of("mine", folder)) == shape(TINY["esmc"])
+
+
+def test_published_names_stay_those_of_published_models(tmp_path: Path) -> None:
+    demo = MODELS["esm2_t3_untrained"]
+    path = write_fair_esm(tmp_path / f"{demo.name}.pt", demo, random_state(demo, 1))
+    assert model_of("esm2_8m", path) is MODELS["esm2_t6_8M_UR50D"]
+    with pytest.raises(WeightsError, match=f"is named after {demo.name}: set `model: {demo.name}`"):
+        model_of("mine", path)
+    with pytest.raises(ConfigError, match="a model of your own needs its `weights`"):
+        model_of("mine")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "with space", "x" * 200])
+def test_names_that_no_folder_can_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the name of a model of your own has letters"):
+        model_of(name, tmp_path)
+
+
+def test_what_is_no_whole_model_is_refused_with_the_nearest_family(tmp_path: Path) -> None:
+    folder = write_hugging_face(tmp_path / "hf", ODD, random_state(ODD, 1))
+    whole = (folder / "config.json").read_text()
+
+    def refused(problem: str) -> None:
+        with pytest.raises(PlmEmbedError, match=problem) as error:
+            model_of("mine", folder)
+        assert len(str(error.value).splitlines()) <= 2
+
+    for change, problem in (
+        ({"layer_norm_eps": 1e-12}, "as esm2, it says layer_norm_eps: 1e-12, not 1e-05"),
+        ({"num_attention_heads": 5}, r"as esm2, it has 5 heads for a width of 48"),
+        ({"model_type": "roberta"}, "as esm2, it says model_type: 'roberta', not 'esm'"),
+    ):
+        edit_json(folder / "config.json", **change)
+        refused(problem)
+        (folder / "config.json").write_text(whole)
+    config = json.loads(whole)
+    del config["num_attention_heads"]
+    (folder / "config.json").write_text(json.dumps(config))
+    refused("as esm2, it does not say its number of heads")
+    (folder / "config.json").write_text(whole)
+    tensors = load_file(folder / "model.safetensors")
+    lost = next(name for name in tensors if "layer.4.attention.self.query.weight" in name)
+    rest = {name: tensor for name, tensor in tensors.items() if name != lost}
+    save_file(rest | {"esm.new.weight": torch.ones(1)}, folder / "model.safetensors")
+    refused(
+        r"as esm2, it lacks layers\.4\.self_attn\.q_proj\.weight, has an unknown tensor esm\.new"
+    )
+    save_file({name: torch.ones(1) for name in tensors}, folder / "model.safetensors")
+    refused("is no whole model of a family that plm-embed knows")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-3])
+    refused("was not loaded: it is cut short or damaged")
+    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid")
+    refused("is a pointer of git-lfs")
+    np.save(tmp_path / "x.npy", np.ones(3))
+    with pytest.raises(WeightsError, match="was not loaded"):
+        model_of("mine", tmp_path / "x.npy")
