@@ -113,8 +113,8 @@ class Fingerprint:
     @property
     def stated(self) -> dict[str, Any]:
         """Every field as JSON has it, also those that `to_json` leaves out at their defaults."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        fields: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return fields
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":
@@ -122,14 +122,12 @@ class Fingerprint:
         return msgspec.json.decode(text, type=cls)
 
     def differences(self, other: "Fingerprint") -> list[str]:
-        """One line per field that differs, in words: 'compute_dtype: float32 here, bfloat16
-        there'.
-        """
-        here, there = asdict(self), asdict(other)
+        """Return a line per field that differs: 'compute_dtype: float32 here, bfloat16 there'."""
+        pairs = zip(asdict(self).items(), asdict(other).values(), strict=True)
         return [
-            f"{name}: {here[name]} here, {there[name]} there"
-            for name in here
-            if here[name] != there[name]
+            f"{name}: {ours} here, {theirs} there"
+            for (name, ours), theirs in pairs
+            if ours != theirs
         ]
 
     @property

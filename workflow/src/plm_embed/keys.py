@@ -5,7 +5,6 @@ A key's place is decided by its first 64 bits: bucket i of n holds the keys with
 """
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +16,16 @@ KEY_BYTES = 32
 KEY_DIGITS = 2 * KEY_BYTES
 SPACE = 1 << 64
 """Number of prefixes."""
-MOST_RANGES = 64
 MAX_BUCKETS = 20_000
 
 
 def key(sequence: str) -> str:
-    """The SHA-256 of a normalized sequence, 64 lower-case hexadecimal digits."""
+    """Return the SHA-256 of a normalized sequence, 64 lower-case hexadecimal digits."""
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
 
 
 def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:
-    """Binary keys as numbers that sort as the keys do: (n, 4), the most significant word first."""
+    """Return binary keys as numbers that sort as the keys do: (n, 4), the first word first."""
     count = KEY_BYTES // 8
     values = np.frombuffer(
         keys.buffers()[1], ">u8", count=count * len(keys), offset=KEY_BYTES * keys.offset
@@ -36,8 +34,8 @@ def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:
 
 
 def bucket_names(n: int) -> list[str]:
-    """`0000`, `0001` ... for n buckets, with five digits for more than 10,000, so that they sort as
-    numbers do; ConfigError unless 1 <= n <= 20,000.
+    """Return `0000`, `0001` ... for n buckets, with five digits for more than 10,000, so that they
+    sort as numbers do; ConfigError unless 1 <= n <= 20,000.
     """
     if not 1 <= n <= MAX_BUCKETS:
         raise ConfigError(f"buckets: {n} is not between 1 and {MAX_BUCKETS:,}", key="buckets")
@@ -45,22 +43,8 @@ def bucket_names(n: int) -> list[str]:
     return [f"{number:0{digits}d}" for number in range(n)]
 
 
-def bucket_ranges(names: Sequence[str]) -> list[Sequence[str]]:
-    """The buckets in at most 64 groups of neighbors, each of which one job takes when there are
-    many.
-    """
-    count = min(len(names), MOST_RANGES)
-    return [names[len(names) * at // count : len(names) * (at + 1) // count] for at in range(count)]
-
-
-def range_bounds(n: int) -> list[int]:
-    """The boundaries of the ranges of n buckets, as `bucket_bounds` are those of the buckets."""
-    bounds = bucket_bounds(n)
-    return [*(bounds[int(names[0])] for names in bucket_ranges(bucket_names(n))), SPACE]
-
-
 def bucket_bounds(n: int) -> list[int]:
-    """The n + 1 boundaries of n buckets: bucket i holds the prefixes p with bounds[i] <= p <
+    """Return the n + 1 boundaries of n buckets: bucket i holds the prefixes p with bounds[i] <= p <
     bounds[i + 1].
     """
     return [-(-number * SPACE // n) for number in range(n + 1)]
@@ -70,13 +54,13 @@ Keys = NDArray[np.bytes_]
 
 
 def key_array(column: pa.ChunkedArray) -> Keys:
-    """A string column of keys as S64; null becomes 64 undefined bytes."""
+    """Return a string column of keys as S64; null becomes 64 undefined bytes."""
     pieces = [_text(chunk) for chunk in column.chunks if len(chunk)]
     return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, "S64"), *pieces])
 
 
 def _text(column: pa.Array) -> Keys:
-    """One piece of a column of keys, where it lies."""
+    """Return one piece of a column of keys, where it lies."""
     if column.null_count:
         column = column.fill_null("-" * KEY_DIGITS)
     column = column.cast(pa.binary())
@@ -94,23 +78,24 @@ def increasing(keys: Keys) -> bool:
     return bool((keys[close + 1] > keys[close]).all())
 
 
-def find(keys: Keys, wanted: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The place among `keys` (sorted, each once) of each that is wanted, and whether it is there;
-    the place of one that is not there says nothing.
+def find(keys: Keys, queries: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the place among `keys` (sorted, each once) of each query, and whether it is there; the
+    place of an absent one means nothing.
     """
-    at, found = np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
+    places = np.zeros(len(queries), dtype=np.int64)
+    present = np.zeros(len(queries), dtype=np.bool_)
     if len(keys):
         # numbers are compared much faster than strings, and two keys seldom begin alike
-        at = np.minimum(np.searchsorted(_heads(keys), _heads(wanted)), len(keys) - 1)
-        found = (keys[at].view("<u8") == wanted.view("<u8")).reshape(-1, 8).all(axis=1)
-        rest = np.flatnonzero(~found)
-        at[rest] = np.minimum(np.searchsorted(keys, wanted[rest]), len(keys) - 1)
-        found[rest] = keys[at[rest]] == wanted[rest]
-    return at, found
+        places = np.minimum(np.searchsorted(_heads(keys), _heads(queries)), len(keys) - 1)
+        present = (keys[places].view("<u8") == queries.view("<u8")).reshape(-1, 8).all(axis=1)
+        rest = np.flatnonzero(~present)
+        places[rest] = np.minimum(np.searchsorted(keys, queries[rest]), len(keys) - 1)
+        present[rest] = keys[places[rest]] == queries[rest]
+    return places, present
 
 
 def _heads(keys: Keys) -> NDArray[np.uint64]:
-    """The first eight characters of each key, as numbers that sort as they do."""
+    """Return the first eight characters of each key, as numbers that sort as they do."""
     return keys.view(">u8")[::8].astype(np.uint64)
 
 

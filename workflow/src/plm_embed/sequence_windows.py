@@ -18,8 +18,8 @@ Span = tuple[int, int]
 
 
 def spans(length: int, policy: LongSequences) -> list[Span]:
-    """The pieces of a sequence of `length` residues that go through the model; empty when it gets
-    no vector.
+    """Return the pieces of a sequence of `length` residues that go through the model; none when it
+    gets no vector.
 
     Windows start every `max_residues - overlap` residues; the last one ends at the last residue and
     keeps its full size, so that no window is a short tail and only its overlap is larger.
@@ -36,7 +36,7 @@ def spans(length: int, policy: LongSequences) -> list[Span]:
 
 
 def window_count(length: int, policy: LongSequences) -> int:
-    """Code of how a sequence was embedded, as stored: 1 in one piece, k > 1 in k windows, 0
+    """Return how a sequence was embedded, as stored: 1 in one piece, k > 1 in k windows, 0
     cropped.
     """
     pieces = spans(length, policy)
@@ -44,12 +44,12 @@ def window_count(length: int, policy: LongSequences) -> int:
 
 
 def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.int32]:
-    """`window_count` of each length (n,)."""
+    """Return `window_count` of each length (n,)."""
     counts = np.ones(len(lengths), dtype=np.int32)
     long = lengths > policy.max_residues  # the others are in one piece whatever the policy
-    distinct, at = np.unique(lengths[long], return_inverse=True)
-    each = [window_count(length, policy) for length in distinct.tolist()]
-    counts[long] = np.array(each, dtype=np.int32)[at]
+    distinct, inverse = np.unique(lengths[long], return_inverse=True)
+    codes = [window_count(length, policy) for length in distinct.tolist()]
+    counts[long] = np.array(codes, dtype=np.int32)[inverse]
     return counts
 
 
@@ -73,8 +73,8 @@ def whole(
         rows, joined_spans = shared_tokens([piece[SPANS] for piece in pieces], where)
         for layer in fingerprint.layers:
             name = representation("per_token", layer)
-            own = [piece[name][part] for piece, part in zip(pieces, rows, strict=True)]
-            joined[name] = np.concatenate(own)
+            parts = [piece[name][part] for piece, part in zip(pieces, rows, strict=True)]
+            joined[name] = np.concatenate(parts)
         joined[SPANS] = joined_spans
     return joined
 
@@ -82,17 +82,18 @@ def whole(
 def stored_spans(
     first: NDArray[np.integer[Any]], stop: NDArray[np.integer[Any]]
 ) -> NDArray[np.float32]:
-    """The letters of tokens, (T,) each, as they are stored, (T, 2): how many letters lie between
-    the token before and this one (of windows that overlap fewer than none), and how many it has.
+    """Return the letters of tokens, (T,) each, as they are stored, (T, 2): how many letters lie
+    between the token before and this one (of windows that overlap fewer than none), and how many it
+    has.
 
     These numbers are small, so that every storage type holds them. ValueError for a token of more
     than 256 letters, which bfloat16 would round.
     """
     skipped = first - np.concatenate(([0], stop[:-1]))
-    found = np.stack([skipped, stop - first], axis=1)
-    if np.abs(found).max(initial=0) > _EXACT:
-        raise ValueError(f"a token stands for more than {_EXACT} letters")
-    return found.astype(np.float32)
+    numbers = np.stack([skipped, stop - first], axis=1)
+    if np.abs(numbers).max(initial=0) > _EXACT:
+        raise ValueError(f"a token has more than {_EXACT} letters")
+    return numbers.astype(np.float32)
 
 
 def span_ends(stored: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
@@ -107,7 +108,7 @@ def span_ends(stored: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
 def shared_tokens(
     spans: Sequence[NDArray[np.float32]], where: Sequence[Span]
 ) -> tuple[list[slice], NDArray[np.float32]]:
-    """Which tokens of each window are taken, and the spans of all of them, as stored.
+    """Return the rows of each window whose tokens count, and the spans of these, as stored.
 
     A residue would be taken from the window in which it lies farther from an edge; a token is where
     that holds for its first letter. Windows are cut into other tokens than their neighbors, so
@@ -117,10 +118,10 @@ def shared_tokens(
     edges = _edges(where)
     for stored, (start, _), low, high in zip(spans, where, edges, edges[1:], strict=False):
         first, stop = (span_ends(stored) + start).T
-        taken = slice(*np.searchsorted(first, [low, high]).tolist())
-        rows.append(taken)
-        firsts.append(first[taken])
-        stops.append(stop[taken])
+        part = slice(*np.searchsorted(first, [low, high]).tolist())
+        rows.append(part)
+        firsts.append(first[part])
+        stops.append(stop[part])
     return rows, stored_spans(np.concatenate(firsts), np.concatenate(stops))
 
 
@@ -133,7 +134,7 @@ def _edges(where: Sequence[Span]) -> list[int]:
 def combine(
     pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequence[Span]
 ) -> NDArray[np.float32]:
-    """One vector (D,), or one matrix (L, D) for `per_residue`, from the pieces of one sequence.
+    """Return a vector (D,), or a matrix (L, D) for `per_residue`, from the pieces of one sequence.
 
     mean, mean_special and bos: average weighted by the pieces' lengths; max: element-wise maximum;
     per_residue: every residue is taken from the window in which it lies farther from an edge.
@@ -156,11 +157,11 @@ def combine(
 def stored_residues(
     lengths: NDArray[np.signedinteger[Any]], policy: LongSequences
 ) -> NDArray[np.int64]:
-    """Rows that a sequence of each length (n,) has in per-residue datasets: one per residue that
-    goes through the model, none when the sequence is skipped.
+    """Count the rows that a sequence of each length (n,) has in per-residue datasets: one per
+    residue that goes through the model, none when the sequence is skipped.
     """
     rows = lengths.astype(np.int64)
     if policy.max_residues and policy.policy in ("crop", "skip"):
-        kept = policy.max_residues if policy.policy == "crop" else 0
-        rows[rows > policy.max_residues] = kept
+        crop = policy.policy == "crop"
+        rows[rows > policy.max_residues] = policy.max_residues if crop else 0
     return rows

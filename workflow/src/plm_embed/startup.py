@@ -47,7 +47,7 @@ STEPS = {
 
 
 def set_up(step: str) -> None:
-    """Call it before Arrow, NumPy or torch is imported. What the environment says already stays."""
+    """Set variables that the environment lacks, before Arrow, NumPy or torch is loaded."""
     for name, value in STEPS.get(step, ONE_BLAS_THREAD).items():
         os.environ.setdefault(name, value)
 
@@ -55,8 +55,7 @@ def set_up(step: str) -> None:
 def spare_collector() -> None:
     """Keep the garbage collector from libraries, whose objects stay to the end. It would look
     through all of them again and again while they load, and once more at the end of the process:
-    together a quarter of the processor time of a short step. For processes of our own: it holds for
-    the whole process.
+    together a quarter of the processor time of a short step.
 
     For processes of our own: it holds for the whole process.
     """

@@ -210,11 +210,11 @@ class LanguageModel:
             nothing: Any = np.empty((0, self.manifest.dim), np.float32)
             if pooling == "per_token":
                 nothing = TokenRows(nothing, np.empty((0, 2), np.int64))
-            return [nothing if own is None else _array(own) for own in vectors]
+            return [nothing if computed is None else _array(computed) for computed in vectors]
         pooled = np.full((len(vectors), self.manifest.dim), np.nan, np.float32)
-        for row, own in zip(pooled, vectors, strict=True):
-            if own is not None:
-                row[:] = _array(own)
+        for row, computed in zip(pooled, vectors, strict=True):
+            if computed is not None:
+                row[:] = _array(computed)
         return pooled
 
     @overload
@@ -267,9 +267,9 @@ class LanguageModel:
         self, block: list[NamedSequence], fingerprint: Fingerprint, on_error: OnError
     ) -> Iterator[tuple[str, Array | TokenRows]]:
         vectors = self.vectors(block, fingerprint, on_error, bar=False)
-        for record, own in zip(block, vectors, strict=True):
-            if own is not None:
-                yield record.id, _array(own)
+        for record, computed in zip(block, vectors, strict=True):
+            if computed is not None:
+                yield record.id, _array(computed)
 
     def vectors(
         self,

@@ -55,7 +55,7 @@ def reference_vectors(
         tokenize = family.tokens_of(tensors).tokenize
         limit = min(most_tokens, family.max_tokens or most_tokens)
         fits = [all(len(tokenize(piece)) <= limit for piece in pieces) for pieces in texts]
-    pieces = [piece for own, fit in zip(texts, fits, strict=True) if fit for piece in own]
+    pieces = [piece for cut, fit in zip(texts, fits, strict=True) if fit for piece in cut]
     compute = states_of or family.reference
     hidden = compute(manifest, tensors, pieces, fingerprint.layers) if pieces else []
     vectors = [
@@ -69,9 +69,9 @@ def reference_vectors(
         for states in hidden
     ]
     if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
-        for own, piece in zip(vectors, pieces, strict=True):
+        for values, piece in zip(vectors, pieces, strict=True):
             first, stop = np.array(family.tokenizer.spans_within(tensors, piece)).T
-            own[SPANS] = stored_spans(first, stop)
+            values[SPANS] = stored_spans(first, stop)
     computed = iter(vectors)
     return [
         whole(fingerprint, [next(computed) for _ in cut], cut) if fit else {}

@@ -7,8 +7,9 @@ and the host takes over the vectors of the one before. On a CPU one thing follow
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -105,10 +106,10 @@ class VectorStream:
         waiting: dict[int, dict[Span, Vectors]] = {}
         for batch, vectors in self._batches():
             finished = []
-            for piece, own in zip(batch, vectors, strict=True):
+            for piece, window in zip(batch, vectors, strict=True):
                 i, span = self._pieces[piece]
                 windows = waiting.setdefault(i, {})
-                windows[span] = own
+                windows[span] = window
                 if len(windows) == len(self._windows[i]):
                     finished.append((i, self._whole(i, waiting.pop(i))))
             tokens, counted = (
@@ -120,22 +121,23 @@ class VectorStream:
         """Yield the pieces of batch after batch, and their vectors."""
         device, room = self.engine.device, self.room
         cuda = device.type == "cuda"
-        known = self.engine.manifest.family.token_per_letter
-        packer = Packer(self._costs) if known else Packer((), self._tokenized())
-        packed: deque[tuple[list[int], Future[Batch]]] = deque()
+        exact = self.engine.manifest.family.token_per_letter
+        packer = Packer(self._costs) if exact else Packer((), self._tokenized())
+        packed: deque[tuple[list[int], Callable[[], Batch]]] = deque()
         launched: deque[tuple[list[int], Launched]] = deque()
         thread = ThreadPoolExecutor(1)
         try:
             while True:
                 while len(packed) <= 2 * cuda and (batch := packer.take(room.budget)):
-                    packed.append((batch, thread.submit(self._pack, batch)))
+                    pack: Callable[[], Batch] = partial(self._pack, batch)
+                    packed.append((batch, thread.submit(pack).result if cuda else pack))
                 if not packed and not launched:
                     return
                 exhausted = False
                 try:
                     if packed:
-                        batch, packing = packed.popleft()
-                        launched.append((batch, self._launch(packing.result())))
+                        batch, pack = packed.popleft()
+                        launched.append((batch, self._launch(pack())))
                         if len(launched) <= cuda:
                             # a GPU has a batch in hand while the host looks at the one before
                             continue
@@ -263,9 +265,7 @@ class VectorStream:
         return rows
 
     def _collect(self, launched: Launched) -> list[Vectors]:
-        """Return the vectors of each sequence of a batch when it is done. What is not finite in
-        float16 is computed again in fp32.
-        """
+        """Return the vectors of each sequence of a batch when it is done."""
         batch = launched.batch
         if launched.marks:
             began, ended, copied = launched.marks
@@ -273,7 +273,7 @@ class VectorStream:
             self.busy += began.elapsed_time(ended) / 1000
         lengths = [stop - first for first, stop in batch.residues]
         edges = np.cumsum(lengths[:-1], dtype=np.int64)
-        vectors: list[Vectors] = [{} for _ in lengths]
+        sequences: list[Vectors] = [{} for _ in lengths]
         for name, rows in launched.rows.items():
             if name.startswith(LARGEST):
                 parts = list(np.maximum.reduceat(rows.numpy(), [0, *edges]))
@@ -283,28 +283,32 @@ class VectorStream:
                 # pinned memory is scarce: the next batches need it
                 array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
                 parts = np.split(array, edges) if has_matrix(name) else list(array)
-            for own, part in zip(vectors, parts, strict=True):
-                own[name] = part
-        tokens = batch.split(batch.tokens)
+            for vectors, part in zip(sequences, parts, strict=True):
+                vectors[name] = part
         if "per_token" in self.fingerprint.pooling:
-            for own, ids in zip(vectors, tokens, strict=True):
-                own[SPANS] = self.engine.spans(ids.numpy().astype(np.uint16))
+            for vectors, ids in zip(sequences, batch.split(batch.tokens), strict=True):
+                vectors[SPANS] = self.engine.spans(ids.numpy().astype(np.uint16))
         if self.engine.dtype == torch.float16 and not launched.exact:
-            broken = [
-                i
-                for i, own in enumerate(vectors)
-                if not all(np.isfinite(largest_number(own, name)) for name in own)
-            ]
-            self.exact += len(broken)
-            packer = Packer([batch.lengths[i] for i in broken])
-            # fp32 takes twice the memory that the budget was measured for
-            while places := packer.take(self.engine.rows):
-                numbers = [broken[place] for place in places]
-                pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
-                again = self._launch(self.engine.pack(pieces), exact=True)
-                for i, own in zip(numbers, self._collect(again), strict=True):
-                    vectors[i] = own
-        return vectors
+            self._replace_overflown(sequences, batch)
+        return sequences
+
+    def _replace_overflown(self, sequences: list[Vectors], batch: Batch) -> None:
+        """Compute again in fp32 the sequences of a batch whose numbers float16 could not hold."""
+        overflown = [
+            i
+            for i, vectors in enumerate(sequences)
+            if not all(np.isfinite(largest_number(vectors, name)) for name in vectors)
+        ]
+        self.exact += len(overflown)
+        packer = Packer([batch.lengths[i] for i in overflown])
+        tokens = batch.split(batch.tokens)
+        # fp32 takes twice the memory that the budget was measured for
+        while places := packer.take(self.engine.rows):
+            numbers = [overflown[place] for place in places]
+            pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
+            again = self._launch(self.engine.pack(pieces), exact=True)
+            for i, vectors in zip(numbers, self._collect(again), strict=True):
+                sequences[i] = vectors
 
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """Return the vectors of a sequence, joined from those of its windows."""
