@@ -65,7 +65,7 @@ def read(path: Path, table: Table = TABLE) -> Records:
         elif whole.first + len(whole.ids) != batch.first:
             raise AssertionError(f"record {batch.first} after {whole.first + len(whole.ids) - 1}")
         whole.faults |= {len(whole.ids) + place: fault for place, fault in batch.faults.items()}
-        for values, more in zip(whole.kept, batch.kept, strict=False):
+        for values, more in zip(whole.kept, batch.columns, strict=False):
             values.extend(more.to_pylist())
         whole.ids += batch.ids.to_pylist()
         whole.headers += batch.headers.to_pylist()

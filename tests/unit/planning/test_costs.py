@@ -53,6 +53,13 @@ def test_an_estimate_is_a_share_of_the_peak_of_the_dtype() -> None:
         ("V100", M650, "bfloat16", "V100: it is not made for bfloat16; name another one"),
         ("L4", MODELS["esm2_t48_15B_UR50D"], "auto", "24 GB do not hold the weights, 30.2 GB in"),
         ("A100 MIG 1g.5gb", M3B, "auto", "its 5 GB do not hold"),
+        ("T4", MODELS["esmc_6b"], "auto", "its 16 GB do not hold the weights, 25.4 GB in float32"),
+        (
+            "H100 MIG 1g.10gb",
+            MODELS["esmc_6b"],
+            "bfloat16",
+            "10 GB do not hold the weights, 12.7 GB",
+        ),
         ("TPU", M650, "auto", "not known; known are V100, A100"),
         (costs.cpu_label(), M650, "bfloat16", "its speed in bfloat16 is not known"),
     ],
@@ -62,6 +69,11 @@ def test_a_device_that_cannot_serve_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         costs.estimated(device, model, TODO, dtype)
+
+
+def test_esm_c_6b_fits_cards_of_40_gb_and_more() -> None:
+    for device in ("A100", "A100 80GB", "H100"):
+        assert costs.estimated(device, MODELS["esmc_6b"], TODO, "auto").tokens_per_second > 5_000
 
 
 def test_a_slice_has_its_share_of_arithmetic() -> None:

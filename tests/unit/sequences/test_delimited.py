@@ -43,7 +43,7 @@ def outcome(path: Path, table: Table) -> list[Any]:
                 zip(
                     *(
                         column.to_pylist()
-                        for column in (batch.ids, batch.headers, batch.residues, *batch.kept)
+                        for column in (batch.ids, batch.headers, batch.residues, *batch.columns)
                     ),
                     strict=True,
                 )

@@ -177,6 +177,13 @@ def test_damage_within_the_header_of_a_table_is_told_as_damage(tmp_path: Path, c
         read(write(tmp_path / "cut", content[: len(content) // 2]))
 
 
+@pytest.mark.parametrize("codec", sorted(set(COMPRESS) - {"none"}))
+def test_damage_behind_the_header_of_a_table_is_told_as_damage(tmp_path: Path, codec: str) -> None:
+    content = COMPRESS[codec](b"id,seq,note")
+    with pytest.raises(PlmEmbedError, match="the file is cut short after 0 complete records"):
+        read(write(tmp_path / "cut", content[:-3]))
+
+
 def packed(kind: str) -> bytes:
     data = io.BytesIO()
     if kind == "zip":

@@ -12,12 +12,11 @@ from typing import NamedTuple, Protocol
 from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.batch import Batch, Faults, batch_of
-from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.normalize import normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
-from plm_embed.sequences.tables import NO_VALUE
+from plm_embed.sequences.tables import NO_VALUE, columns_named
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)

@@ -203,7 +203,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     output.mkdir(parents=True, exist_ok=True)
     tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
     try:
-        weights_sha256 = weights.write(temporary, checkpoint.tensors)
+        weights_sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.tensors.kinds)
         if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):

@@ -16,10 +16,10 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import AlphabetName
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
-from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy, Table
+from plm_embed.sequences.tables import columns_named
 from plm_embed.store.hdf5 import open_hdf5
 
 

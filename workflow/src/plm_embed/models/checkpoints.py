@@ -1,7 +1,8 @@
 """Checkpoints as their authors publish them, read as data under the engine's names.
 
-A source is a file of tensors, or a folder of Hugging Face's layout. Tensors stay memory-mapped in
-their files where the format allows it. No torch here before a checkpoint is read.
+A source is a file of tensors, or a folder of Hugging Face's layout. Tensors are read one by one, by
+whoever needs their numbers: so a checkpoint may be larger than memory, but for torch's old format.
+No torch here before a checkpoint is read.
 """
 
 import argparse
@@ -12,10 +13,9 @@ import pickle
 import re
 import textwrap
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,7 @@ TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
 """The file of tensors of a Hugging Face folder; the first that is there counts."""
 INDEX = ".index.json"
 """The end of its name where an index names several files instead."""
+_SAFETENSORS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "layers")
 _DIM = ("hidden_size", "d_model", "embed_dim")
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
@@ -67,13 +68,39 @@ class Files:
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
+class Tensors(Mapping[str, "torch.Tensor"]):
+    """Tensors by name, each read from its file whenever it is looked up.
+
+    kinds: their shapes and dtypes, as tensors that may be on the device `meta`, without numbers.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, torch.Tensor] = {}
+        self._readers: dict[str, Callable[[], torch.Tensor]] = {}
+
+    def add(self, name: str, kind: "torch.Tensor", read: "Callable[[], torch.Tensor]") -> None:
+        self.kinds[name], self._readers[name] = kind, read
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        return self._readers[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.kinds
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
 @dataclass
 class Checkpoint:
     """A source's configuration, and its tensors under the engine's names."""
 
     layout: Layout = "tensors"
     config: dict[str, Any] = field(default_factory=dict)
-    tensors: dict[str, "torch.Tensor"] = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=Tensors)
 
     @property
     def token_dropout(self) -> bool:
@@ -144,28 +171,30 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     if files.config:
         checkpoint.layout, checkpoint.config = "hugging-face", _read_json(files.config)
     if files.tokenizer:
-        tensors[TENSOR] = _tokenizer(files.tokenizer, model)
+        tokenizer = _tokenizer(files.tokenizer, model)
+        tensors.add(TENSOR, tokenizer, lambda: tokenizer)
     for path in files.tensors:
-        for published_name, tensor in _tensors_in(path, checkpoint, published):
+        for published_name, tensor, read_rows in _tensors_in(path, checkpoint, published):
             names = model.family.names.engine_names(published_name)
             if not names:
                 continue
-            if not (isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided):
+            if tensor is None or tensor.ndim == 0 or not len(tensor):
                 raise _wrong(path, f"holds {names[0]} without its numbers")
-            if len(names) > 1 and (tensor.ndim == 0 or len(tensor) % len(names)):
+            if len(tensor) % len(names):
                 both = " and ".join(names)
                 raise _wrong(path, f"holds {both} in one tensor that cannot be shared out")
-            parts = [tensor] if len(names) == 1 else tensor.chunk(len(names))
-            for name, part in zip(names, parts, strict=True):
-                if name in tensors and not torch.equal(tensors[name], part):
+            rows = len(tensor) // len(names)
+            for number, (name, kind) in enumerate(zip(names, tensor.split(rows), strict=True)):
+                read_part = partial(read_rows, slice(number * rows, (number + 1) * rows))
+                if name in tensors and not torch.equal(tensors[name], read_part()):
                     raise _wrong(path, f"holds two unlike tensors for {name}")
-                tensors[name] = part
+                tensors.add(name, kind, read_part)
     _check_model(files.source, checkpoint, model)
-    _check_tensors(files.source, tensors, model)
+    _check_tensors(files.source, tensors.kinds, model)
     if model.family.cleared_rows:
         table = tensors["embed_tokens.weight"].clone()
         table[torch.tensor(model.family.cleared_rows)] = 0
-        tensors["embed_tokens.weight"] = table
+        tensors.add("embed_tokens.weight", table, lambda: table)
     return checkpoint
 
 
@@ -178,11 +207,11 @@ def stored_shapes(files: Files) -> tuple[dict[str, Any], dict[str, tuple[int, ..
     shapes: dict[str, tuple[int, ...]] = {}
     for path in files.tensors:
         if path.suffix == ".safetensors":
-            with _safetensors(path, "np") as file:
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            file = _safetensors(path, "np")
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         else:
-            tensors = _tensors_in(path, checkpoint, published=True)
-            shapes |= {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors}
+            for name, tensor, _ in _tensors_in(path, checkpoint, published=True):
+                shapes[name] = () if tensor is None else tuple(tensor.shape)
     return checkpoint.config, shapes
 
 
@@ -191,28 +220,38 @@ def stated_heads(config: Mapping[str, Any]) -> int | None:
     return next((config[key] for key in _HEADS if type(config.get(key)) is int), None)
 
 
-@contextmanager
-def _safetensors(path: Path, framework: str) -> Iterator[Any]:
-    """Open a file of safetensors, for its tensors or its header. WeightsError when it is none."""
+def _safetensors(path: Path, framework: str) -> Any:
+    """Open a file of safetensors, of which nothing but the header is read. WeightsError when it is
+    none.
+    """
     import safetensors
 
     try:
-        with safetensors.safe_open(path, framework=framework) as file:
-            if any("lora_" in name for name in file.keys()):  # noqa: SIM118
-                raise _adapter(path)
-            yield file
+        file = safetensors.safe_open(path, framework=framework, backend="pread")
     except (safetensors.SafetensorError, OSError) as error:
         raise _not_loaded(path, str(error)) from None
+    if any("lora_" in name for name in file.keys()):  # type: ignore[no-untyped-call]  # noqa: SIM118
+        raise _adapter(path)
+    return file
 
 
-def _tensors_in(path: Path, checkpoint: Checkpoint, published: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the name and tensor of each in a file. A file of fair-esm says what it holds: this
-    becomes the checkpoint's configuration.
+def _tensors_in(
+    path: Path, checkpoint: Checkpoint, published: bool
+) -> Iterator[tuple[str, Any, Callable[[slice], Any]]]:
+    """Yield the name of each tensor in a file, the tensor or one of its kind on the device `meta`
+    (None if it has no numbers), and what reads its rows. A file of fair-esm says what it holds:
+    this becomes the checkpoint's configuration.
     """
+    import torch
+
     if path.suffix == ".safetensors":
-        with _safetensors(path, "pt") as file:
-            for name in sorted(file.keys()):
-                yield name, file.get_tensor(name)
+        file = _safetensors(path, "pt")
+        for name in sorted(file.keys()):
+            rows = file.get_slice(name)
+            shape = rows.get_shape()
+            kind = _SAFETENSORS.get(rows.get_dtype())
+            dtype = getattr(torch, kind) if kind else file.get_tensor(name).dtype
+            yield name, torch.empty(shape, dtype=dtype, device="meta"), rows.__getitem__
         return
     content = _unpickle(path, published)
     if not isinstance(content, Mapping):
@@ -233,7 +272,10 @@ def _tensors_in(path: Path, checkpoint: Checkpoint, published: bool) -> Iterator
     for name, tensor in content.items():
         if "lora_" in str(name):
             raise _adapter(path)
-        yield str(name), tensor
+        stored = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+        usable = stored and tensor.device.type == "cpu"
+        # of what is no tensor nobody reads rows
+        yield str(name), tensor if usable else None, tensor.__getitem__ if usable else str
 
 
 def _unpickle(path: Path, published: bool) -> Any:
@@ -401,8 +443,6 @@ def _check_tensors(source: Path, tensors: Mapping[str, "torch.Tensor"], model: M
         tensor = tensors[name]
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             wrong.append(f"holds {name} as {tensor.dtype}")
-        elif tensor.device.type != "cpu":
-            wrong.append(f"holds {name} without its numbers")
         elif tuple(tensor.shape) != shapes[name]:
             wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
     if wrong:

@@ -42,8 +42,8 @@ class Batch:
     ids: pa.StringArray
     headers: pa.StringArray
     residues: pa.StringArray
-    kept: tuple[pa.StringArray, ...] = ()
-    """One per kept column, or none at all for FASTA."""
+    columns: tuple[pa.StringArray, ...] = ()
+    """One per column to keep, or none at all for FASTA."""
     faults: Faults = field(default_factory=dict)
     lines: Lines | None = None
     """Lines of residues in FASTA; a table has none."""
@@ -58,12 +58,12 @@ def batch_of(
     headers: Sequence[str],
     residues: Sequence[str],
     *,
-    kept: Sequence[Sequence[str | None]] = (),
+    columns: Sequence[Sequence[str | None]] = (),
     faults: Faults | None = None,
 ) -> Batch:
     """Make a batch of Python strings, n of each."""
-    columns = [pa.array(values, pa.string()) for values in (ids, headers, residues, *kept)]
-    return Batch(first, columns[0], columns[1], columns[2], tuple(columns[3:]), faults or {})
+    arrays = [pa.array(values, pa.string()) for values in (ids, headers, residues, *columns)]
+    return Batch(first, arrays[0], arrays[1], arrays[2], tuple(arrays[3:]), faults or {})
 
 
 def strings(

@@ -8,18 +8,18 @@ Two passes. The first streams the inputs, writes records.parquet and hands the a
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.io.parquet import RowGroupWriter, read_batches, row_group_writer
+from plm_embed.io.parquet import read_batches, row_group_writer
 from plm_embed.io.paths import repeated
 from plm_embed.io.progress import progress
 from plm_embed.io.sorting import KeySorter
@@ -43,7 +43,7 @@ from plm_embed.sequences.digests import (
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy, Table, taken
+from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy, Table, why_not_kept
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary, write_summary
 from plm_embed.wording import some
 
@@ -102,7 +102,12 @@ def deduplicate(
     OSError: a full disk. After an error there is no summary.json.
     """
     names, tables = bucket_names(buckets), tables or [table] * len(inputs)
-    keep = _check(inputs, tables, memory_mb)
+    if not inputs:
+        raise ConfigError("no input file is named", key="inputs")
+    if memory_mb < LEAST_MEMORY_MB:
+        message = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
+        raise ConfigError(message, key="memory_mb")
+    keep = _columns_to_keep(tables)
     readers = [Reader(path, columns) for path, columns in zip(inputs, tables, strict=True)]
     for path, same in repeated(inputs):
         raise InputError(f"{path}: is the same file as {same}; name it once", path=path)
@@ -154,16 +159,11 @@ def deduplicate(
     return summary
 
 
-def _check(inputs: Sequence[Path], tables: Sequence[Table], memory_mb: int) -> tuple[str, ...]:
-    """Return the columns to keep of all tables, each once. ConfigError for what cannot work."""
-    if not inputs:
-        raise ConfigError("no input file is named", key="inputs")
-    if memory_mb < LEAST_MEMORY_MB:
-        what = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
-        raise ConfigError(what, key="memory_mb")
+def _columns_to_keep(tables: Sequence[Table]) -> tuple[str, ...]:
+    """Return the columns to keep of all tables, each once. ConfigError for those that cannot be."""
     for table in tables:
         for place, name in enumerate(table.keep):
-            if why := taken(name):
+            if why := why_not_kept(name):
                 raise ConfigError(f"keep: {name}: {why}", key="keep")
             if name in table.keep[:place]:
                 raise ConfigError(f"keep: {name!r} is named twice", key="keep")
@@ -219,50 +219,48 @@ class Account:
             yield self._rows(reader, source, batch, normalized)
         for warning in text.warnings(reader.path):
             self._warn(warning)
-        told = (reader.format, reader.compression, reader.bytes, reader.sha256, reader.records)
-        self.inputs.append(InputFile(str(reader.path), *told))
+        file = reader.format, reader.compression, reader.bytes, reader.sha256, reader.records
+        self.inputs.append(InputFile(str(reader.path), *file))
 
     def _rows(
         self, reader: Reader, source: int, batch: Batch, normalized: NormalizedBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         sequences, events, reasons, details = normalized
-        count = len(batch)
+        count, path = len(batch), str(reader.path)
         text, ends = text_and_ends(sequences)
         lengths = pa.array(np.diff(ends, prepend=0).astype(np.int32))
-        keys = pa.FixedSizeBinaryArray.from_buffers(
-            KEY, len(ends), [None, pa.py_buffer(self._digests(text, ends))]
-        )
-        own = dict(zip(reader.table.keep, batch.kept, strict=False))
-        kept = [own.get(name, pa.nulls(count, pa.string())) for name in self._keep]
+        digests = pa.py_buffer(self._digests(text, ends))
+        keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
+        by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
+        columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self._keep]
         numbers = pa.array(np.arange(batch.first, batch.first + count))
-        hexes, all_lengths = hex_keys(keys), lengths
-        statuses = pa.repeat(pa.scalar("accepted"), count)
-        good = [batch.ids, numbers, events, *kept]
+        accepted = [batch.ids, numbers, events, *columns]
+        statuses, all_keys, all_lengths = pa.repeat("accepted", count), hex_keys(keys), lengths
         if len(ends) < count:
             skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
             # for each record the place of its sequence among the accepted, null for none
             places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
-            hexes, all_lengths = hexes.take(places), lengths.take(places)
+            all_keys, all_lengths = all_keys.take(places), lengths.take(places)
             statuses = pa.array(["accepted", "skipped"]).take(pa.array(skipped.astype(np.int8)))
-            good = [column.take(pa.array(np.flatnonzero(~skipped))) for column in good]
+            accepted = [column.take(pa.array(np.flatnonzero(~skipped))) for column in accepted]
             self.skipped.update(reasons.drop_null().to_pylist())
+        records = [pa.repeat(path, count), numbers, batch.ids, batch.headers, statuses, reasons]
+        records += [details, events, all_keys, all_lengths, *columns]
         self.records += count
         self.accepted += len(ends)
-        for told in good[2].value_counts().to_pylist():
-            for event in filter(None, told["values"].split(";")):
-                self.events[event.partition("=")[0]] += told["counts"]
-        sources = pa.repeat(pa.scalar(str(reader.path)), count)
-        columns = [sources, numbers, batch.ids, batch.headers, statuses, reasons, details, events]
-        rows = pa.record_batch(
-            [*columns, hexes, all_lengths, *kept], schema=records_schema(self._keep)
-        )
-        ids, numbers, events, *kept = good
+        ids, numbers, events, *columns = accepted
+        for events_counted in events.value_counts().to_pylist():
+            for event in filter(None, events_counted["values"].split(";")):
+                self.events[event.partition("=")[0]] += events_counted["counts"]
         if self.records <= _COUNTED:
             hashes = np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ends))
             self._ids.append(np.stack([hashes, key_words(keys)[:, 0].view(np.int64)]))
-        places = pa.repeat(pa.scalar(source, pa.int32()), len(ends))
-        accepted = [keys, ids, places, numbers, events, lengths, *kept, strings(text, ends)]
-        return rows, pa.record_batch(accepted, schema=_accepted_schema(self._keep))
+        sources = pa.repeat(pa.scalar(source, pa.int32()), len(ends))
+        accepted = [keys, ids, sources, numbers, events, lengths, *columns, strings(text, ends)]
+        return (
+            pa.record_batch(records, schema=records_schema(self._keep)),
+            pa.record_batch(accepted, schema=_accepted_schema(self._keep)),
+        )
 
     def end(self, records: Path) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
@@ -292,48 +290,28 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(KEY_DIGITS, len(digits) + 1, KEY_DIGITS))
 
 
-class BucketFiles:
-    """The Parquet files of some buckets in one folder, made and written one after the other in a
-    thread; a context manager.
+@contextmanager
+def _bucket_files(
+    folder: Path, schema: pa.Schema, names: Sequence[str], sha256: dict[str, str]
+) -> Iterator[Callable[[str, Callable[[], list[pa.Array]]], None]]:
+    """Yield a function that appends columns to the file of a bucket, in a thread; buckets come in
+    the order of `names`. The SHA-256 of each whole file goes to `sha256`, by folder and name.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, names: Sequence[str]) -> None:
-        self.sha256: dict[str, str] = {}
-        """SHA-256 of the whole files, by folder and name."""
-        self._folder, self._schema, self._names = folder, schema, iter(names)
-        self._name: str | None = ""
-        self._writer: RowGroupWriter
-        self._open, self._behind = ExitStack(), Behind(_BEHIND)
+    def write() -> Generator[None, tuple[str, Callable[[], list[pa.Array]]] | None]:
+        item = yield
+        for name in names:
+            with row_group_writer(folder / f"{name}.parquet", schema) as file:
+                while item and item[0] == name:
+                    file.write(pa.record_batch(item[1](), schema=schema))
+                    item = yield
+            sha256[f"{folder.name}/{name}.parquet"] = file.sha256
 
-    def write(self, name: str, make: Callable[..., list[pa.Array]], *arguments: object) -> None:
-        """Append the columns that `make` returns to a bucket's file, after all files before it."""
-        self._behind.do(self._write, name, make, arguments)
-
-    def _write(
-        self, name: str, make: Callable[..., list[pa.Array]], arguments: Sequence[object]
-    ) -> None:
-        self._go_on(name)
-        self._writer.write(pa.record_batch(make(*arguments), schema=self._schema))
-
-    def _go_on(self, name: str | None) -> None:
-        """Finish all files before that of `name`, or all."""
-        while self._name != name:
-            self._open.close()
-            if self._name:
-                self.sha256[f"{self._folder.name}/{self._name}.parquet"] = self._writer.sha256
-            self._name = next(self._names, None)
-            if self._name:
-                path = self._folder / f"{self._name}.parquet"
-                self._writer = self._open.enter_context(row_group_writer(path, self._schema))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self._open, self._behind:  # an error reaches the open file, which then does not appear
-            if isinstance(error[1], BaseException):
-                raise error[1]
-            self._behind.do(self._go_on, None)
+    # after an error the open file does not appear
+    with closing(write()) as files, Behind(_BEHIND) as behind:
+        next(files)
+        yield lambda name, columns: behind.do(files.send, (name, columns))
+        behind.do(next, files, None)
 
 
 def _write_buckets(
@@ -355,26 +333,27 @@ def _write_buckets(
     )
     inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
     lengths: Counter[int] = Counter()
+    sha256: dict[str, str] = {}
     with (
         progress("write", len(names), "buckets") as meter,
         # compressing sequences takes longest, so two buckets' at a time
-        BucketFiles(output / "buckets", _SEQUENCES, names[0::2]) as even,
-        BucketFiles(output / "buckets", _SEQUENCES, names[1::2]) as odd,
-        BucketFiles(output / "members", members_schema, names) as members,
+        _bucket_files(output / "buckets", _SEQUENCES, names[0::2], sha256) as even,
+        _bucket_files(output / "buckets", _SEQUENCES, names[1::2], sha256) as odd,
+        _bucket_files(output / "members", members_schema, names, sha256) as members,
     ):
         for rows in batches:
             numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
             starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
             for start, end in pairwise([*starts, len(rows)]):
                 number, part = int(numbers[start]), rows.slice(start, end - start)
-                first = part["sequence"].is_valid()
-                by_length = np.unique(part["length"].filter(first), return_counts=True)
-                lengths.update(dict(zip(*(each.tolist() for each in by_length), strict=True)))
-                (even, odd)[number % 2].write(names[number], _unique_columns, part)
-                members.write(names[number], _member_columns, part, sources)
+                unique_lengths = part["length"].filter(part["sequence"].is_valid())
+                values, counts = np.unique(unique_lengths, return_counts=True)
+                lengths.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+                (even, odd)[number % 2](names[number], partial(_unique_columns, part))
+                members(names[number], partial(_member_columns, part, sources))
                 meter.advance(number - meter.done)
         meter.advance(len(names) - meter.done)
-    return even.sha256 | odd.sha256 | members.sha256, lengths
+    return sha256, lengths
 
 
 def _unique_columns(rows: pa.RecordBatch) -> list[pa.Array]:
@@ -386,5 +365,5 @@ def _unique_columns(rows: pa.RecordBatch) -> list[pa.Array]:
 
 
 def _member_columns(rows: pa.RecordBatch, sources: pa.StringArray) -> list[pa.Array]:
-    key, id, source, *others, _ = rows.columns
-    return [hex_keys(key), id, sources.take(source), *others]
+    key, id, source, *columns, _ = rows.columns
+    return [hex_keys(key), id, sources.take(source), *columns]

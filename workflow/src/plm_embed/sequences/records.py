@@ -1,36 +1,72 @@
 """Sequence files to batches of records: FASTA, CSV, TSV and Parquet, plain or compressed, streamed.
 
-Records are numbered from 1: FASTA records, or table rows without the header line and blank lines.
-Text before the first '>' of a FASTA file is one record with the number 0 and a fault.
+The first bytes tell the format, not the name. Records are numbered from 1: FASTA records, or table
+rows without the header line and blank lines. Text before the first '>' of a FASTA file is one
+record with the number 0 and a fault.
 """
 
-from collections.abc import Callable, Iterator
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from plm_embed.errors import InputError
-from plm_embed.io.streams import Stream, named_errors
+from plm_embed.io.streams import BOM, Stream, as_text, named_errors
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.batch import Batch
 from plm_embed.sequences.fasta import read_fasta
-from plm_embed.sequences.formats import sniff
 from plm_embed.sequences.settings import Table
-from plm_embed.sequences.tables import DelimitedText, ParquetTable
+from plm_embed.sequences.tables import DelimitedText, ParquetTable, check_columns
+
+Format = Literal["fasta", "csv", "tsv", "parquet"]
+_HEAD_BYTES = 1 << 20
+_UTF_16 = "text in UTF-16: save it as UTF-8"
+_BINARY = {
+    b"PK\x03\x04": "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
+    b"\x89HDF": "an HDF5 file",
+    b"ARROW1": "an Arrow file: save it as Parquet",
+    b"%PDF": "a PDF document",
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
+}
+_UNMARKED_UTF_16 = re.compile(rb"(?:[ -~]\0){2}|(?:\0[ -~]){2}")
+_FOREIGN = {  # what text of another format begins with, white space aside
+    r"(\[\s*)*([{\[]\s*\"|\{\s*\})": "this is JSON, which is not read: convert it to FASTA, or to "
+    "a table (CSV, TSV, Parquet)",
+    "<": "this is an HTML or XML page, not sequences: was the download refused?",
+    "@": "starts with '@' like FASTQ or SAM, which are not read: convert it to FASTA",
+    r"\{\\rtf": "this is RTF, as word processors write it: save it as plain text",
+    "(ID|LOCUS) {3,}": "this is a flat file (UniProt, EMBL, GenBank), which is not read: download "
+    "it as FASTA",
+    r"(HEADER|ATOM|REMARK) {2,}|data_\w": "this is a structure (PDB, mmCIF), which is not read: "
+    "download its FASTA",
+}
+_HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
 
 class Reader:
     """One input file; iterate it once for its batches.
 
-    Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it
-    raises InputError for data that are damaged or cut short (naming the number of complete records
+    Made, it has looked at the start of the file only. InputError when that is missing, empty,
+    blank, of a format that is not read, or a table without one of the columns. Iterated, it raises
+    InputError for data that are damaged or cut short (naming the number of complete records
     before), and for a table without rows. `records` and `bytes_read` (of `bytes`) grow meanwhile;
     `sha256` of the file is known after the last batch. A FASTA record of more than `LARGEST_RECORD`
     bytes is a fault, a table row of as many characters an error.
     """
 
     def __init__(self, path: Path, table: Table) -> None:
-        kind = sniff(path, table.columns)
         self.path, self.table = path, table
-        self.format, self.compression = kind.format, kind.compression
+        head, damage = self._head()
+        try:
+            self.format, delimiter = self._tell(head)
+        except InputError:
+            with named_errors(path, lambda: 0):
+                if damage:  # what can be read of such a file says little about it
+                    raise damage from None
+            raise
         self.bytes = path.stat().st_size
         self.bytes_read = self.records = 0
         self.sha256 = ""
@@ -40,7 +76,7 @@ class Reader:
         elif self.format == "parquet":
             self._batches = ParquetTable(path, table).batches
         else:
-            self._batches = DelimitedText(path, kind.delimiter, table).batches
+            self._batches = DelimitedText(path, delimiter, table).batches
 
     def __iter__(self) -> Iterator[Batch]:
         with Stream(self.path) as stream:
@@ -55,5 +91,86 @@ class Reader:
                 self.records += len(batch)
                 yield batch
         if not self.records:
-            what = f"{self.path}: the table has a header and no rows: no record 1"
-            raise InputError(what, path=self.path, record=1)
+            raise self._refusal(": the table has a header and no rows: no record 1", record=1)
+
+    def _head(self) -> tuple[bytes, Exception | None]:
+        """Return the first bytes, decompressed, and the error of damage in them."""
+        path = self.path
+        if "\0" in str(path):
+            raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
+        with named_errors(path):
+            if path.is_dir():
+                raise self._refusal(": is a folder", "name the files in it")
+            if path.exists() and not path.is_file():  # a pipe gives its bytes once
+                remedy = "save what comes out of the pipe or device, and name that file"
+                raise self._refusal(": is no regular file", remedy)
+            with Stream(path) as stream:
+                self.compression = stream.compression
+                return stream.head(_HEAD_BYTES)
+
+    def _tell(self, head: bytes) -> tuple[Format, str]:
+        """Return the format of a file that begins with `head`, and the delimiter of text."""
+        path, columns = self.path, self.table.columns
+        packed = "" if self.compression == "none" else f" ({self.compression} compressed)"
+        if not head:
+            raise self._refusal(f": the file is empty{packed}: no record 1; leave it out", record=1)
+        if head.startswith(b"PAR1"):
+            if packed:
+                words = f": a Parquet file{packed} as a whole cannot be read in pieces"
+                raise self._refusal(words, "decompress it first")
+            return "parquet", ""
+        if _UNMARKED_UTF_16.match(head):
+            raise self._refusal(f": this is {_UTF_16}")
+        text = as_text(head.removeprefix(BOM))
+        if not text.strip():
+            words = f": holds nothing but white space{packed}: no record 1; leave it out"
+            raise self._refusal(words, record=1)
+        fasta = _HEADER_LINE.search(text)
+        before = text[: fasta.start()] if fasta else text
+        if fasta and not before.strip():
+            return "fasta", ""
+        rows = {delimiter: _first_row(text, delimiter) for delimiter in ",\t;"}
+        delimiter, names = max(rows.items(), key=lambda row: len(row[1]))
+        if set(columns) <= set(names):
+            check_columns(path, names, columns)
+            return "tsv" if delimiter == "\t" else "csv", delimiter
+        if words := _foreign(head, before):
+            raise self._refusal(words, line=1 if words.startswith(",") else None)
+        if fasta:
+            return "fasta", ""
+        if before.lstrip().startswith(";"):
+            words = ", line 1: this is an old form of FASTA, with ';' before headers and comments"
+            remedy = "remove the comments, and write '>' before headers"
+            raise self._refusal(words, remedy)
+        if len(names) > 1:
+            check_columns(path, names, columns)
+        listed = ", ".join(map(repr, columns))
+        words = "neither FASTA (no line starts with '>') nor a table: line 1 does not name the"
+        raise self._refusal(f": {words} columns {listed}", line=1)
+
+    def _refusal(self, words: str, remedy: str = "", **place: int | None) -> InputError:
+        return InputError(f"{self.path}{words}", path=self.path, remedy=remedy, **place)
+
+
+def _foreign(head: bytes, text: str) -> str:
+    """Return what a file is that is known to be something else; `text` ends where a line starts
+    with '>'.
+    """
+    for start, words in _FOREIGN.items():
+        if re.match(rf"\s*{start}", text):
+            return f", line 1: {words}"
+    if text.startswith("sep="):
+        return f", line 1: {text.splitlines()[0]!r} is for Excel alone: remove this line"
+    binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
+    if not binary and "\0" in text:
+        binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
+    return f": this is {binary} (read are FASTA, CSV, TSV and Parquet)" if binary else ""
+
+
+def _first_row(text: str, delimiter: str) -> Sequence[str]:
+    """Return the fields of the first row that is not empty, or one empty field."""
+    try:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        return [name.strip() for name in next((row for row in rows if row), [""])]
+    except csv.Error:
+        return [""]

@@ -35,7 +35,7 @@ class Table:
         return tuple(dict.fromkeys((self.id, self.sequence, *self.keep)))
 
 
-def taken(name: str) -> str:
+def why_not_kept(name: str) -> str:
     """Return why a column of this name cannot be carried into the results, or ''."""
     if name in _RESULTS:
         return "the results have a column of their own of this name; leave it out or rename yours"
@@ -48,7 +48,6 @@ def taken(name: str) -> str:
 class ResiduePolicy:
     """Policy for a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
     (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
-    ConfigError for strands of proteins, and where no letter stands for an unknown one.
 
     ConfigError for strands of proteins, and where no letter stands for an unknown one.
     """

@@ -3,7 +3,8 @@ Parquet.
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BytesIO, TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -26,8 +27,8 @@ from plm_embed.sequences.batch import (
     Faults,
     text_and_ends,
 )
-from plm_embed.sequences.formats import check_columns
 from plm_embed.sequences.settings import Table
+from plm_embed.wording import did_you_mean
 
 MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
 NO_VALUE = ("missing_value", None)  # NA is a peptide
@@ -39,19 +40,58 @@ _QUOTE, _SPACE, _TILDE = b'" ~'
 csv.field_size_limit(LARGEST_RECORD)
 
 
+class NoColumnError(InputError):
+    """A column that a table lacks. Its remedy is that of a campaign."""
+
+
+@contextmanager
+def columns_named(remedy: str) -> Iterator[None]:
+    """Around reading for anything else: what to do there about a column that a table lacks."""
+    try:
+        yield
+    except NoColumnError as error:
+        error.remedy = remedy
+        raise
+
+
+def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    """InputError unless each of `columns` occurs once among the `names` of a table; it lists these
+    and the nearest name.
+    """
+
+    def fold(name: str) -> str:
+        return name.casefold().replace(" ", "_")
+
+    for column in columns:
+        if (count := names.count(column)) > 1:
+            words = f"{path}: {count} columns are named {column!r}"
+            raise InputError(words, path=path, remedy="rename all but one")
+        if not count:
+            folded = {fold(name): repr(name) for name in names}
+            hint = did_you_mean(fold(column), folded, called=folded.__getitem__)
+            more = f" and {len(names) - 30} more" if len(names) > 30 else ""
+            listed = ", ".join(map(repr, names[:30])) + more
+            raise NoColumnError(
+                f"{path}: no column {column!r}; the columns are {listed}{hint}",
+                path=path,
+                remedy="name yours: `table` in a configuration, --id, --sequence and --keep of "
+                "`plm-embed run`, --id-column, --sequence-column and --keep of single steps",
+            )
+
+
 def _batches(
     first: int, cells: pa.RecordBatch, table: Table, ragged: Faults | None = None
 ) -> Iterator[Batch]:
     """Yield rows from number `first` on, of which `cells` has the columns as text."""
     for start in range(0, len(cells), MOST_RECORDS):
         rows = cells.slice(start, MOST_RECORDS)
-        ids, residues, *kept = (rows[name] for name in (table.id, table.sequence, *table.keep))
+        ids, residues, *columns = (rows[name] for name in (table.id, table.sequence, *table.keep))
         ids = ids.fill_null("")
         faults = _faults(ids, residues, table) | (ragged or {})
         residues = residues.fill_null("")
-        if large := [at for at, (reason, _) in faults.items() if reason == "too_large"]:
+        if large := [place for place, (reason, _) in faults.items() if reason == "too_large"]:
             residues = pc.if_else(pa.array(np.isin(np.arange(len(rows)), large)), "", residues)
-        yield Batch(first + start, ids, ids, residues, tuple(kept), faults)
+        yield Batch(first + start, ids, ids, residues, tuple(columns), faults)
 
 
 def _faults(ids: pa.StringArray, cells: pa.StringArray, table: Table) -> Faults:
@@ -141,7 +181,7 @@ class DelimitedText:
         takes all of that along.
         """
         rows = csv.reader(self._text_lines(block, blocks), delimiter=self._delimiter, strict=True)
-        cells: list[list[str]] = []  # the wanted ones
+        cells: list[list[str]] = []  # of the columns of the table
         ragged: Faults = {}
         characters = 0
 
@@ -215,7 +255,8 @@ def line_blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
                 length += len(data)
         except Exception:
             block = b"".join(parts)
-            yield block[: _lines_end(block)]
+            if end := _lines_end(block):
+                yield block[:end]
             raise
         block = b"".join(parts)
         if length < least:
@@ -266,10 +307,8 @@ class ParquetTable:
         try:
             schema = pq.read_schema(path)
         except (pa.ArrowException, OSError) as error:
-            what = _first_line(error)
-            raise InputError(
-                f"{path}: the Parquet file is damaged or cut short: {what}", path=path
-            ) from None
+            message = f"{path}: the Parquet file is damaged or cut short: {_first_line(error)}"
+            raise InputError(message, path=path) from None
         names = [name.strip() for name in schema.names]
         check_columns(path, names, table.columns)
         self._columns = {name: schema.names[names.index(name)] for name in table.columns}
@@ -304,7 +343,7 @@ class ParquetTable:
                 try:
                     if (part := next(parts, None)) is None:
                         break
-                    cells = {name: _text(part.column(at)) for name, at in self._columns.items()}
+                    cells = {name: _text(part[column]) for name, column in self._columns.items()}
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{self._path}: a wanted column cannot be read as text"
@@ -316,7 +355,7 @@ class ParquetTable:
                 while stream.bytes_read < size * self._rows // file.metadata.num_rows:
                     next(stream.raw)
                 waiting.append(pa.record_batch(cells))
-                if sum(map(len, waiting)) >= _ROWS or sum(each.nbytes for each in waiting) >= BLOCK:
+                if sum(map(len, waiting)) >= _ROWS or sum(part.nbytes for part in waiting) >= BLOCK:
                     yield pa.concat_batches(waiting)
                     waiting = []
         if waiting:
@@ -330,7 +369,9 @@ def _text(column: pa.Array) -> pa.StringArray:
         text.validate(full=True)
     except pa.ArrowInvalid:
         values = column.cast(pa.binary()).to_pylist()
-        text = pa.array([None if each is None else as_text(each) for each in values], pa.string())
+        text = pa.array(
+            [None if value is None else as_text(value) for value in values], pa.string()
+        )
     return text
 
 

@@ -15,7 +15,7 @@ from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model, find_model
-from plm_embed.sequences.settings import taken
+from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
@@ -152,7 +152,7 @@ def _path_mistakes(config: Config) -> Iterator[str]:
         yield f"results: {config['results']}: {words}"
     for path, table in zip(paths, tables, strict=True):
         for name in table.keep:
-            if why := taken(name):
+            if why := why_not_kept(name):
                 yield f"inputs: {path}: keep: {name}: {why}"
     for file, same in repeated([Path(path) for path in paths]):
         yield f"inputs: {file}: is the same file as {same}; name it once"

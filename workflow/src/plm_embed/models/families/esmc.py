@@ -1,4 +1,4 @@
-"""ESM C 300M and 600M (ESM Cambrian).
+"""ESM C (ESM Cambrian): 300M, 600M and 6B.
 
 Sources: esm/models/esmc.py, esm/layers/blocks.py, esm/layers/attention.py and
 esm/layers/transformer_stack.py of evolutionaryscale/esm and Biohub/esm.
