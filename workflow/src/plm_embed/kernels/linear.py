@@ -121,7 +121,7 @@ class Int8Linear(Linear):
         if self.bias is not None:
             y += self.bias
         if activation is not None:
-            for part in y.split(_rows_together(y.shape[1])):
+            for part in torch.split(y, _rows_together(y.shape[1])):
                 part.copy_(_PLAIN[activation](part))
         return y if out is None else out.copy_(y)
 
