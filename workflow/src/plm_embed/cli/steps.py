@@ -228,7 +228,7 @@ def settings(command: Command) -> Command:
 
 
 class Workers(click.ParamType[int]):
-    """A number of workers; `all` is 0, which stands for one per visible GPU."""
+    """A number of workers; `all` is 0: one per visible GPU."""
 
     name = "workers"
 
