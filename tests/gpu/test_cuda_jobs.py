@@ -70,11 +70,11 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     record = Embedder(prepared, tmp_path / "store", settings).embed(
         write_bucket(tmp_path, sequences), tmp_path / "0000.json"
     )
-    print(record.self_test, record.busy, record.tokens_per_second, record.toks_per_batch)
+    print(record.self_test, record.busy_seconds, record.tokens_per_second)
     assert record.computed == 300
     assert record.self_test and record.self_test.batch_invariant
     assert record.fingerprint.engine.startswith("packed-4-")
-    assert 0 < record.busy <= 1
+    assert 0 < record.busy_seconds <= record.worker.seconds
     found = vectors(tmp_path, record)
     expected = states(engine_of_folder(prepared), sequences[::20], [WIDE.layers])
     for sequence, exact in zip(sequences[::20], expected, strict=True):
@@ -93,7 +93,7 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
     )
     embedder = Embedder(prepared, tmp_path / "store", settings)
     sequences = [random_sequence(900, i) for i in range(300)]
-    model, _ = embedder.worker.load()
+    model, size = embedder.worker.load()
     torch.cuda.empty_cache()
     torch.cuda.synchronize()
     # room for what is there and for two of the smallest batches: one row takes about 15 times its
@@ -106,7 +106,7 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
         record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert model.rows <= record.toks_per_batch < 16 * ROWS["cuda"]
+    assert model.rows <= size.least < 16 * ROWS["cuda"]
     assert (record.computed, record.skipped) == (300, ())
 
 
@@ -117,7 +117,7 @@ def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> N
     record = Embedder(folder, tmp_path / "store", settings).embed(
         write_bucket(tmp_path, sequences), tmp_path / "0000.json"
     )
-    assert record.exact == 3
+    assert record.computed == 3
     expected = states(engine_of_folder(folder), sequences, [3])
     for sequence, exact in zip(sequences, expected, strict=True):
         found = torch.from_numpy(vectors(tmp_path, record)[key(sequence)])

@@ -275,7 +275,7 @@ def test_nothing_to_start_it_with_is_said_in_words(
 
 @pytest.mark.usefixtures("tools")
 def test_too_few_nodes_are_said_in_words() -> None:
-    words = r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"
+    words = r"the job has 0 of 2 nodes \(PBS_NODEFILE is not set\)"
     with pytest.raises(PlmEmbedError, match=words):
         start_nodes(2, [])
 

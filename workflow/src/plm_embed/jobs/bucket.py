@@ -98,8 +98,8 @@ def read_bucket(path: Path, record: Path) -> Bucket:
         or np.count_nonzero(~has_vector) != len(reasons)
         or {key for key, reason in reasons.items() if reason == "too_long"} != set(long)
     ):
-        what = f"{record}: made for other sequences or another number of buckets"
-        raise StoreError(what, remedy=delete(record), path=record)
+        problem = f"{record}: made for other sequences or another number of buckets"
+        raise StoreError(problem, remedy=delete(record), path=record)
     return Bucket(path.stem, keys[has_vector], length[has_vector], record, completion)
 
 

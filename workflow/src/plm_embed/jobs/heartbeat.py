@@ -77,8 +77,8 @@ class Heartbeat:
     @property
     def joules(self) -> float | None:
         """Return the energy that the GPUs took; None where that is not known."""
-        known = [worker.joules for worker in self.workers if worker.joules is not None]
-        return sum(known) if known else None
+        joules = [worker.joules for worker in self.workers if worker.joules is not None]
+        return sum(joules) if joules else None
 
 
 def new_heartbeat(bucket: str, records: Path, store: Path, node: int) -> Heartbeat:

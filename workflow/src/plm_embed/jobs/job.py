@@ -269,7 +269,7 @@ def start_nodes(nodes: int, arguments: Sequence[str]) -> list["subprocess.Popen[
     hosts = list(dict.fromkeys(lines))
     if len(hosts) < nodes:
         raise PlmEmbedError(
-            f"{nodes} nodes asked for, the job has {len(hosts)} "
+            f"the job has {len(hosts)} of {nodes} nodes "
             f"({', '.join(hosts) or 'PBS_NODEFILE is not set'})\n"
             "a job over several nodes runs in PBS; elsewhere set the resource nodes to 1"
         )

@@ -300,13 +300,13 @@ class Node:
         """Take sequences from the queue; none when there is no time for them.
 
         Chunks shrink towards the end, so that all workers end together, and fit into the time that
-        is left. When something was lost a chunk is a quarter of it, so that a sequence that ends
-        workers is soon alone.
+        is left. When something was lost a chunk is a quarter of that, so that a sequence that
+        ends workers is soon alone.
         """
         if not self._queue or self.stopping:
             return []
         seconds, alive = self._end - time.monotonic(), len(self._alive)
-        rate = worker.rate or min((known.rate for known in self.workers if known.rate), default=0.0)
+        rate = worker.rate or min(filter(None, (w.rate for w in self.workers)), default=0.0)
         least = min(rate * SECONDS_PER_CHUNK, self._queued)
         size = max(least, self._queued / (2 * alive if alive > 1 else 1))
         if self._round:
@@ -410,7 +410,7 @@ def assign(count: int, settings: Settings) -> Sequence[str | None]:
             "request as many GPUs as the rule's resource `gpu` says"
         )
     if len(gpus) < count:
-        log.warning("this node shows %d GPUs, not %d: the others are lost to it", len(gpus), count)
+        log.warning("this node shows only %d of %d GPUs: going on with those", len(gpus), count)
     return gpus[:count]
 
 
