@@ -27,7 +27,7 @@ PICTURES = ROOT / "docs" / "pictures"
 MODEL = "esm2_t3_untrained"
 REPORT = "report.html"
 RESULTS = Path("results")
-WIDTH, HEIGHT, COLUMNS = 1240, 1490, 96
+WIDTH, HEIGHT, COLUMNS = 1240, 1680, 110
 
 
 def demo() -> None:
@@ -84,11 +84,13 @@ def watch() -> None:
         worker = WorkerBeat(
             pid=number + 1,
             state="computing",
-            device="CPU",
-            tokens_per_second=410.0 - 20 * number,
+            device="NVIDIA A100-SXM4-40GB",
+            tokens_per_second=61_200.0 - 900 * number,
             sequences=21 + 9 * number,
             progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
-            memory_bytes=310_000_000,
+            memory_bytes=9_400_000_000,
+            gpu="0",
+            utilization=98 - number,
         )
         beat = new_heartbeat(bucket, model / "embedded", model / "store", 0)
         beat = replace(

@@ -268,7 +268,7 @@ function makeMap(data) {
     select.append(...items.map(one => new Option(one.name, one.name)));
     select.addEventListener("change", () => change(items[select.selectedIndex]));
   }
-  const say = () => { $("layout-words").textContent = `${layout.axes[0]} to the right, ${layout.axes[1]} upward.${layout.density ? " Gray: density of up to a million vectors." : ""} Click the map, then use the wheel to zoom; drag to move.`; };
+  const say = () => { $("layout-words").textContent = `To the right: ${layout.axes[0]}; upward: ${layout.axes[1]}.${layout.density ? " Gray: density of up to a million vectors." : ""} Click the map, then use the wheel to zoom; drag to move.`; };
   choices($("layout"), layouts, one => { layout = one; say(); whole(); });
   choices($("coloring"), colorings, one => { coloring = one; paint(); });
   $("layout-choice").hidden = layouts.length < 2;

@@ -244,7 +244,7 @@ def _outcomes(facts: Facts) -> dict[str, int]:
     statuses, reasons = {"accepted": facts.summary.accepted}, facts.summary.skipped
     if facts.statuses:
         names = {"embedded": "embedded", "embedded_with_events": "embedded, with a remark"}
-        statuses = {word: facts.statuses[name] for name, word in names.items()}
+        statuses = {word: facts.statuses[n] for n, word in names.items() if facts.statuses[n]}
         reasons = facts.reasons
     return statuses | {f"skipped: {name.replace('_', ' ')}": n for name, n in reasons.items()}
 
@@ -274,8 +274,8 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
             "device time": duration(sum(run.seconds * len(run.workers) for run in runs)),
         }
         if speeds:
-            row["tokens/s of a worker"] = f"{sum(run.tokens for run in runs) / seconds:,.0f}"
-            row["slowest to fastest bucket"] = f"{speeds[0]:,.0f} to {speeds[-1]:,.0f}"
+            row["tokens/s"] = f"{sum(run.tokens for run in runs) / seconds:,.0f}"
+            row["by bucket"] = f"{speeds[0]:,.0f} to {speeds[-1]:,.0f}"
         yield row
 
 

@@ -182,7 +182,7 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
         for record in whole_files(folder / "embedded", "*.json")
         if record.stem in buckets and _is_done(results, record, changed(record), since)
     }
-    workers = sorted(_workers(folder, done), key=lambda one: (not one.trouble, one.job.bucket))
+    workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
     alive = [worker for worker in workers if not worker.trouble]
     jobs = {id(worker.job): worker.job for worker in alive}.values()
     running = {job.bucket for job in jobs}
@@ -265,13 +265,13 @@ def _steps(
     summary = results / "sequences" / SUMMARY
     yield step("sequences", changed(summary) > 0, results / "logs" / "deduplicate.log")
     yield Step("embed", embed)
-    made = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
+    newest = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
     before = embed == "done"
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
         written = max(map(changed, folder.glob(pattern)), default=0)
-        done = before and written >= made
-        yield step(name, done, logs / f"{name}.log", made) if before else Step(name, "waits")
-        before, made = done, written or made
+        done = before and written >= newest
+        yield step(name, done, logs / f"{name}.log", newest) if before else Step(name, "waits")
+        before, newest = done, written or newest
 
 
 def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType:
@@ -292,8 +292,8 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         words = "finished: every step is done, and the result is validated"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
     if not look.models:
-        there = look.results.is_dir()
-        yield Text("Nothing has begun yet." if there else "There is no such folder yet.")
+        begun = look.results.is_dir()
+        yield Text("Nothing has begun yet." if begun else "There is no such folder yet.")
     for model in look.models:
         marks = [
             Text(f"{step.name} {step.status}") if plain else Text(mark + step.name, style)
