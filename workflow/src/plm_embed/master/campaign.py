@@ -78,7 +78,7 @@ class Campaign:
             with read_part(self.parts_folder / name) as part:
                 self.dims = part.dims
         if "per_token" in self.fingerprint.pooling:
-            located = (locate(self.bucket(name), self.store) for name in self.rows)
+            located = (locate(self.bucket(name).wanted, self.store) for name in self.rows)
             self.residues = sum(int(bucket.residues.sum()) for bucket in located)
 
     @property

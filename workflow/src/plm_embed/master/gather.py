@@ -166,13 +166,13 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
     """Yield all that a master holds, bucket by bucket. StoreError for a part that does not fit."""
     row = residue = 0
     for bucket in buckets:
-        located = locate(bucket, store)
+        located = locate(bucket.wanted, store)
         ones = np.ones(len(bucket.keys), np.int64)
         columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
         for name, values in columns.items():
             yield Piece(name, row, values, row, ones, checksums.of_rows(values))
         edges = residue + np.concatenate([[0], np.cumsum(located.residues)])
-        if any(map(has_matrix, bucket.fingerprint.representations)):
+        if any(map(has_matrix, bucket.completion.fingerprint.representations)):
             yield Piece("offset", row, edges, row, np.ones(len(edges), np.int64), None)
         for block in blocks(located):
             inside, first = slice(block.start, block.stop), row + block.start
