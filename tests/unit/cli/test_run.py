@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -192,7 +193,7 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(here: Path) -> None
     command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr
-        lines = list(iter(run.stderr.readline, "Select jobs to execute...\n"))
+        lines = list(takewhile("Select jobs to execute...\n".__ne__, run.stderr))
         (snakemake,) = psutil.Process(run.pid).children()
         steps = snakemake.children(recursive=True)
         snakemake.kill()

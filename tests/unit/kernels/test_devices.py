@@ -47,6 +47,18 @@ def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
         assert devices.choose_dtype("auto", cuda) == expected
 
 
+def test_int8_is_for_cpus_whose_products_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    with pytest.raises(PlmEmbedError, match="NVIDIA H100: it is for CPUs\nset device: cpu, or"):
+        devices.choose_dtype("int8", torch.device("cuda", 0))
+    monkeypatch.setattr(devices, "int8_problem", lambda: "")
+    assert devices.choose_dtype("int8", CPU) == "int8"
+    monkeypatch.setattr(devices, "int8_problem", lambda: "its sums are not exact")
+    with pytest.raises(PlmEmbedError, match="its sums are not exact\nset float32, or auto"):
+        devices.choose_dtype("int8", CPU)
+
+
 def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100")
     cuda = torch.device("cuda", 0)

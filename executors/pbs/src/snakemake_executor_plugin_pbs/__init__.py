@@ -143,8 +143,9 @@ class Executor(RemoteExecutor):
         now = time.monotonic()
         reason = _stop_reason(self.workflow.scheduler)
         if reason:
-            for name in [name for name in self._waiting if not self._submitter.is_in_doubt(name)]:
-                self._give_up(self._waiting.pop(name)[0], reason)
+            for name in list(self._waiting):  # to which Snakemake's thread may add
+                if not self._submitter.is_in_doubt(name):
+                    self._give_up(self._waiting.pop(name)[0], reason)
         if now < self._pause_until:
             return {}
         try:
@@ -156,7 +157,7 @@ class Executor(RemoteExecutor):
                 self._next_look = now + self._interval
                 return self._watch.look(jobs)
         except AwayError:
-            self._pause_until = now + self._interval
+            self._pause_until = time.monotonic() + self._interval
         return {}
 
     def _submit(self, job: JobExecutorInterface, request: Request, reason: str) -> None:
@@ -170,8 +171,8 @@ class Executor(RemoteExecutor):
             submitted = self._submitter.submit(request, reason)
         except RefusedError as refusal:
             del self._waiting[request.name]
-            call = shlex.join(["qsub", *request.words, str(request.script)])
-            call = f". The call was: {call}"
+            words = shlex.join(["qsub", *request.words, str(request.script)])
+            call = f". The call was: {words}"
             if refusal.for_good:
                 self._give_up(job, str(refusal), call)
             else:

@@ -127,8 +127,9 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
         block[last] = yaml.safe_load(value)
     if problems := mistakes(config, config):
         raise refusal(problems)
+    config = with_defaults(config)
     models = list(models_of(config))
-    return with_defaults(config) | {"model": models if len(models) > 1 else models[0]}
+    return config | {"model": models if len(models) > 1 else models[0]}
 
 
 def snakemake_options(

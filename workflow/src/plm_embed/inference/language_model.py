@@ -337,8 +337,11 @@ def embed_like(
     dtype = fingerprint.compute_dtype
     if dtype == "tfloat32" and not torch.cuda.is_available():
         dtype = "float32"
-    strand = fingerprint.strand
-    with LanguageModel(fingerprint.model, weights, dtype=dtype, strand=strand).load() as model:
+    device: DeviceName = "cpu" if dtype == "int8" else "auto"
+    like = LanguageModel(
+        fingerprint.model, weights, device=device, dtype=dtype, strand=fingerprint.strand
+    )
+    with like.load() as model:
         if (sha256 := model.manifest.weights_sha256) != fingerprint.weights_sha256:
             raise WeightsError(
                 f"{weights or model.manifest.model} holds other weights of {fingerprint.model} "
@@ -347,8 +350,8 @@ def embed_like(
                 remedy="name theirs (weights=..., or --weights)",
             )
         named = list(named_sequences(sequences, model.policy))
-        like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
-        computed = model.vectors(named, like, on_error)
+        kind = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
+        computed = model.vectors(named, kind, on_error)
     pairs = [(r.id or str(r.number), _array(v)) for r, v in zip(named, computed, strict=True) if v]
     matrix = np.array([vector for _, vector in pairs], np.float32)
     bits = encode(matrix.reshape(len(pairs), model.manifest.dim), fingerprint.storage_dtype)

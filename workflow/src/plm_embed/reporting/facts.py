@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError, delete
@@ -185,8 +186,12 @@ def collect(folder: Path) -> Facts:
 
 
 def _example(index: Path) -> str:
-    """Return an id, if possible one that different sequences do not share; '' without records."""
-    for table in read_batches(index, ["id"], delete(index)):
-        counts = Counter[str](table["id"].to_pylist())
-        return min(counts, key=lambda id: counts[id] > 1)
-    return ""
+    """Return one of the first ids, if possible one that different sequences do not share; ''
+    without records.
+    """
+    rows: dict[str, set[int]] = {}
+    for table in read_batches(index, ["id", "row"], delete(index)):
+        rows = rows or {id: set() for id in table["id"].slice(0, 10).to_pylist()}
+        for line in table.filter(pc.is_in(table["id"], pa.array(list(rows)))).to_pylist():
+            rows[line["id"]].add(line["row"])
+    return min(rows, key=lambda id: len(rows[id]) > 1, default="")

@@ -38,4 +38,6 @@ STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
 """Foldseek's 3Di states of a protein's structure, one per residue, which share the letters of
 residues.
 """
-ALPHABETS: dict[AlphabetName, Alphabet] = {each.name: each for each in (PROTEIN, DNA, STATES)}
+ALPHABETS: dict[AlphabetName, Alphabet] = {
+    alphabet.name: alphabet for alphabet in (PROTEIN, DNA, STATES)
+}

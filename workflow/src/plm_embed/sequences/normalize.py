@@ -78,8 +78,9 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
         return Skipped("empty", None)
     if unknown := set(upper).difference(alphabet.letters):
         if ">" in _IN_BRACKETS.sub("", upper):
-            at = _IN_BRACKETS.sub(lambda word: " " * len(word[0]), raw).index(">")
-            detail = f"> at {at + 1}: no line end before {raw[at : at + _SHOWN]!r}"
+            place = _IN_BRACKETS.sub(lambda word: " " * len(word[0]), raw).index(">")
+            shown = raw[place : place + _SHOWN]
+            detail = f"> at {place + 1}: no line end before {shown!r}"
             return Skipped("glued_header", detail)
         if policy.unknown == "skip" or ">" in unknown:
             return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
@@ -88,9 +89,9 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
     if policy.alphabet == "protein" and _in_three_letters(upper):
         return Skipped("three_letter_code", f"{len(upper) // 3} codes, the first is {upper[:3]}")
     if policy.strand == "canonical":
-        other = alphabet.reverse_complement(upper)
-        if other < upper:
-            upper, events["reverse_complemented"] = other, len(other)
+        reverse = alphabet.reverse_complement(upper)
+        if reverse < upper:
+            upper, events["reverse_complemented"] = reverse, len(reverse)
     return Normalized(upper, {name: count for name, count in events.items() if count})
 
 
@@ -158,12 +159,10 @@ def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
     odd = starts == ends
     # bounds and the few codes between them that are no letters: faster than a table of all codes
     low, *letters, high = sorted(ALPHABETS[policy.alphabet].letters.encode())
-    others = set(range(low, high)).difference([low, *letters])
+    no_letters = set(range(low, high)).difference([low, *letters])
     within = not len(codes) or (codes.min() >= low and codes.max() <= high)
-    if not within or any((codes == other).any() for other in others):
-        unknown = (codes < low) | (codes > high)
-        for other in others:
-            unknown |= codes == other
+    if not within or any((codes == code).any() for code in no_letters):
+        unknown = (codes < low) | (codes > high) | np.isin(codes, [*no_letters])
         odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
     odd[list(batch.faults)] = True
     if policy.alphabet == "protein":
@@ -172,36 +171,15 @@ def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
 
 
 _CODES = frozenset(
-    {
-        *(
-            "ALA",
-            "ARG",
-            "ASN",
-            "ASP",
-            "CYS",
-            "GLN",
-            "GLU",
-            "GLY",
-            "HIS",
-            "ILE",
-            "LEU",
-            "LYS",
-            "MET",
-        ),
-        *("PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC", "XAA"),
-    }
+    (
+        *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS"),
+        *("MET", "PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC"),
+        "XAA",
+    )
 )
 _LEAST_CODES, _DISTINCT_CODES = 4, 3  # ALAALAALAALA may be a peptide
-_IS_CODE = np.zeros(1 << 15, np.bool_)  # by five bits of each of three letters
-
-
-def _code_numbers(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Number triplets of letters (n, 3) by their five low bits, which tell letters apart."""
-    numbers: NDArray[np.int64] = (letters & 31) @ np.array([1 << 10, 1 << 5, 1])
-    return numbers
-
-
-_IS_CODE[_code_numbers(np.array([list(code.encode()) for code in _CODES], np.uint8))] = True
+_BIG_ENDIAN = np.array([1 << 16, 1 << 8, 1])  # makes a number of three letters
+_CODE_NUMBERS = np.array([[*code.encode()] for code in _CODES]) @ _BIG_ENDIAN
 
 
 def _in_three_letters(sequence: str) -> bool:
@@ -211,19 +189,19 @@ def _in_three_letters(sequence: str) -> bool:
     """
     if sequence[:3] not in _CODES or len(sequence) % 3:
         return False
-    codes = [sequence[at : at + 3] for at in range(0, len(sequence), 3)]
+    codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
     kinds = set(codes)
     return len(codes) >= _LEAST_CODES and len(kinds) >= _DISTINCT_CODES and kinds <= _CODES
 
 
 def _three_letter_places(codes: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return which of the records that end at `ends` (n,) in `codes` may be `_in_three_letters`: it
-    holds for their first codes.
+    holds for their first codes, in capitals.
     """
     starts = np.concatenate([[0], ends[:-1]])
     lengths = ends - starts
     places = np.flatnonzero((lengths >= 3 * _LEAST_CODES) & (lengths % 3 == 0))
-    for at in range(0, 3 * _LEAST_CODES, 3):
-        triplets = codes[(starts[places] + at)[:, None] + np.arange(3)]
-        places = places[_IS_CODE[_code_numbers(triplets)]]
+    for offset in range(0, 3 * _LEAST_CODES, 3):
+        triplets = codes[(starts[places] + offset)[:, None] + np.arange(3)]
+        places = places[np.isin(triplets @ _BIG_ENDIAN, _CODE_NUMBERS)]
     return places

@@ -59,7 +59,7 @@ class LetterCheck:
         if total < _ENOUGH:
             return
         by_base = [sum(self._counts[letter] for letter in base) for base in _BASES]
-        bases, others = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
+        bases, residues = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
         nucleotides = bases >= _NUCLEOTIDES * total and min(by_base) >= _EACH_BASE * total
         name, share = self._path or "the sequences", f"of {total:,} letters looked at"
         kind = self._alphabet.name
@@ -73,10 +73,10 @@ class LetterCheck:
                 remedy="choose a model of DNA, or give the proteins that they encode"
                 + (", as Foldseek's 3Di strings" if states else ""),
             )
-        if kind == "dna" and others >= _PROTEIN * total:
+        if kind == "dna" and residues >= _PROTEIN * total:
             raise InputError(
                 f"{name}: these are proteins, and the model reads DNA: "
-                f"{others / total:.0%} {share} are E, F, I, L, P or Q, which are no bases",
+                f"{residues / total:.0%} {share} are E, F, I, L, P or Q, which are no bases",
                 path=self._path,
                 remedy="choose a model of proteins, or give the genes",
             )
@@ -171,8 +171,8 @@ class TextCheck:
         text, ends = text_and_ends(sequences)
         starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
         rows = np.flatnonzero(ends - starts >= _LEAST_STRUCTURE)
-        for at in range(_LOOKED_AT):
-            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + at]]]
+        for offset in range(_LOOKED_AT):
+            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + offset]]]
         rows = np.array([row for row in rows if is_structure(sequences[row].as_py())], np.int64)
         if len(rows):
             self._note("structure", batch, accepted[rows], sequences[rows[0]].as_py())

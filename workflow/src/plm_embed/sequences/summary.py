@@ -85,11 +85,8 @@ def read_summary(sequences: Path) -> Summary:
 
     StoreError when it is missing or was changed.
     """
-    path, again = sequences / SUMMARY, read_again(sequences)
-    try:
-        return _read(path, again, _state(path))
-    except FileNotFoundError:
-        raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
+    path = sequences / SUMMARY
+    return _read(path, read_again(sequences), _state(path))
 
 
 @lru_cache(128)
@@ -105,9 +102,7 @@ def summary_file(path: Path) -> Summary:
 
 
 def known_summary(sequences: Path) -> Summary | None:
-    """`read_summary` for those who can do without: None when it is missing or not to be
-    believed.
-    """
+    """`read_summary` for those who can do without: None when it is missing or damaged."""
     try:
         return read_summary(sequences)
     except PlmEmbedError:
@@ -115,28 +110,43 @@ def known_summary(sequences: Path) -> Summary | None:
 
 
 def verified(sequences: Path, name: str) -> Path:
-    """The path of a file that deduplicate wrote, such as `members/0001.parquet`, unchanged.
+    """Return the path of a file that deduplicate wrote, such as `members/0001.parquet`.
 
     StoreError when it is missing, or its SHA-256 is not that in the summary.
     """
-    path, again = sequences / name, read_again(sequences)
+    path = sequences / name
+    known = read_summary(sequences).files.get(name)
+    if not (state := _state(path)):
+        problem = "there is no such file"
+    elif _sha256(path, state) != known:
+        problem = "changed since it was written"
+    else:
+        return path
+    raise StoreError(f"{path}: {problem}", remedy=read_again(sequences), path=path)
+
+
+@lru_cache(1 << 15)
+def _sha256(path: Path, _: tuple[int, ...]) -> str:
+    return sha256_file(path)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return a state of a file that differs when it was written or replaced, so that it is read
+    once in a process; () when it is missing.
+    """
     try:
-        sound = _sha256(path, _state(path)) == read_summary(sequences).files.get(name)
+        stat = path.stat()
     except FileNotFoundError:
-        raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
-    if not sound:
-        raise StoreError(f"{path}: changed since it was written", remedy=again, path=path)
-    return path
+        return ()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def check_present(bucket: Path) -> None:
-    """StoreError when there is no file for a bucket; who runs the step by hand may have named what
-    never was.
-    """
+    """StoreError when there is no file for a bucket: a user may name one that never was."""
     sequences = bucket.parent.parent
     if bucket.exists() and not bucket.is_file():
-        what = "folder" if bucket.is_dir() else "pipe or a device"
-        raise StoreError(f"{bucket}: is a {what}, not a file", path=bucket)
+        kind = "folder" if bucket.is_dir() else "pipe or a device"
+        raise StoreError(f"{bucket}: is a {kind}, not a file", path=bucket)
     if not bucket.exists():
         again = read_again(sequences) if (sequences / SUMMARY).is_file() else ""
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
@@ -153,22 +163,9 @@ def check_kind(bucket: Path, alphabet: AlphabetName, strand: Strand) -> None:
         )
 
 
-@lru_cache(1 << 15)
-def _sha256(path: Path, _: tuple[int, ...]) -> str:
-    return sha256_file(path)
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """Return a state of a file that differs when it was written or replaced: read once in a
-    process, it need not be hashed again.
-    """
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
 def bucket_table(path: Path, columns: list[str]) -> pa.Table:
-    """Columns of a bucket file, `key` among them. StoreError unless each key is the SHA-256 of its
-    `sequence`.
+    """Return columns of a bucket file, `key` among them. StoreError unless each key is the SHA-256
+    of its `sequence`.
 
     A bucket in the folder of deduplicate must be the file that the summary names.
     """
@@ -187,17 +184,17 @@ def check_keys(path: Path, table: pa.Table) -> None:
     """StoreError unless each `key` of a table from the bucket file `path` is the SHA-256 of its
     `sequence`.
     """
-    for said, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
-        if sequence is None or keys.key(sequence) != said:
+    for key, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
+        if sequence is None or keys.key(sequence) != key:
             raise StoreError(
-                f"{path}: {said} is not the SHA-256 of its sequence",
+                f"{path}: {key} is not the SHA-256 of its sequence",
                 remedy=read_again(path.parent.parent),
                 path=path,
             )
 
 
 def bucket_names(sequences: Path) -> list[str]:
-    """Names of the buckets in key order. Files of an earlier, larger number of buckets may lie
-    beside them.
+    """Return the names of the buckets in key order. Files of an earlier, larger number of buckets
+    may lie beside them.
     """
     return keys.bucket_names(read_summary(sequences).buckets)

@@ -85,13 +85,13 @@ def _batches(
     """Yield rows from number `first` on, of which `cells` has the columns as text."""
     for start in range(0, len(cells), MOST_RECORDS):
         rows = cells.slice(start, MOST_RECORDS)
-        ids, residues, *kept = (rows[name] for name in (table.id, table.sequence, *table.keep))
+        ids, residues, *columns = (rows[name] for name in (table.id, table.sequence, *table.keep))
         ids = ids.fill_null("")
         faults = _faults(ids, residues, table) | (ragged or {})
         residues = residues.fill_null("")
-        if large := [at for at, (reason, _) in faults.items() if reason == "too_large"]:
+        if large := [place for place, (reason, _) in faults.items() if reason == "too_large"]:
             residues = pc.if_else(pa.array(np.isin(np.arange(len(rows)), large)), "", residues)
-        yield Batch(first + start, ids, ids, residues, tuple(kept), faults)
+        yield Batch(first + start, ids, ids, residues, tuple(columns), faults)
 
 
 def _faults(ids: pa.StringArray, cells: pa.StringArray, table: Table) -> Faults:
@@ -181,7 +181,7 @@ class DelimitedText:
         takes all of that along.
         """
         rows = csv.reader(self._text_lines(block, blocks), delimiter=self._delimiter, strict=True)
-        cells: list[list[str]] = []  # the wanted ones
+        cells: list[list[str]] = []  # of the columns of the table
         ragged: Faults = {}
         characters = 0
 
@@ -307,10 +307,8 @@ class ParquetTable:
         try:
             schema = pq.read_schema(path)
         except (pa.ArrowException, OSError) as error:
-            what = _first_line(error)
-            raise InputError(
-                f"{path}: the Parquet file is damaged or cut short: {what}", path=path
-            ) from None
+            message = f"{path}: the Parquet file is damaged or cut short: {_first_line(error)}"
+            raise InputError(message, path=path) from None
         names = [name.strip() for name in schema.names]
         check_columns(path, names, table.columns)
         self._columns = {name: schema.names[names.index(name)] for name in table.columns}
@@ -345,7 +343,7 @@ class ParquetTable:
                 try:
                     if (part := next(parts, None)) is None:
                         break
-                    cells = {name: _text(part.column(at)) for name, at in self._columns.items()}
+                    cells = {name: _text(part[column]) for name, column in self._columns.items()}
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{self._path}: a wanted column cannot be read as text"
@@ -357,7 +355,7 @@ class ParquetTable:
                 while stream.bytes_read < size * self._rows // file.metadata.num_rows:
                     next(stream.raw)
                 waiting.append(pa.record_batch(cells))
-                if sum(map(len, waiting)) >= _ROWS or sum(each.nbytes for each in waiting) >= BLOCK:
+                if sum(map(len, waiting)) >= _ROWS or sum(part.nbytes for part in waiting) >= BLOCK:
                     yield pa.concat_batches(waiting)
                     waiting = []
         if waiting:
@@ -371,7 +369,9 @@ def _text(column: pa.Array) -> pa.StringArray:
         text.validate(full=True)
     except pa.ArrowInvalid:
         values = column.cast(pa.binary()).to_pylist()
-        text = pa.array([None if each is None else as_text(each) for each in values], pa.string())
+        text = pa.array(
+            [None if value is None else as_text(value) for value in values], pa.string()
+        )
     return text
 
 
