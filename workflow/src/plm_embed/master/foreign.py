@@ -257,7 +257,8 @@ def _index(files: Files, ending: str, count: int) -> tuple[Names, Names]:
     for table in tables:
         rows = table["row"].to_pylist() if numbered else range(start, start + len(table))
         key_texts, id_texts = _texts_of(table, named)
-        keys, ids = keys + _numbered(rows, key_texts), ids + _numbered(rows, id_texts)
+        keys += _numbered(rows, key_texts)
+        ids += _numbered(rows, id_texts)
         start += len(table)
     if not numbered and start != count:
         raise _refusal(path, f"{start:,} rows for {count:,} vectors in {files.vectors}")
