@@ -120,8 +120,8 @@ def _components(embeddings: Embeddings, name: str, vectors: Vectors) -> dict[str
         total, counts = min(len(embeddings), COUNTED), np.zeros((GRID, GRID))
         for start in range(0, total, FITTED):
             batch = _read(embeddings, start, min(start + FITTED, total), name)
-            places = (batch - center) @ axes
-            counts += np.histogram2d(places[:, 1], places[:, 0], bins=GRID, range=limits)[0]
+            around = (batch - center) @ axes
+            counts += np.histogram2d(around[:, 1], around[:, 0], bins=GRID, range=limits)[0]
         logs = np.log1p(counts)
         layout["density"] = encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
     return layout
