@@ -157,13 +157,17 @@ def leave_a_lock(**note: object) -> None:
     began = RUN.stat().st_mtime_ns
     for kind in ("input", "output"):
         (locks / f"0.{kind}.lock").write_text("x\n")
-    RUN.write_text(json.dumps({"host": snakemake_call._host(), "began": began} | note))
+    RUN.write_text(
+        json.dumps({"host": snakemake_call._host(), "began": began, "local": True} | note)
+    )
 
 
 def test_only_a_lock_of_a_killed_run_on_this_host_is_stale(here: Path) -> None:
     assert not snakemake_call._lock_is_stale()
     leave_a_lock()
     assert snakemake_call._lock_is_stale()
+    leave_a_lock(local=False)
+    assert not snakemake_call._lock_is_stale(), "jobs may still be with a scheduler"
     leave_a_lock(host="another")
     assert not snakemake_call._lock_is_stale()
     leave_a_lock(began=RUN.stat().st_mtime_ns + 10**12)

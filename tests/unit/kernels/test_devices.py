@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
-from plm_embed.jobs.embedder import worker_info
 from plm_embed.kernels import devices, node_gpus
 
 CPU = torch.device("cpu")
@@ -173,12 +172,6 @@ def test_integrated_graphics_and_gpus_of_others_are_not_shown(
 
         monkeypatch.setattr(node_gpus.os, "open", refuse)
     assert node_gpus.shown() == ""
-
-
-def test_what_is_recorded_about_the_worker() -> None:
-    devices.set_up(CPU, 1, "auto")
-    found = worker_info(CPU)
-    assert found.threads == 1 and found.device and found.host and found.gpu is None
 
 
 def test_a_device_that_does_not_compute_is_found_out() -> None:

@@ -83,6 +83,7 @@ class Executor(RemoteExecutor):
         unknown_seconds = float(settings.unknown_seconds or 60)
         self._watch = Watch(self._pbs, self._ledger, unknown_seconds, self._notices)
         self._submitter = Submitter(self._pbs, self._ledger, self._notices, self._interval)
+        self._forget_ended()  # perhaps nothing is to be done, and nobody calls `shutdown`
         self._pause_until = self._next_look = 0.0
         self._refused: Counter[str] = Counter()
         self._can_be_stopped = False
@@ -271,8 +272,11 @@ class Executor(RemoteExecutor):
                 )
         super().shutdown()  # type: ignore[no-untyped-call]
         if not self._cancelling:
-            with contextlib.suppress(AwayError):
-                self._submitter.forget_ended()
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        with contextlib.suppress(AwayError, OSError):
+            self._submitter.forget_ended()
 
 
 def _stop_reason(scheduler: Any) -> str:

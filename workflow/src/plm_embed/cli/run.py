@@ -158,8 +158,8 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     settings.
     """
     path = Path(config["results"], CONFIG)
-    made = any(path.parent.glob("*/embedded/*.json"))
-    before, folder = read_kept(path) if made else ({}, Path())
+    has_vectors = any(path.parent.glob("*/embedded/*.json"))
+    before, folder = read_kept(path) if has_vectors else ({}, Path())
     if lost := list(_lost(before, config, folder)):
         raise ConfigError(
             f"{path}: the vectors in this folder have {'; '.join(lost)}",

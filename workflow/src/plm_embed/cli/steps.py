@@ -228,7 +228,7 @@ def settings(command: Command) -> Command:
 
 
 class Workers(click.ParamType[int]):
-    """A number of workers; `all` is 0, which stands for one per visible GPU."""
+    """A number of workers; `all` is 0: one per visible GPU."""
 
     name = "workers"
 
@@ -300,8 +300,8 @@ def embed(
     """
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
+    from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
-    from plm_embed.jobs.nodes import job_id, node_number
     from plm_embed.sequences.summary import check_present
 
     log_command()
@@ -326,8 +326,8 @@ def embed(
         minutes=minutes if job_id() else 0,
         nodes=nodes,
         arguments=(*sys.argv[1:], *["--gpu-required"] * gpu_required),
-        node=node_number(node) if share else 0,
         share=share,
+        node=node,
     )
     if not on_cpu:
         take_gpus(workers)

@@ -18,11 +18,10 @@ from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
-from plm_embed.jobs.completion_record import savings
 from plm_embed.master.validation_record import Outlier
 from plm_embed.reporting import charts
 from plm_embed.reporting.citing import checksums, citation, methods, provenance, versions
-from plm_embed.reporting.facts import Facts
+from plm_embed.reporting.facts import Facts, savings
 from plm_embed.reporting.failures import AGAIN, failures
 from plm_embed.reporting.maps import first_records
 from plm_embed.reporting.outputs import (
