@@ -51,6 +51,7 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "fair-esm, 1024 tokens": lambda: peers.fair_esm(model, tensors, CPU, "float32", 1024),
         "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
+        "plm-embed int8": lambda: peers.ours(peers.engine(model, tensors, CPU, "int8")),
     }
     for dtype in ("float32", "bfloat16"):
         found[f"plm-embed {dtype}, without C"] = lambda dtype=dtype: peers.ours(
@@ -210,12 +211,14 @@ def main(
     ]
     table = {}
     for variant, (found, computed) in warm.items():
-        dtype = "bfloat16" if "bfloat16" in variant else "float32"
+        rate = next((rates[dtype] for dtype in rates if dtype in variant), rates["float32"])
         table[variant] = {
             "tokens_per_second": round(tokens / median[variant]),
             "ratio": round(median[base] / median[variant], 2),
             "padding_share": round(1 - tokens / computed, 3),
-            "share_of_matrix_rate": round(useful / median[variant] / rates[dtype], 3),
+            "share_of_matrix_rate": round(useful / median[variant] / rate, 3)
+            if "int8" not in variant
+            else None,
             "peak_memory_mb": round(peak_memory(arguments, variant) / 1e6) if memory else None,
         } | peers.agreement(found, exact)
         print(

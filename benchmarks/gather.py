@@ -145,7 +145,6 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             self_test=None,
             worker=WorkerInfo(host="", pid=0, device="CPU"),
             versions={},
-            loading_seconds=0.0,
             seconds=0.0,
             started="",
             ended="",

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
-from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
+from plm_embed.jobs.heartbeat import FOLDER, new_heartbeat, write_heartbeat
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
@@ -123,7 +123,6 @@ def make(results: Path) -> None:
             self_test=None,
             worker=WorkerInfo(host=host, pid=1, job=job, device="NVIDIA A100-SXM4-40GB"),
             versions={},
-            loading_seconds=0.0,
             seconds=500.0,
             started=began.isoformat(),
             ended=(began + timedelta(seconds=500)).isoformat(),
@@ -141,10 +140,9 @@ def make(results: Path) -> None:
                 new_heartbeat(f"{bucket:04d}", model / "embedded", store, 0),
                 host=host,
                 job=job,
-                workers=(WorkerBeat(pid=1, state="ended"),),
+                workers=(WorkerInfo(pid=1, joules=1.5e5),),
                 started=at.isoformat(),
                 ended=(at + timedelta(seconds=60 if failed else 510)).isoformat(),
-                joules=1.5e5,
                 outcome="failed" if failed else "complete",
                 reason="its device failed" if failed else "",
             )

@@ -19,7 +19,8 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
+from plm_embed.jobs.completion_record import WorkerInfo
+from plm_embed.jobs.heartbeat import FOLDER, new_heartbeat, write_heartbeat
 from plm_embed.reporting.watch import look, view
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,16 +82,14 @@ def watch() -> None:
     for number, bucket in enumerate(("0002", "0003")):
         (model / "embedded" / f"{bucket}.json").unlink()
         now = datetime.now(UTC)
-        worker = WorkerBeat(
+        worker = WorkerInfo(
             pid=number + 1,
             state="computing",
-            device="NVIDIA A100-SXM4-40GB",
-            tokens_per_second=61_200.0 - 900 * number,
-            sequences=21 + 9 * number,
+            device="CPU",
+            tokens_per_second=410.0 - 20 * number,
+            computed=21 + 9 * number,
             progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
-            memory_bytes=9_400_000_000,
-            gpu="0",
-            utilization=98 - number,
+            memory_bytes=310_000_000,
         )
         beat = new_heartbeat(bucket, model / "embedded", model / "store", 0)
         beat = replace(

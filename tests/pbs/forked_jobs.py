@@ -21,8 +21,7 @@ import esm  # noqa: F401 -- loaded once, for all that is forked
 import torch
 
 from plm_embed.cli import main as cli
-from plm_embed.jobs import embedder, job, worker  # noqa: F401 -- the same
-from plm_embed.jobs import nodes as launch
+from plm_embed.jobs import job, node, worker  # noqa: F401 -- the same
 from plm_embed.master import gather, validate  # noqa: F401 -- the same
 
 FORK = multiprocessing.get_context("fork")
@@ -102,14 +101,14 @@ def prepare_process() -> None:
                     and int(link.name) != connection.fileno()
                 ):
                     os.dup2(nothing, int(link.name))
-        worker.serve(connection, *arguments)
+        node.serve(connection, *arguments)
 
     def process(target: object, args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: ARG001 (as multiprocessing has it)
         return FORK.Process(target=serve, args=args, daemon=daemon)
 
-    worker.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)
-    launch.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
-    launch._has_pals = lambda: False
+    node.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)
+    job.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
+    job._has_pals = lambda: False
     job.SECONDS_TO_CHECK, job.SECONDS_FOR_CACHES = 3.0, 0.0
 
 

@@ -143,7 +143,9 @@ class Run:
             self._end_what_is_over()
             ended = [self._repeat(number) for number in range(len(scene.campaigns))]
             if all(ended):
-                return True
+                if all(what != "config as before" for what, _ in scene.mend):
+                    return True
+                self._start_again()  # these are the results of the edit
             if any(len(self.result.ends) > REPETITIONS * len(scene.campaigns) for _ in ended):
                 self.result.wrong.append(f"not finished after {len(self.result.ends)} calls")
                 return False
@@ -193,16 +195,27 @@ class Run:
         for damaged in re.findall(r"delete (\S+) and run the campaign again", said):
             for folder in {campaign.folder, self.scene.campaigns[0].folder}:
                 shutil.rmtree(folder / damaged, ignore_errors=True)
-        for what, do in self.scene.mend:
-            do()
-            self.tell(what)
-        self.scene.mend.clear()
-        self.scene.later = [each for each in self.scene.later if each[1] != "disk freed"]
+        self._mend()
         if "--unlock" in said or code == -signal.SIGKILL:
             campaign.finish(campaign.start("--unlock"))
         self._started[number] = time.monotonic()
         self.scene.processes[number] = campaign.start(self.target)
         return False
+
+    def _start_again(self) -> None:
+        """Take an edit back that came in time for all jobs, and repeat the command."""
+        self._mend()
+        for number, campaign in enumerate(self.scene.campaigns):
+            self._seen[number] = len(campaign.words())
+            self._started[number] = time.monotonic()
+            self.scene.processes[number] = campaign.start(self.target)
+
+    def _mend(self) -> None:
+        for what, do in self.scene.mend:
+            do()
+            self.tell(what)
+        self.scene.mend.clear()
+        self.scene.later = [each for each in self.scene.later if each[1] != "disk freed"]
 
     def _cancel_what_waits_for_ever(self) -> None:
         with contextlib.suppress(ClusterError):

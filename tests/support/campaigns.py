@@ -268,7 +268,6 @@ def completion(**fields: Any) -> Completion:
         "self_test": None,
         "worker": WorkerInfo(host="x3001", pid=7, device="CPU"),
         "versions": {"torch": "2"},
-        "loading_seconds": 0.0,
         "seconds": 1.0,
         "started": "2026-11-21T09:00:00.000+00:00",
         "ended": "2026-11-21T09:00:01.000+00:00",

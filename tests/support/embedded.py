@@ -11,10 +11,9 @@ from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import is_done, missing, read_sequences
 from plm_embed.jobs.completion_record import Completion, read_completion
-from plm_embed.jobs.embedder import Embedder as WorkerEmbedder
-from plm_embed.jobs.embedder import worker_info
-from plm_embed.jobs.heartbeat import moment
+from plm_embed.jobs.heartbeat import new_heartbeat
 from plm_embed.jobs.job import Job, write_record
+from plm_embed.jobs.worker import Worker
 from plm_embed.keys import key
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
@@ -28,33 +27,30 @@ class Embedder:
 
     def __init__(self, weights: Path, root: Path, settings: Settings) -> None:
         self._weights, self._root, self._settings = weights, root, settings
-        self.worker = WorkerEmbedder(weights, root, settings)
-        self.store = self.worker.store
+        self.worker = Worker(weights, root, settings)
+        self.store, self._new = self.worker.store, self.worker.info
         self._tested: SelfTest | None = None
 
     def embed(self, bucket: Path, path: Path) -> Completion:
         """Embed what the store lacks of a bucket. Returns its record."""
         alphabet = read_manifest(self._weights).family.alphabet.name
         check_kind(bucket, alphabet, self._settings.strand)
-        started = moment()
+        beat = new_heartbeat(bucket.stem, path.parent, self._root, 0)
+        self.worker.info = replace(self._new)
         sequences, store = read_sequences(bucket), Store(self._root, self.store.fingerprint)
         todo = missing(sequences, store)
-        todo = todo[np.argsort(-sequences.lengths[todo], kind="stable")]
         try:
             if len(todo):
                 self.worker.embed(sequences.keys[todo], [sequences.texts[i] for i in todo])
         finally:
             self.worker.publish(wait=True)
-        results = self.worker.report("ended").results
-        self._tested = results.self_test or self._tested
-        results = replace(
-            results,
-            workers=(worker_info(self.worker.device),),
-            self_test=self._tested if len(todo) else None,
-        )
-        assert not len(missing(sequences, store, results.skipped))
+        message = self.worker.message()
+        beat.workers, beat.skipped = (message.info,), message.skipped
+        self._tested = message.self_test or self._tested
+        beat.self_test = self._tested if len(todo) else None
+        assert not len(missing(sequences, store, beat.skipped))
         job = Job(bucket, self._weights, self._root, path, workers=1)
-        write_record(job, sequences, store, todo, results, started)
+        write_record(job, sequences, store, todo, [beat])
         return read_completion(path)
 
 
@@ -64,11 +60,8 @@ def run(
     bucket, path = write_bucket(folder, sequences), folder / "0000.json"
     root = folder / "store"
     record = Embedder(prepared, root, settings or Settings(scratch="")).embed(bucket, path)
-    store = Store(root, record.fingerprint)
-    assert not is_done(bucket, folder / "absent.json", store)
-    # on a device with more memory the sequences that did not fit are tried again
-    lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
-    assert is_done(bucket, path, store) is not lacking
+    assert not is_done(bucket, folder / "absent.json", root)
+    assert is_done(bucket, path, root, record.fingerprint)
     return record
 
 

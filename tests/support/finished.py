@@ -7,7 +7,8 @@ from typing import Any
 
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
-from plm_embed.jobs.heartbeat import WorkerBeat, heartbeat_path, new_heartbeat, write_heartbeat
+from plm_embed.jobs.completion_record import WorkerInfo
+from plm_embed.jobs.heartbeat import heartbeat_path, new_heartbeat, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
@@ -77,10 +78,12 @@ def finished_campaign(root: Path) -> Path:
     return folder
 
 
-def note(model: Path, bucket: str, workers: int = 1, **fields: Any) -> None:
+def note(
+    model: Path, bucket: str, workers: int = 1, joules: float | None = None, **fields: Any
+) -> None:
     """Write the heartbeat of a job of that model, which has ended now unless `fields` say else."""
     store = model / "store"
-    beats = tuple(WorkerBeat(pid=at, state="ended") for at in range(workers))
+    beats = tuple(WorkerInfo(pid=at, joules=joules) for at in range(workers))
     beat = new_heartbeat(bucket, model / "embedded", store, 0)
     ended = datetime.now(UTC).isoformat(timespec="milliseconds")
     beat = replace(beat, **{"ended": ended, "workers": beats, **fields})

@@ -23,6 +23,12 @@ SETTINGS = Settings(compute_dtype="float32", scratch="")
 IDS = [f"fig|{number}.peg" for number in range(len(SEQUENCES))]
 
 
+def mean_vectors(prepared: Path, sequences: list[str], layer: int = 3) -> np.ndarray:
+    """The means (n, D) over the residues of sequences, float32."""
+    states = hidden_states(prepared, sequences, [layer])
+    return np.stack([tokens[layer].numpy()[1:-1].mean(axis=0) for tokens in states])
+
+
 def foreign_master(
     folder: Path,
     prepared: Path,
@@ -69,4 +75,4 @@ def foreign_master(
 
 
 def adopted(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:
-    return adopt(files, files.master.parent / "store", prepared, settings, sample=24)
+    return adopt(files, files.vectors.parent / "store", prepared, settings, sample=24)

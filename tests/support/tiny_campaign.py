@@ -95,9 +95,9 @@ def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
 
 
 def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
-    from plm_embed.jobs import worker
+    from plm_embed.jobs import node
 
-    worker.CONTEXT = ForkedWorkers()
+    node.CONTEXT = ForkedWorkers()
     logging.root.handlers.clear()
     sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
     os.dup2(sys.stdout.fileno(), 1)
@@ -115,7 +115,7 @@ def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
     for name in (
         "jobs.job",
-        "jobs.embedder",
+        "jobs.worker",
         "master.gather",
         "master.validate",
         "inference.reference",

@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from plm_embed.jobs.completion_record import write_completion
 from plm_embed.reporting import watch
 from plm_embed.reporting.watch import Progress, view
 from plm_embed.sequences.summary import write_summary
+from support.campaigns import completion
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t33_650M_UR50D"
@@ -32,8 +34,12 @@ def campaign(results: Path, buckets: int) -> Path:
     return results / MODEL
 
 
-def finish(model: Path, bucket: int) -> None:
-    (model / "embedded" / f"{bucket:04d}.json").write_text("{}")
+def finish(model: Path, bucket: int, at: float = 0.0) -> Path:
+    """Write the completion record of a bucket, of so many seconds from now."""
+    path = model / "embedded" / f"{bucket:04d}.json"
+    write_completion(path, completion(bucket=path.stem))
+    os.utime(path, (time.time() + at, time.time() + at))
+    return path
 
 
 def beat(
@@ -41,7 +47,7 @@ def beat(
 ) -> Path:
     """Write the heartbeat of a job with one worker, number `number`."""
     worker = {"pid": number, "state": "computing", "device": "NVIDIA A100", "gpu": str(number % 4)}
-    worker |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilization": 97}
+    worker |= {"computed": 12, "memory_bytes": 3_000_000_000, "utilization": 97}
     worker |= {"progressed": ago(progressed), "tokens_per_second": fields.pop("rate", 50.0)}
     note = {"bucket": f"{number:04d}", "records": "../embedded", "node": 0, "host": "node1"}
     note |= {"job": "17", "started": ago(100), "updated": ago(updated), "eta_seconds": 700.0}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -239,3 +240,30 @@ def test_inputs_and_columns_may_look_like_options_and_wildcards(tmp_path: Path) 
         ("-x.csv", 3, "1"),
         ("--help", 4, None),
     ]
+
+
+def test_imported_vectors_are_used_and_named(copy: Path) -> None:
+    """From a file of another layout, which lacks some sequences, to a valid master."""
+    table = pq.read_table(copy / INDEX, columns=["id", "cache_key", "row"])
+    with h5py.File(copy / MASTER) as file:
+        vectors = file["emb"][...].astype("f4")[table["row"].to_numpy()].tolist()
+    pq.write_table(table.append_column("v", [vectors]).slice(20), copy / "other.parquet")
+    model = f"results/{MODEL}"
+    command = [sys.executable, "-m", "plm_embed", "import", "other.parquet"]
+    command += ["--sequences", "config/demo/proteins.fasta"]
+    command += ["--sequences", "config/demo/proteins.csv", "--id-column", "protein_id"]
+    command += ["--weights", f"{model}/weights.json", "--store", "imported"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before = digests(copy)
+    for folder in ("embedded", "store"):
+        shutil.rmtree(copy / model / folder)
+    run = snakemake(copy, *ONE_THREAD, store="imported")
+    assert run.returncode == 0, run.stdout
+    unique = read_summary(copy / "results/sequences").unique
+    assert 0 < sum(record.computed for record in completion_records(copy)) <= 20 < unique
+    with plm_embed.open(copy / MASTER) as embeddings:
+        assert "unknown (imported)" in embeddings.metadata["devices"]
+        assert "another program" in embeddings.metadata["batch_invariance"]
+    assert digests(copy) != before
+    assert "unknown (imported)" in (copy / model / "report.html").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
-from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.language_model import LanguageModel, embed_like
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import UNPUBLISHED, read_record
 from plm_embed.models.registry import Model
@@ -44,6 +44,29 @@ def test_a_campaign_from_the_checkpoint_to_the_report(
     with plm_embed.open(folder / f"master_{name}_embeddings.h5") as embeddings:
         assert embeddings.dim == model.dim
         assert len(embeddings) > 10
+
+
+def test_a_campaign_in_8_bit_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, dtype = TINY["esmc"], ["--compute-dtype", "int8"]
+    add_model(monkeypatch, model)
+    tiny_campaign.load_package()
+    tiny_campaign.make_inputs(tmp_path, 3)
+    run_campaign(tmp_path, "esmc", source("esmc"), {"weights": dtype, "embed": dtype})
+    folder = tmp_path / "results" / model.name
+    proof = read_validation(folder / "validation.json")
+    assert proof is not None and proof.status == "passed"
+    assert min(spot.cosine for spot in proof.spot_checks) > 0.99
+    with plm_embed.open(folder / "master_esmc_embeddings.h5") as embeddings:
+        assert embeddings.fingerprint.compute_dtype == "int8"
+        stored, vector = embeddings.fingerprint, embeddings["p0"]
+    first = next(named_sequences(tmp_path / tiny_steps.INPUTS[0], ResiduePolicy()))
+    assert first.id == "p0"
+    weights = tmp_path / f"resources/weights/{model.name}"
+    for texts in ([first.sequence], [first.sequence, "MKTAYIAK" * 20]):
+        found = plm_embed.embed(texts, model.name, weights=weights, device="cpu", dtype="int8")
+        assert np.array_equal(found[0].astype(np.float16), vector)
+    _, found = embed_like(stored, "emb", [first.sequence], weights)
+    assert np.array_equal(found[0], vector.astype(np.float32))
 
 
 def test_a_campaign_of_dna_in_windows_with_three_poolings(
@@ -137,7 +160,8 @@ def test_a_campaign_of_a_model_of_your_own(tmp_path: Path) -> None:
     done = snakemake(folder, *ONE_THREAD, model=model.name, weights="tuned", inputs=inputs)
     assert done.returncode == 0, done.stdout
     results = folder / "results" / model.name
-    assert UNPUBLISHED in done.stdout + (results / "report.html").read_text()
+    report = (results / "report.html").read_text()
+    assert UNPUBLISHED in report and "fair-esm" in report
     assert UNPUBLISHED in (results / "ro-crate-metadata.json").read_text()
     record = read_record(results)
     assert record is not None and record.source.path == str(weights)

@@ -120,7 +120,7 @@ CHANGES = [
         {"words": ["-l", "walltime=0:05:00"], "queue": "workq"},
         "waits",
         "1.pbs01 (train-0) waits in PBS with stoppedq, where workq, walltime=0:05:00 is asked for "
-        "now; it is deleted, and the job is submitted anew.",
+        "now; it is deleted, and the job is submitted again.",
     ),
     (
         {"queue": "debug"},
@@ -131,7 +131,7 @@ CHANGES = [
         {"work": "other"},
         "runs",
         "1.pbs01 (train-0) still lives with other parameters or inputs; it is deleted, and the job "
-        "is submitted anew.",
+        "is submitted again.",
     ),
 ]
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from plm_embed.cli import snakemake_call
-from plm_embed.cli.run import configuration, snakemake_options, write_configuration
+from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.workflow.call import CLONE, shell_line
@@ -156,13 +157,17 @@ def leave_a_lock(**note: object) -> None:
     began = RUN.stat().st_mtime_ns
     for kind in ("input", "output"):
         (locks / f"0.{kind}.lock").write_text("x\n")
-    RUN.write_text(json.dumps({"host": snakemake_call._host(), "began": began} | note))
+    RUN.write_text(
+        json.dumps({"host": snakemake_call._host(), "began": began, "local": True} | note)
+    )
 
 
 def test_only_a_lock_of_a_killed_run_on_this_host_is_stale(here: Path) -> None:
     assert not snakemake_call._lock_is_stale()
     leave_a_lock()
     assert snakemake_call._lock_is_stale()
+    leave_a_lock(local=False)
+    assert not snakemake_call._lock_is_stale(), "jobs may still be with a scheduler"
     leave_a_lock(host="another")
     assert not snakemake_call._lock_is_stale()
     leave_a_lock(began=RUN.stat().st_mtime_ns + 10**12)
@@ -192,7 +197,7 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(here: Path) -> None
     command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr
-        lines = list(iter(run.stderr.readline, "Select jobs to execute...\n"))
+        lines = list(takewhile("Select jobs to execute...\n".__ne__, run.stderr))
         (snakemake,) = psutil.Process(run.pid).children()
         steps = snakemake.children(recursive=True)
         snakemake.kill()

@@ -27,7 +27,7 @@ from support.families import TINY, add_model, source
 
 CPU = torch.device("cpu")
 MODEL = Model("esm2_t4_sharp", ESM2, 4, 128, 8)
-DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16", "float16")
+DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16", "float16", "int8")
 QUERIES_AND_KEYS = "q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"
 
 
@@ -140,6 +140,26 @@ def test_a_dtype_that_moves_vectors_notably_is_said(folder: Path) -> None:
     engine = engine_of(folder, "bfloat16")
     engine.manifest = manifest_with(folder, 0.9978)
     assert self_test(engine, folder).rounding == line
+
+
+def test_int8_is_refused_where_it_is_too_coarse_or_was_not_measured(folder: Path) -> None:
+    manifest = manifest_with(folder, 0.9999)
+    assert manifest.roundings
+    for cosine, said in ((0.9901, ""), (0.9899, r"0\.9899 .*\nset bfloat16 or float32$")):
+        manifest.roundings["int8"] = Rounding(0.1, 0.2, cosine)
+        if not said:
+            assert compute_dtype("int8", manifest, CPU) == "int8"
+            line = accuracy.remark("int8", manifest.roundings)
+            assert line.endswith("0.9901 with exact arithmetic; bfloat16 or float32 is nearer")
+            continue
+        with pytest.raises(ConfigError, match=said):
+            compute_dtype("int8", manifest, CPU)
+    del manifest.roundings["int8"]
+    assert accuracy.remark("int8", manifest.roundings) == ""
+    for roundings in (manifest.roundings, None):
+        with pytest.raises(ConfigError, match="did not measure how far it moves vectors\ndelete"):
+            compute_dtype("int8", replace(manifest, roundings=roundings), CPU)
+    assert compute_dtype("bfloat16", manifest, CPU) == "bfloat16"
 
 
 def test_a_dtype_that_is_too_coarse_is_refused_and_auto_takes_the_next(

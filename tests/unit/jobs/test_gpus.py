@@ -152,4 +152,4 @@ def test_energy_is_what_the_counter_went_on_since_the_last_look(
     for _ in range(2):
         driver.now += 2500
         assert meter.joules() == joules
-    assert meter.load() == {"utilization": None, "watts": watts}
+    assert meter.load() == (None, watts)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import (
     FOLDER,
-    WorkerBeat,
     heartbeat_path,
     heartbeats,
     new_heartbeat,
@@ -28,7 +28,7 @@ def test_a_heartbeat_is_renewed_until_its_job_ends(
     first = read_heartbeat(path)
     assert first and (first.bucket, first.job, first.outcome) == ("0007", "17.server", "no end")
     assert (first.fraction, first.seconds) == (0.0, 0.0)
-    worker = WorkerBeat(pid=7, state="computing", tokens_per_second=9.5)
+    worker = WorkerInfo(pid=7, state="computing", tokens_per_second=9.5)
     beat = replace(beat, residues=30, residues_total=60, workers=(worker,))
     write_heartbeat(path, beat)
     (second,) = heartbeats(tmp_path)

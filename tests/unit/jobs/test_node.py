@@ -16,7 +16,7 @@ import torch
 
 from plm_embed.errors import DeviceError
 from plm_embed.inference.vector_stream import VectorStream
-from plm_embed.jobs import embedder, node, worker
+from plm_embed.jobs import node, worker
 from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
@@ -74,14 +74,14 @@ def test_a_gpu_that_fails_three_times_is_retired_and_the_other_goes_on(
     def wait() -> None:
         """Have the good one wait until the broken one is given up."""
         gpus("1", refuse)()
-        begin = worker.embed_chunks
+        begin = worker.Worker.serve
 
-        def later(pipe: Any, mine: Any) -> None:
+        def later(mine: worker.Worker, pipe: Any) -> None:
             for _ in range(6_000):
                 if (tmp_path / "starts").stat().st_size >= node.FAILURES_IN_A_ROW:
                     break
                 time.sleep(0.01)
-            begin(pipe, mine)
+            begin(mine, pipe)
 
         check = devices.check
 
@@ -91,7 +91,7 @@ def test_a_gpu_that_fails_three_times_is_retired_and_the_other_goes_on(
                     file.write("x")
             check(device)
 
-        worker.embed_chunks, devices.check = later, counted
+        worker.Worker.serve, devices.check = later, counted  # type: ignore[method-assign]
 
     (tmp_path / "starts").touch()
     assert not forked(tmp_path, prepared, fault=wait, workers=2, device="cuda")
@@ -110,7 +110,7 @@ def test_where_no_gpu_works_the_node_is_to_blame(tmp_path: Path, prepared: Path)
     assert answer.startswith("NodeError: no worker started:")
     assert answer.count("is retired: no usable CUDA device on x1") == 2
     (beat,) = heartbeats(tmp_path)
-    assert (beat.outcome, beat.results.computed) == ("failed", 0)
+    assert (beat.outcome, len(beat.workers)) == ("failed", 2)
 
 
 def test_more_workers_than_gpus_are_refused(tmp_path: Path, prepared: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_sequence_without_device_memory_is_skipped_with_its_reason(
     record = record_of(tmp_path)
     assert {skip.reason for skip in record.skipped} == {"out_of_memory"}
     assert min(skip.length for skip in record.skipped) >= 511
-    assert record.computed + len(record.skipped) == 400 and record.toks_per_batch == 512
+    assert record.computed + len(record.skipped) == 400
     # a device with more memory takes them up
     assert not forked(tmp_path, prepared)
     assert record_of(tmp_path).skipped == () and published(tmp_path) == 400
@@ -180,7 +180,7 @@ def test_a_full_disk_ends_the_job_and_says_which(
         if place == "store":
             Store.publish = full  # type: ignore[method-assign,assignment]
         else:
-            embedder.write_part = full  # type: ignore[attr-defined,assignment]
+            worker.write_part = full  # type: ignore[attr-defined,assignment]
 
     with tempfile.TemporaryDirectory(prefix="s") as scratch:
         answer = forked(
@@ -214,14 +214,15 @@ def test_two_jobs_of_a_bucket_at_once_do_no_harm(tmp_path: Path, prepared: Path)
 
     def meanwhile() -> None:
         """Have another job do all of it when this one has listed what is missing."""
-        given = node.Node.run
+        list_missing = node.missing
 
-        def run(*arguments: Any) -> None:
-            node.Node.run = given  # type: ignore[method-assign]
+        def first(*arguments: Any) -> Any:
+            node.missing = list_missing
+            todo = list_missing(*arguments)
             assert not forked(tmp_path, prepared)
-            given(*arguments)
+            return todo
 
-        node.Node.run = run  # type: ignore[method-assign]
+        node.missing = first
 
     assert not forked(tmp_path, prepared, fault=meanwhile)
     assert published(tmp_path) == 120 and record_of(tmp_path).unique == 60
@@ -229,11 +230,7 @@ def test_two_jobs_of_a_bucket_at_once_do_no_harm(tmp_path: Path, prepared: Path)
 
 def test_a_small_bucket_makes_one_part_a_worker(tmp_path: Path, prepared: Path) -> None:
     make_bucket(tmp_path, 300)
-
-    def small() -> None:
-        node.FIRST_CHUNK = 2_000
-
-    assert not forked(tmp_path, prepared, fault=small, workers=2)
+    assert not forked(tmp_path, prepared, workers=2)
     assert 1 <= len(record_of(tmp_path).parts) <= 2
 
 
@@ -245,7 +242,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path, prepared:
         devices.check = lambda _: time.sleep(600)
 
     answer = forked(tmp_path, prepared, fault=hang)
-    assert answer.startswith("NodeError") and "gave no sign of life within 0 s" in answer
+    assert answer.startswith("NodeError") and "did not answer within 0 s" in answer
 
 
 @pytest.mark.parametrize(

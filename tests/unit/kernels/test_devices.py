@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
-from plm_embed.jobs.embedder import worker_info
 from plm_embed.kernels import devices, node_gpus
 
 CPU = torch.device("cpu")
@@ -45,6 +44,18 @@ def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         assert devices.choose_dtype("auto", cuda) == expected
+
+
+def test_int8_is_for_cpus_whose_products_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    with pytest.raises(PlmEmbedError, match="NVIDIA H100: it is for CPUs\nset device: cpu, or"):
+        devices.choose_dtype("int8", torch.device("cuda", 0))
+    monkeypatch.setattr(devices, "int8_problem", lambda: "")
+    assert devices.choose_dtype("int8", CPU) == "int8"
+    monkeypatch.setattr(devices, "int8_problem", lambda: "its sums are not exact")
+    with pytest.raises(PlmEmbedError, match="its sums are not exact\nset float32, or auto"):
+        devices.choose_dtype("int8", CPU)
 
 
 def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +172,6 @@ def test_integrated_graphics_and_gpus_of_others_are_not_shown(
 
         monkeypatch.setattr(node_gpus.os, "open", refuse)
     assert node_gpus.shown() == ""
-
-
-def test_what_is_recorded_about_the_worker() -> None:
-    devices.set_up(CPU, 1, "auto")
-    found = worker_info(CPU)
-    assert found.threads == 1 and found.device and found.host and found.gpu is None
 
 
 def test_a_device_that_does_not_compute_is_found_out() -> None:

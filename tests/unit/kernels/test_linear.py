@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from plm_embed.kernels import linear
-from plm_embed.kernels.linear import Linear
+from plm_embed.kernels.linear import Int8Linear, Linear, to_int8
 
 
 @pytest.mark.parametrize("activation", [None, *linear._PLAIN])
@@ -89,3 +89,57 @@ def test_without_the_private_operator_torchs_own_path_serves(
 def test_half_precision_accumulates_in_fp32() -> None:
     ones = torch.full((1, 4096), 1.0, dtype=torch.bfloat16)
     assert Linear(ones, torch.zeros(1, dtype=torch.bfloat16))(ones).item() == 4096.0
+
+
+@pytest.mark.parametrize("activation", [None, *linear._PLAIN])
+@pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 33)])
+def test_8_bit_products_are_exact_and_blind_to_other_rows(
+    bias: torch.Tensor | None, activation: Any
+) -> None:
+    random = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(shape, generator=random) for shape in ((40, 1280), (33, 1280)))
+    x[3], x[4], weight[5] = 1000 * x[3], 0, 1e-30 * weight[5]
+    (xs, xi), (ws, wi) = to_int8(x), to_int8(weight)
+    assert xi.abs().amax(1).tolist() == [127] * 4 + [0] + [127] * 35
+    exact = (xi.double() @ wi.double().t()) * xs.double() * ws.double().t()
+    exact = exact if bias is None else exact + bias.double()
+    exact = linear._PLAIN[activation](exact) if activation else exact
+    layer = Int8Linear(weight, bias)
+    y = layer(x, activation)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=1e-5)
+    out = torch.empty_like(y)
+    layer(x, activation, out=out)
+    assert torch.equal(out, y)
+    apart = F.linear(x, weight, bias) - layer(x)
+    assert (apart.norm(dim=1) <= 0.02 * F.linear(x, weight).norm(dim=1)).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("activation", [None, *linear._PLAIN])
+def test_8_bit_products_do_not_depend_on_the_place_of_a_row(activation: Any, threads: int) -> None:
+    random = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(shape, generator=random) for shape in ((256, 64), (1040, 64)))
+    layer, order = Int8Linear(weight, None), torch.randperm(256, generator=random)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.equal(layer(x[order], activation), layer(x, activation)[order])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_8_bit_products_whose_sums_overflow_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CPUs without VNNI, where pairs of products of numbers from 0 to 255 are added in 16
+    bits.
+    """
+    assert linear.int8_problem.__wrapped__() == ""
+
+    def saturating(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        products = (x.int()[:, :, None] + 128) * y.int()[None]  # (n, m, out)
+        pairs = products.unflatten(1, (-1, 2)).sum(2).clamp(-(2**15), 2**15 - 1)
+        return pairs.sum(1, dtype=torch.int32) - 128 * y.int().sum(0, dtype=torch.int32)
+
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    assert "not exact" in linear.int8_problem.__wrapped__()
+    monkeypatch.delattr(torch, "_int_mm")
+    assert "_int_mm" in linear.int8_problem.__wrapped__()

@@ -38,7 +38,7 @@ def test_a_right_master_is_not_computed_again(tmp_path: Path, prepared: Path, by
     record = Embedder(prepared, store, settings).embed(bucket, tmp_path / "0000.json")
     assert (record.found, record.computed) == (38, 1)
     assert record.reused_devices == (IMPORTED_DEVICE,)
-    with h5py.File(files.master) as file:
+    with h5py.File(files.vectors) as file:
         stored = dict(zip(SEQUENCES, file["emb"][...], strict=True))
     sequences = dict(
         zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True)
@@ -82,7 +82,7 @@ def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared:
     with pytest.raises(PlmEmbedError, match=r"24 of 24 sampled rows .* \(24 no known cause\)"):
         adopted(files, prepared)
     honest = foreign_master(tmp_path, prepared, layer=2)
-    with h5py.File(honest.master, "r+") as file:
+    with h5py.File(honest.vectors, "r+") as file:
         file.attrs["layer"] = 2
     with pytest.raises(PlmEmbedError, match="layer is 2, 3 is asked for"):
         adopted(honest, prepared)
@@ -122,13 +122,13 @@ def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared:
 
 def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
     files = foreign_master(tmp_path, prepared)
-    with h5py.File(files.master, "r+") as file:
+    with h5py.File(files.vectors, "r+") as file:
         file["x"] = file["emb"][:, :8]
         del file["emb"]
         file["emb"] = file["x"]
     with pytest.raises(PlmEmbedError, match="vectors have 8 numbers, the model's 32"):
         adopted(files, prepared)
-    with pytest.raises(PlmEmbedError, match="emb is float16, float32 is asked for"):
+    with pytest.raises(PlmEmbedError, match="its numbers are float16, float32 is asked for"):
         adopted(
             foreign_master(tmp_path, prepared),
             prepared,
@@ -143,9 +143,11 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
     pq.write_table(pa.table({"key": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="no column `row`"):
         adopted(files, prepared)
-    with h5py.File(files.master, "w") as file:
+    with h5py.File(files.vectors, "w") as file:
         file["emb"] = np.zeros((3, 4))
-    with pytest.raises(PlmEmbedError, match="not a master that can be adopted"):
+    with pytest.raises(
+        PlmEmbedError, match=r"cannot be imported \(emb: shape \(3, 4\), not a vector; matrices"
+    ):
         adopted(files, prepared)
 
 
@@ -175,7 +177,7 @@ def test_the_command(tmp_path: Path, prepared: Path) -> None:
             "-m",
             "plm_embed",
             "import",
-            files.master,
+            files.vectors,
             "--index",
             files.index,
             "--sequences",

@@ -21,7 +21,7 @@ def sha256(sequence: str) -> str:
 
 
 def give_keys(files: Files, keys: list[str]) -> None:
-    with h5py.File(files.master, "r+") as file:
+    with h5py.File(files.vectors, "r+") as file:
         del file["emb_keys"]
         file["emb_keys"] = np.array(keys, dtype=h5py.string_dtype())
 

@@ -94,7 +94,9 @@ def test_the_reference_computes_the_same(name: str, folder: Path) -> None:
             assert relative(mean, known.means[i, layer]) < 2e-7
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.999), ("float16", 0.99999)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("bfloat16", 0.999), ("float16", 0.99999), ("int8", 0.995)]
+)
 @pytest.mark.parametrize("name", TINY)
 def test_half_precision_keeps_the_direction(
     name: str, dtype: str, bound: float, folder: Path
@@ -141,7 +143,7 @@ def random_engine(name: str, dtype: str) -> Engine:
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("name", TINY)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())

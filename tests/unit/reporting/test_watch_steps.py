@@ -13,14 +13,14 @@ def begun(folder: Path, buckets: int) -> Path:
     written(model / "weights.json", at=-100)
     for path in (folder / "sequences").rglob("*"):
         os.utime(path, (time.time() - 100, time.time() - 100))
-    written(model / "embedded" / "0000.json", "{}", at=-90)
+    finish(model, 0, at=-90)
     return model
 
 
 def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
     model = begun(tmp_path, 2)
     assert "embed waits" in shown(tmp_path)
-    record = written(model / "embedded" / "0001.json", "{}", at=-80)
+    record = finish(model, 1, at=-80)
     logs = tmp_path / "logs" / MODEL
     for name, file, said in (
         ("gather", "master_esm2_embeddings.h5", "12:00:00 gathered 2 vectors"),

@@ -20,6 +20,7 @@ FLOOR: dict[ComputeDtype, float] = {
     "tfloat32": 1e-3,
     "bfloat16": 5e-3,
     "float16": 1e-3,
+    "int8": 5e-3,
 }
 """Distance that a device may have in any case: about what random weights show. A tanh GELU for the
 exact one makes 6e-5 in float32.
@@ -84,7 +85,7 @@ def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = Fa
     """Return the largest relative L2 distance from the reference that is right for a vector, or
     with `tokens` for the representation of tokens.
     """
-    rounding = (roundings or _UNKNOWN)[dtype]
+    rounding = (roundings or _UNKNOWN).get(dtype, _UNKNOWN[dtype])
     return allowed(dtype, rounding.tokens if tokens else rounding.mean)
 
 
@@ -95,8 +96,9 @@ def allowed(dtype: ComputeDtype, rounding: float) -> float:
 
 def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
     """Say how far a compute dtype moves vectors of these weights; '' where that is not notable."""
-    if not roundings or (cosine := roundings[dtype].cosine) >= NOTABLE:
+    if not roundings or dtype not in roundings or roundings[dtype].cosine >= NOTABLE:
         return ""
+    cosine = roundings[dtype].cosine
     return (
         f"{dtype} alone moves vectors of these weights to a cosine of {cosine:.4f} with exact "
         f"arithmetic; {_nearer(dtype, roundings)} is nearer"
@@ -111,7 +113,13 @@ def check_dtype(dtype: ComputeDtype, roundings: Roundings | None, model: str) ->
 
 def too_coarse(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> ConfigError:
     """Return the error for a compute dtype that does not fit these weights."""
-    assert roundings
+    if not roundings or dtype not in roundings:
+        return ConfigError(
+            f"embedding.compute_dtype: {dtype}: an earlier version prepared these weights of "
+            f"{model}, and did not measure how far it moves vectors\n"
+            "delete the folder of the prepared weights and run again, or set float32",
+            key="embedding.compute_dtype",
+        )
     return ConfigError(
         f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it alone "
         f"moves vectors to a cosine of {roundings[dtype].cosine:.4f} with exact arithmetic, below "
@@ -121,12 +129,19 @@ def too_coarse(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> 
 
 
 def fits(dtype: ComputeDtype, roundings: Roundings | None) -> bool:
-    """Return whether vectors in a compute dtype are near enough to be worth computing."""
-    return dtype == "float32" or not roundings or roundings[dtype].cosine >= REFUSED
+    """Return whether vectors in a compute dtype are near enough to be worth computing. Weights that
+    an earlier version prepared fit all dtypes that it had.
+    """
+    if dtype == "float32":
+        return True
+    rounding = (roundings or {}).get(dtype)
+    return rounding.cosine >= REFUSED if rounding else dtype != "int8"
 
 
 def _nearer(dtype: ComputeDtype, roundings: Roundings) -> str:
     """Name the dtypes that are notably nearer, the fastest first."""
     faster: tuple[ComputeDtype, ...] = ("bfloat16", "float16", "tfloat32")
+    if dtype == "int8":  # on a CPU
+        faster = ("bfloat16",)
     names = [name for name in faster if name != dtype and roundings[name].cosine >= NOTABLE]
     return f"{', '.join(names)} or float32" if names else "float32"

@@ -1,4 +1,4 @@
-"""Exceptions for what a user can cause and mend."""
+"""Exceptions that a user can cause and fix, and their remedies."""
 
 import errno
 import operator
@@ -15,10 +15,9 @@ class PlmEmbedError(Exception):
     """Error that a user can cause: what is wrong and where (file, record, line, key), in one or two
     lines, and the remedy.
 
-    `message` is what is wrong, `remedy` what to do about it, a command where one mends it, `path`
-    the file or folder that it is about, if it is about one. As text, the message with the remedy.
-    The command line prints that without a traceback and exits with 1; any other exception is a bug
-    and keeps its traceback.
+    `message` says what is wrong, `remedy` what to do, if possible a command; `path` is the file or
+    folder concerned, if there is one. As text, the message with the remedy. The command line prints
+    that without a traceback and exits with 1; any other exception is a bug and keeps its traceback.
     """
 
     def __init__(
@@ -58,8 +57,7 @@ class ConfigError(PlmEmbedError):
     """A setting that is wrong, unknown or at odds with another one.
 
     `key` is the key of the configuration (`embedding.layers`) or the option (`--queue`), the first
-    one of several; `path` the file that it names, if that is at fault. `problems` has a line for
-    each problem.
+    of several; `path` the file that it names, if that is at fault. `problems` has a line for each.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class ConfigError(PlmEmbedError):
 
 
 class WeightsError(PlmEmbedError):
-    """Weights that are missing, damaged, of another model, or not to be had."""
+    """Weights that are missing, damaged, of another model, or cannot be downloaded."""
 
 
 class StoreError(PlmEmbedError):
@@ -91,7 +89,7 @@ class UnknownIdError(PlmEmbedError, KeyError):
 
 
 class PassingError(PlmEmbedError):
-    """A failure that another attempt, later or elsewhere, may well not meet."""
+    """A failure that another attempt, later or elsewhere, may well avoid."""
 
 
 class NodeError(PassingError):
@@ -118,7 +116,7 @@ EXTRAS = {
     "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),
 }
-"""Package that has a module that may be absent, and the extra of plm-embed that brings it."""
+"""Modules that may be absent: the package of each, and the extra of plm-embed that installs it."""
 _MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
 _LOST = (
     *("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS"),
@@ -128,7 +126,7 @@ _LOST = (
 
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error is about memory, the device's or the host's, after which the device
-    works as before. Torch's allocators, CUDA and cuBLAS have no common type: their words tell.
+    works as before. Torch's allocators, CUDA and cuBLAS have no common type, so their words decide.
     """
     return (
         isinstance(error, MemoryError)
@@ -149,15 +147,13 @@ def missing_extra(error: BaseException) -> str:
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module not in EXTRAS:
         return ""
-    package, brought_by = EXTRAS[module]
-    return f"{package} is not installed: pip install 'plm-embed[{brought_by}]'"
+    package, name = EXTRAS[module]
+    return f"{package} is not installed: pip install 'plm-embed[{name}]'"
 
 
 @contextmanager
 def extra() -> Iterator[None]:
-    """Around an import of what only an extra brings: PlmEmbedError, with what to install, when it
-    is absent.
-    """
+    """Raise PlmEmbedError, with what to install, where an import needs an absent extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -167,9 +163,9 @@ def extra() -> Iterator[None]:
 
 
 def delete(*paths: "str | PathLike[str]") -> str:
-    """Return the remedy for files of a campaign that are damaged, or missing if none is there.
+    """Return the remedy for files of a campaign that are damaged, or missing if none exists.
 
-    Snakemake makes again what is not there. So a file's own path is named, for one of several that
+    Snakemake makes again what is missing. So a file's own path is named, for one of several that
     are declared as a folder that folder, and for a part its completion records, too.
     """
     named = [shlex.quote(str(path)) for path in paths if os.path.lexists(path)]
@@ -179,18 +175,13 @@ def delete(*paths: "str | PathLike[str]") -> str:
 RUN_AGAIN = "run the campaign again"
 
 
-def embed_again(model_folder: "str | PathLike[str]") -> str:
-    """Return the remedy for a store that lacks what completion records name, whichever it was."""
-    return delete(Path(model_folder, "embedded"))
-
-
 EMBED_AGAIN = f"delete it and results/{{model}}/embedded and {RUN_AGAIN}"
 """Remedy for a part whose campaign is not known."""
 
 
 def no_space(error: BaseException, written: str = "") -> str:
-    """Return a message when `error`, or one that it came from, is a full or read-only disk or a
-    spent quota; else ''. `written`: what was being written, for an error that names no file.
+    """Return a message when `error`, or its cause, is a full or read-only disk or a spent quota;
+    else ''. `written`: the file being written, for an error that names none.
     """
     seen: BaseException | None = error
     before: set[int] = set()
@@ -201,10 +192,10 @@ def no_space(error: BaseException, written: str = "") -> str:
             path = seen.filename2 or seen.filename or written
             where = f" ({path})" if path else ""
             if seen.errno == errno.EROFS:
-                wrong, remedy = "the disk is read-only", "have it mended"
+                problem, remedy = "the disk is read-only", "make it writable"
             else:
-                wrong, remedy = "no space left on the disk, or no quota", "make room"
-            return f"{wrong}{where}\n{remedy} and run again: what is finished stays"
+                problem, remedy = "no space left on the disk, or no quota", "make room"
+            return f"{problem}{where}\n{remedy} and run again; finished work is kept"
         seen = seen.__cause__ or seen.__context__
     return ""
 
@@ -214,8 +205,8 @@ _NO_MEMORY = ("malloc of size", "failed to map segment")
 
 
 def limit_reached(error: BaseException) -> str:
-    """Return what to say when `error` is a limit that the system sets to this process, which no
-    file is to be blamed for; else empty.
+    """Return a message when `error` is a limit of the system on this process, and no fault of a
+    file; else ''.
     """
     if any(text in str(error) for text in _NO_THREADS) or isinstance(error, BlockingIOError):
         return (
@@ -231,7 +222,7 @@ def limit_reached(error: BaseException) -> str:
 
 
 def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -> int:
-    """A number that a caller in Python gave, as an int. ConfigError for anything else."""
+    """Return a whole number that a caller in Python gave. ConfigError for anything else."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -244,16 +235,15 @@ def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -
 
 
 def some_path(name: str, value: object) -> Path:
-    """A path that a caller in Python gave; `~` is the home folder. ConfigError for anything else,
-    for what no file can be called, and for an empty text, which would be the current folder.
+    """Return a path that a caller in Python gave; `~` is the home folder. ConfigError for anything
+    else, for what no file can be called, and for an empty text, which would be the current folder.
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):
         raise ConfigError(f"{name}: {value!r} is not a path", key=name)
     if not text:
-        raise ConfigError(
-            f"{name}: is empty", key=name, remedy="give a path, or '.' for this folder"
-        )
+        remedy = "give a path, or '.' for this folder"
+        raise ConfigError(f"{name}: is empty", key=name, remedy=remedy)
     try:
         path = Path(text).expanduser()
         path.lstat()
@@ -263,6 +253,6 @@ def some_path(name: str, value: object) -> Path:
         raise ConfigError(f"{name}: {text!r}: no file can be called that", key=name) from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            said = f"{name}: {text[:40]}...: {error.strerror}"
-            raise ConfigError(said, key=name) from None
+            message = f"{name}: {text[:40]}...: {error.strerror}"
+            raise ConfigError(message, key=name) from None
     return path

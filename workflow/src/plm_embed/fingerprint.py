@@ -12,9 +12,9 @@ import msgspec
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
 """Poolings that keep a matrix of each sequence, not a vector."""
-ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
+ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16", "int8"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
-(NVIDIA's TF32).
+(NVIDIA's TF32). int8: float32 whose linear layers multiply 8-bit integers, on CPUs.
 """
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]

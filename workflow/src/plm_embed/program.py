@@ -23,8 +23,8 @@ def program() -> str:
 def called(name: str) -> str:
     """Return the name of a command if a shell finds this environment's, else its path."""
     beside = Path(sys.executable).with_name(name)
-    found = shutil.which(name, path=os.environ.get(USERS_PATH))
-    if not beside.exists() or (found and Path(found).absolute() == beside.absolute()):
+    on_path = shutil.which(name, path=os.environ.get(USERS_PATH))
+    if not beside.exists() or (on_path and Path(on_path).absolute() == beside.absolute()):
         return name
-    here = Path.cwd()
-    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))
+    folder = Path.cwd()
+    return shlex.quote(str(beside.relative_to(folder) if beside.is_relative_to(folder) else beside))

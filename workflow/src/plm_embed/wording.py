@@ -12,12 +12,12 @@ _MEANT = {"gpu": "cuda"}
 def did_you_mean(
     word: str, known: Iterable[str], most: int = 1, called: Callable[[str], str] = str
 ) -> str:
-    """'; did you mean NAME or NAME?' for the nearest known words, at most so many, or ''.
+    """Return '; did you mean NAME or NAME?' for the nearest known words, at most `most`, or ''.
 
     `called`: the name to show for a known word.
     """
     words = list(known)
-    near = [one for one in words if one == _MEANT.get(word.lower())]
+    near = [name for name in words if name == _MEANT.get(word.lower())]
     names = dict.fromkeys(map(called, near or get_close_matches(word, words, n=most)))
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
@@ -36,17 +36,17 @@ def duration(seconds: float) -> str:
 
 
 def now() -> str:
-    """The present time as notes have it: ISO 8601, with its zone, in seconds."""
+    """Return the present time for records: ISO 8601, with its zone, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def some(names: list[str]) -> str:
-    """The first few of many names."""
+    """Return the first few of many names as text."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def readable(size: float) -> str:
-    """Bytes in powers of ten: '2.3 GB'."""
+    """Return bytes in powers of ten: '2.3 GB'."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 1000 or unit == "TB":
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -55,5 +55,5 @@ def readable(size: float) -> str:
 
 
 def in_python(path: Path) -> str:
-    """A path as a string of a Python program, in double quotes whatever it holds."""
+    """Return a path as a string of a Python program, in double quotes whatever it holds."""
     return json.dumps(str(path), ensure_ascii=False)

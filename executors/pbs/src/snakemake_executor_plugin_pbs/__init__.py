@@ -83,6 +83,7 @@ class Executor(RemoteExecutor):
         unknown_seconds = float(settings.unknown_seconds or 60)
         self._watch = Watch(self._pbs, self._ledger, unknown_seconds, self._notices)
         self._submitter = Submitter(self._pbs, self._ledger, self._notices, self._interval)
+        self._forget_ended()  # perhaps nothing is to be done, and nobody calls `shutdown`
         self._pause_until = self._next_look = 0.0
         self._refused: Counter[str] = Counter()
         self._can_be_stopped = False
@@ -143,8 +144,9 @@ class Executor(RemoteExecutor):
         now = time.monotonic()
         reason = _stop_reason(self.workflow.scheduler)
         if reason:
-            for name in [name for name in self._waiting if not self._submitter.is_in_doubt(name)]:
-                self._give_up(self._waiting.pop(name)[0], reason)
+            for name in list(self._waiting):  # to which Snakemake's thread may add
+                if not self._submitter.is_in_doubt(name):
+                    self._give_up(self._waiting.pop(name)[0], reason)
         if now < self._pause_until:
             return {}
         try:
@@ -156,7 +158,7 @@ class Executor(RemoteExecutor):
                 self._next_look = now + self._interval
                 return self._watch.look(jobs)
         except AwayError:
-            self._pause_until = now + self._interval
+            self._pause_until = time.monotonic() + self._interval
         return {}
 
     def _submit(self, job: JobExecutorInterface, request: Request, reason: str) -> None:
@@ -170,8 +172,8 @@ class Executor(RemoteExecutor):
             submitted = self._submitter.submit(request, reason)
         except RefusedError as refusal:
             del self._waiting[request.name]
-            call = shlex.join(["qsub", *request.words, str(request.script)])
-            call = f". The call was: {call}"
+            words = shlex.join(["qsub", *request.words, str(request.script)])
+            call = f". The call was: {words}"
             if refusal.for_good:
                 self._give_up(job, str(refusal), call)
             else:
@@ -270,8 +272,11 @@ class Executor(RemoteExecutor):
                 )
         super().shutdown()  # type: ignore[no-untyped-call]
         if not self._cancelling:
-            with contextlib.suppress(AwayError):
-                self._submitter.forget_ended()
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        with contextlib.suppress(AwayError, OSError):
+            self._submitter.forget_ended()
 
 
 def _stop_reason(scheduler: Any) -> str:

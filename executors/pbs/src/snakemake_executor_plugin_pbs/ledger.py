@@ -5,7 +5,6 @@ removed when the job has ended. Beside it the job's script leaves its end record
 """
 
 import os
-import secrets
 from pathlib import Path
 
 import msgspec
@@ -52,7 +51,7 @@ class Ledger:
 
     def write(self, entry: Entry) -> None:
         """Record an entry: whole or not at all, and on disk before the next step."""
-        temporary = self.folder / f".{entry.name}.{secrets.token_hex(4)}"
+        temporary = self.folder / f".{entry.name}"
         with temporary.open("wb") as handle:
             handle.write(msgspec.json.encode(entry))
             handle.flush()

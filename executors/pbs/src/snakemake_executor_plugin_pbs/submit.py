@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-import msgspec
+from msgspec.structs import replace
 
 from .commands import AwayError, Notices, Pbs, number
 from .ledger import Entry, Ledger
@@ -57,21 +57,20 @@ class Submitter:
             self._waits[wait.scope] = now + self.pause
             self.notices(f"Submission of {request.name} waits: {wait}.", key=str(wait))
             return None
+        except OSError as error:
+            words = f"its log folder or its entry in the ledger cannot be written: {error}"
+            raise RefusedError(words) from error
 
     def _submit_new(self, request: Request) -> Entry:
         if request.options in self._refused:
             raise self._refused[request.options]
+        # PBS holds for ever, or loses, what it cannot log
+        request.log.parent.mkdir(parents=True, exist_ok=True)
+        self.ledger.end(request.name).unlink(missing_ok=True)
         entry = request.entry(time.time())
+        self.ledger.write(entry)
         try:
-            # PBS holds for ever, or loses, what it cannot log
-            request.log.parent.mkdir(parents=True, exist_ok=True)
-            self.ledger.end(request.name).unlink(missing_ok=True)
-            self.ledger.write(entry)
-        except OSError as error:
-            words = f"its log folder or its entry in the ledger cannot be written: {error}"
-            raise RefusedError(words) from error
-        try:
-            entry = msgspec.structs.replace(entry, id=self._qsub(request))
+            entry = replace(entry, id=self._qsub(request))
         except RefusedError as error:
             self.ledger.remove(request.name)
             if error.for_good:
@@ -123,15 +122,18 @@ class Submitter:
             self.notices(f"{names} bear the same name {request.name}; keeping the first one.")
             self.pbs.call("qdel", *ids[1:])
         # without an entry the ledger is lost, and with it what the job asked for
-        entry = msgspec.structs.replace(entry or request.entry(0.0), id=ids[0])
-        problem = "" if entry.deleted else self._unlike(request, entry)
-        self.ledger.write(msgspec.structs.replace(entry, deleted=entry.deleted or bool(problem)))
-        if not entry.deleted and not problem:
-            return entry
+        living = replace(entry or request.entry(0.0), id=ids[0])
+        problem = "" if living.deleted else self._unlike(request, living)
         if problem:
+            living = replace(living, deleted=True)
             self.notices.say(
-                f"{ids[0]} ({entry.name}) {problem}; it is deleted, and the job is submitted anew."
+                f"{ids[0]} ({living.name}) {problem}; it is deleted, and the job is submitted "
+                "again."
             )
+        if living != entry:
+            self.ledger.write(living)
+        if not living.deleted:
+            return living
         # again at every attempt: an earlier one may have met no server
         self.pbs.call("qdel", ids[0])
         words = f"{ids[0]} of the same name is being deleted and is not gone yet"

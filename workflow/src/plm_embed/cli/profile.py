@@ -18,7 +18,6 @@ from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.files import read_shipped
 from plm_embed.io.terminal import printable, say
 from plm_embed.program import program
-from plm_embed.workflow.call import CLONE
 
 _SBATCH = {
     "slurm_account": "--account",
@@ -44,9 +43,9 @@ _SECONDS = 30.0
 def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """Write a profile for this cluster from what its scheduler says.
 
-    Without SCHEDULER, it is the one that is installed here. What the scheduler leaves open is asked
-    on a terminal; elsewhere the options say it. Under SLURM, sbatch checks the profile before it is
-    written. For ALCF Polaris there is a shipped one: `--profile pbs`.
+    Without SCHEDULER, it is the one that is installed here. On a terminal, the command asks for
+    what the scheduler leaves open; elsewhere, the options say it. Under SLURM, sbatch checks the
+    profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
 
     \b
     Examples:
@@ -54,6 +53,8 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
       plm-embed profile slurm --account lab --queue gpu > my_cluster/profile.yaml
       plm-embed run proteins.fasta --model esm2_8m --profile my_cluster
     """
+    from plm_embed.workflow.call import CLONE
+
     submit = {"pbs": "qsub", "slurm": "sbatch"}
     scheduler = scheduler or next((name for name in submit if shutil.which(submit[name])), None)
     if not scheduler:
@@ -107,8 +108,8 @@ def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
         kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
     cpu_queue = options["cpu_queue"]
     if not cpu_queue and not default:
-        others = [name for name in gpus if name not in with_gpus] or [queue]
-        cpu_queue = _choose("partition of jobs without GPUs", "--cpu-queue", others)
+        without = [name for name in gpus if name not in with_gpus] or [queue]
+        cpu_queue = _choose("partition of jobs without GPUs", "--cpu-queue", without)
     content["default-resources"] |= _quoted(slurm_account=account, slurm_partition=cpu_queue)
     content["set-resources"]["embed"] |= _quoted(
         slurm_partition=queue, gpu_model=kind, constraint=options["constraint"]

@@ -245,13 +245,18 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
 
 
 @click.command("import")
-@click.argument("master", type=EXISTING)
-@required("--index", type=EXISTING, help="Parquet index of the master: row, and ids or cache_key.")
+@click.argument("vectors", type=EXISTING)
+@click.option(
+    "--index",
+    type=EXISTING,
+    show_default="the Parquet file beside a master, FILE.npy.ids.tsv beside an array",
+    help="Names of the rows, where VECTORS has none: Parquet, CSV, TSV or a list of ids.",
+)
 @click.option(
     "--index-id",
     default="",
     show_default="id, if there is one",
-    help="Column of the index with the ids of the records.",
+    help="Column with the ids of the records.",
 )
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
 @ID_COLUMN
@@ -282,8 +287,8 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
 )
 def import_(
     *,
-    master: Path,
-    index: Path,
+    vectors: Path,
+    index: Path | None,
     index_id: str,
     sequences: tuple[Path, ...],
     id_column: str,
@@ -298,21 +303,31 @@ def import_(
 ) -> None:
     """Adopt the vectors of another program into a store, after a check of them.
 
-    MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
-    fair-esm. If they are not the mean over the residues alone, as where the end token of padded
-    sequences was pooled in, the master is refused with the measured deviation. Sequences that may
-    have been cut, and rows without a sequence, are left out; a campaign computes them. Rows are
-    matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else by the
-    ids of their records; those must be the sequences that were embedded. The rows count as computed
-    on --device: import where the campaign computes, into its store.
+    \b
+    VECTORS is one of
+      .h5                    a master (datasets emb, emb_keys), or a dataset per sequence, as
+                             UniProt, ProtTrans, biotrainer, bio_embeddings and export write it
+      .npy                   an array, and the names of its rows (--index)
+      .parquet, .csv, .tsv   a table with a column of lists, or the columns e0, e1 ...
+      .h5ad                  AnnData
+
+    Random rows are computed again by the reference. If they are not the mean over the residues
+    alone, as where the end token of padded sequences was pooled in, the file is refused with the
+    measured deviation. Left out, for a campaign to compute, are sequences that may have been cut,
+    rows without a sequence, and B for models that read it as X (ProtTrans' scripts keep it).
+    Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else
+    by the ids of their records; those must be the sequences that were embedded. The rows count as
+    computed on --device: import where the campaign computes, into its store.
 
     \b
-    Example:
-      plm-embed import old/master_esm2_embeddings.h5 \\
-        --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
+    Examples:
+      plm-embed import old/master_esm2_embeddings.h5 --index-id brc_fea_id \\
         --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
         --weights results/esm2_t33_650M_UR50D/weights.json \\
         --store results/esm2_t33_650M_UR50D/store --compute-dtype bfloat16
+      plm-embed import per-protein.h5 --sequences uniprot_sprot.fasta.gz \\
+        --weights results/prot_t5_xl_uniref50/weights.json \\
+        --store results/prot_t5_xl_uniref50/store --compute-dtype float16
     """
     from plm_embed.inference.settings import Settings
     from plm_embed.inference.weights import prepared_folder
@@ -320,7 +335,7 @@ def import_(
     from plm_embed.master.foreign import Files
     from plm_embed.sequences.settings import Table
 
-    files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
+    files = Files(vectors, index, sequences, Table(id_column, sequence_column), index_id)
     settings = Settings(
         layers=(layer,), compute_dtype=compute_dtype, device=device, storage_dtype=storage_dtype
     )

@@ -17,8 +17,8 @@ from plm_embed.reporting.failures import alike, failures
 from plm_embed.workflow.call import SNAKEFILE, shell_line
 
 RUN = Path(".snakemake", "plm-embed-run.json")
-"""Note of the run in this folder: its host, and when it began. Each line of Snakemake's output
-renews its time. An orderly end deletes it.
+"""Note of the run in this folder: its host, when it began, and whether its jobs run there. Each
+line of Snakemake's output renews its time. An orderly end deletes it.
 """
 _AGAIN = "give the same command again; finished work is kept"
 
@@ -28,6 +28,7 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     errors of the steps that failed.
 
     The lock of an earlier run that was killed is removed first, if none of its processes is left.
+    It stays where jobs went to a scheduler, for they may still run.
     """
     if find_spec("snakemake") is None:
         raise PlmEmbedError(missing_extra(ModuleNotFoundError(name="snakemake")))
@@ -37,7 +38,8 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     RUN.parent.mkdir(exist_ok=True)
     RUN.touch()
     began = RUN.stat().st_mtime_ns  # of the clock of this filesystem, as the lock's
-    RUN.write_text(json.dumps({"host": _host(), "began": began}), encoding="utf-8")
+    run = {"host": _host(), "began": began, "local": "--profile" not in options}
+    RUN.write_text(json.dumps(run), encoding="utf-8")
     code, locked = _snakemake(options)
     if code < 0:
         raise PlmEmbedError(f"Snakemake was killed ({signal.Signals(-code).name})", remedy=_AGAIN)
@@ -102,7 +104,8 @@ def _lock_is_stale() -> bool:
         return False
     locks = list(Path(".snakemake", "locks").glob("*.lock"))  # {number}.{input,output}.lock
     return (
-        run["host"] == _host()
+        run["local"]
+        and run["host"] == _host()
         and len({lock.name.partition(".")[0] for lock in locks}) == 1
         and all(run["began"] <= lock.stat().st_mtime_ns <= last_line for lock in locks)
         and not _is_working()

@@ -37,7 +37,6 @@ from plm_embed.fingerprint import (
 )
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
-from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePolicy, Table
 
 
@@ -118,7 +117,7 @@ def weights(
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
-@click.option("--buckets", default=4, type=click.IntRange(1, MAX_BUCKETS), help="Their number.")
+@click.option("--buckets", default=4, type=click.IntRange(1), help="Their number.")
 @ID_COLUMN
 @SEQUENCE_COLUMN
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")
@@ -228,7 +227,7 @@ def settings(command: Command) -> Command:
 
 
 class Workers(click.ParamType[int]):
-    """A number of workers; `all` is 0, which stands for one per visible GPU."""
+    """A number of workers; `all` is 0: one per visible GPU."""
 
     name = "workers"
 
@@ -300,8 +299,8 @@ def embed(
     """
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
+    from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
-    from plm_embed.jobs.nodes import job_id, node_number
     from plm_embed.sequences.summary import check_present
 
     log_command()
@@ -326,8 +325,8 @@ def embed(
         minutes=minutes if job_id() else 0,
         nodes=nodes,
         arguments=(*sys.argv[1:], *["--gpu-required"] * gpu_required),
-        node=node_number(node) if share else 0,
         share=share,
+        node=node,
     )
     if not on_cpu:
         take_gpus(workers)

@@ -163,7 +163,8 @@ class LanguageModel:
             long_sequences=long_sequences or LongSequences(),
             strand=self.policy.strand,
         )
-        settings = loading.resolved(settings, self._model, self._model.name)
+        if self._engine is None:  # what is wrong does not wait for a download
+            loading.resolved(settings, self._model, self._model.name)
         return loading.fingerprint_of(self.load().manifest, settings, self.device)
 
     @overload
@@ -337,8 +338,11 @@ def embed_like(
     dtype = fingerprint.compute_dtype
     if dtype == "tfloat32" and not torch.cuda.is_available():
         dtype = "float32"
-    strand = fingerprint.strand
-    with LanguageModel(fingerprint.model, weights, dtype=dtype, strand=strand).load() as model:
+    device: DeviceName = "cpu" if dtype == "int8" else "auto"
+    like = LanguageModel(
+        fingerprint.model, weights, device=device, dtype=dtype, strand=fingerprint.strand
+    )
+    with like.load() as model:
         if (sha256 := model.manifest.weights_sha256) != fingerprint.weights_sha256:
             raise WeightsError(
                 f"{weights or model.manifest.model} holds other weights of {fingerprint.model} "
@@ -347,8 +351,8 @@ def embed_like(
                 remedy="name theirs (weights=..., or --weights)",
             )
         named = list(named_sequences(sequences, model.policy))
-        like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
-        computed = model.vectors(named, like, on_error)
+        kind = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
+        computed = model.vectors(named, kind, on_error)
     pairs = [(r.id or str(r.number), _array(v)) for r, v in zip(named, computed, strict=True) if v]
     matrix = np.array([vector for _, vector in pairs], np.float32)
     bits = encode(matrix.reshape(len(pairs), model.manifest.dim), fingerprint.storage_dtype)

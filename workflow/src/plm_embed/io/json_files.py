@@ -7,7 +7,7 @@ without white space.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,17 +27,24 @@ def write_sealed(path: Path, record: object) -> None:
     write_json(path, {**content, SEAL: _digest(content)})
 
 
-def read_sealed(
-    path: Path, kind: type[T], name: str, remedy: str, error: type[PlmEmbedError] = StoreError
+def read_sealed(  # noqa: PLR0917
+    path: Path,
+    kind: type[T],
+    name: str,
+    remedy: str,
+    error: type[PlmEmbedError] = StoreError,
+    dropped: Collection[str] = (),
 ) -> T:
     """Return the dataclass that was written to a sealed JSON file.
 
     Raise `error` when the file is missing, damaged, changed, or lacks a key or has one too many: it
     names the path, says that this is not `name` ("a summary of sequences"), and gives `remedy`.
+    dropped: keys that earlier versions wrote.
     """
     content = unsealed(path, name, remedy, error)
     try:
-        if more := content.keys() - {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        if more := content.keys() - names - set(dropped):
             raise msgspec.ValidationError(f"Unknown field `{min(more)}`")
         return msgspec.convert(content, kind, str_keys=True)
     except msgspec.ValidationError as unfit:

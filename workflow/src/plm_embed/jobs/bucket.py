@@ -1,10 +1,4 @@
-"""A bucket: its sequences, its completion record, and when it is done.
-
-A bucket is done when its completion record is of its sequences, and the store holds each of them
-but those that the record skips. A job writes the record when that is so, and a published part never
-changes. So it is enough to look at the record (`is_recorded`) where nothing is made of the vectors;
-gather and validate find each key in the parts that the record names, and compare their bytes.
-"""
+"""A bucket: its sequences, its completion record, and when it is done."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, delete
-from plm_embed.fingerprint import LongSequences
+from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import bucket_table, verified
 from plm_embed.store.blocks import Wanted
-from plm_embed.store.store import Store
+from plm_embed.store.store import Store, store_folder
 
 
 class Sequences(NamedTuple):
@@ -31,12 +25,32 @@ class Sequences(NamedTuple):
     texts: list[str]
     lengths: NDArray[np.int32]
 
+    def take(self, places: NDArray[np.int64]) -> "Sequences":
+        """Return some of the sequences, by index in any order."""
+        places = np.sort(places)
+        texts = [self.texts[i] for i in places]
+        return Sequences(self.keys[places], texts, self.lengths[places])
+
 
 @dataclass(frozen=True)
-class Bucket(Wanted):
-    """The keys of a bucket that have a vector, and its completion record."""
+class Bucket:
+    """The sequences of a bucket that have a vector, sorted by key, and its completion record.
 
+    keys: S64 (n,); length: int32 (n,), in residues.
+    """
+
+    name: str
+    keys: Keys
+    length: NDArray[np.int32]
+    record: Path
     completion: Completion
+
+    @property
+    def wanted(self) -> Wanted:
+        """Return the vectors to look up in the parts."""
+        parts, fingerprint = self.completion.parts, self.completion.fingerprint
+        again = delete(self.record)
+        return Wanted(self.name, self.keys, self.length, fingerprint, parts, self.record, again)
 
 
 def read_sequences(path: Path) -> Sequences:
@@ -53,13 +67,16 @@ def too_long(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.bo
 
 
 def missing(sequences: Sequences, store: Store, skipped: Collection[str] = ()) -> NDArray[np.int64]:
-    """Return the indices of the sequences that should have a vector and have none in the store.
+    """Return the indices of the sequences that should have a vector and have none in the store,
+    longest first.
 
     skipped: keys for which the device had no memory, or the model no positions.
     """
     absent = store.missing(sequences.keys)
     absent &= ~too_long(sequences.lengths, store.fingerprint.long_sequences)
-    return np.flatnonzero(absent & ~np.isin(sequences.keys, np.array([*skipped], dtype="S64")))
+    absent &= ~np.isin(sequences.keys, np.array([*skipped], dtype="S64"))
+    todo = np.flatnonzero(absent)
+    return todo[np.argsort(-sequences.lengths[todo], kind="stable")]
 
 
 def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
@@ -69,53 +86,38 @@ def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
 
 def read_bucket(path: Path, record: Path) -> Bucket:
     """`load_bucket`, from the bucket's file and its completion record."""
-    completion, again = read_completion(record), delete(record)
+    completion = read_completion(record)
     table = bucket_table(path, ["key", "length"])
     keys, length = key_array(table["key"]), table["length"].to_numpy().astype(np.int32)
-    skips = np.array([*completion.reasons], dtype="S64")
-    kept = ~np.isin(keys, skips)
-    # what is too long follows from the settings; only a device can say what it has no memory for
-    long = [key for key, reason in completion.reasons.items() if reason == "too_long"]
-    expected = too_long(length, completion.fingerprint.long_sequences)
-    wrong = ""
-    if keys_sha256(keys) != completion.keys_sha256:
-        wrong = "made for other sequences or another number of buckets"
-    elif len(keys) - kept.sum() != len(skips):
-        wrong = "skips sequences that are not in the bucket"
-    elif (np.isin(keys, np.array(long, dtype="S64")) != expected).any():
-        wrong = "skips other sequences as too long than are too long"
-    if wrong:
-        raise StoreError(f"{record}: {wrong}", remedy=again, path=record)
-    fingerprint, parts = completion.fingerprint, completion.parts
-    return Bucket(
-        path.stem, keys[kept], length[kept], fingerprint, parts, record, again, completion
-    )
+    reasons = completion.reasons
+    has_vector = ~np.isin(keys, np.array([*reasons], dtype="S64"))
+    # only a device can say what it has no memory for; what is too long follows from the settings
+    long = keys[too_long(length, completion.fingerprint.long_sequences)].tolist()
+    if (
+        keys_sha256(keys) != completion.keys_sha256
+        or np.count_nonzero(~has_vector) != len(reasons)
+        or {key for key, reason in reasons.items() if reason == "too_long"} != set(long)
+    ):
+        what = f"{record}: made for other sequences or another number of buckets"
+        raise StoreError(what, remedy=delete(record), path=record)
+    return Bucket(path.stem, keys[has_vector], length[has_vector], record, completion)
 
 
-def is_done(bucket: Path, record: Path, store: Store) -> bool:
-    """Tell whether a bucket is done, with the fingerprint of the store.
+def is_done(path: Path, record: Path, store: Path, fingerprint: Fingerprint | None = None) -> bool:
+    """Tell whether a bucket is done: its completion record is whole, of its sequences and, if one
+    is named, of this fingerprint; and the parts that it names are in the store.
 
-    A sequence that found no device memory counts as missing: this device may have more.
+    A job writes the record when no key is missing in those parts, which never change. Their bytes
+    are compared where something is made of them.
     """
     try:
-        recorded = read_bucket(bucket, record)
-    except (PlmEmbedError, FileNotFoundError):
+        completion = read_completion(record)
+        if record.stat().st_mtime_ns < path.stat().st_mtime_ns:  # of a copy, or other sequences
+            read_bucket(path, record)
+        folder = store_folder(store, completion.fingerprint) / "parts"
+        sizes = [(folder / part.name).stat().st_size for part in completion.parts]
+    except (PlmEmbedError, OSError):
         return False
-    return (
-        recorded.fingerprint == store.fingerprint
-        and "out_of_memory" not in recorded.completion.reasons.values()
-        and not store.missing(recorded.keys).any()
-        and set(recorded.parts) <= set(store.covering(recorded.keys))
-    )
-
-
-def is_recorded(bucket: Path, record: Path) -> bool:
-    """Tell whether a bucket is done by its completion record alone."""
-    try:
-        if record.stat().st_mtime_ns >= bucket.stat().st_mtime_ns:
-            return True
-        # of a copy, or of other sequences
-        keys = key_array(bucket_table(bucket, ["key"])["key"])
-        return keys_sha256(keys) == read_completion(record).keys_sha256
-    except (PlmEmbedError, OSError, ValueError):
-        return False
+    return fingerprint in (None, completion.fingerprint) and sizes == [
+        part.bytes for part in completion.parts
+    ]

@@ -75,9 +75,9 @@ def _lock(name: str) -> int | None:
     options = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     # created or opened, never both: the kernel refuses that to other users in a folder like /tmp
     with suppress(FileExistsError):
-        made = os.open(path, options | os.O_CREAT | os.O_EXCL, 0o644)
-        os.fchmod(made, 0o644)  # whatever the umask: others must be able to open it
-        os.close(made)
+        new = os.open(path, options | os.O_CREAT | os.O_EXCL, 0o644)
+        os.fchmod(new, 0o644)  # whatever the umask: others must be able to open it
+        os.close(new)
     file = os.open(path, options)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,6 +85,21 @@ def _lock(name: str) -> int | None:
         os.close(file)
         return None
     return file
+
+
+def bind(gpu: str | None, threads: int) -> None:
+    """Have this process see one GPU (None: those that it sees already), and run on the cores next
+    to it if they are enough for its threads. Call it before torch is loaded.
+    """
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        if hasattr(os, "sched_setaffinity"):
+            cores = near_cores(gpu) & os.sched_getaffinity(0)
+            if len(cores) > threads:  # and for the one that prepares
+                os.sched_setaffinity(0, cores)
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 
 def near_cores(gpu: str) -> set[int]:
@@ -129,13 +144,10 @@ class Meter:
             return getattr(pynvml, f"nvmlDeviceGet{name}")(self._gpu)
         return None
 
-    def load(self) -> dict[str, Any]:
-        """Return the utilization in per cent of the time, and watts."""
+    def load(self) -> tuple[int | None, float | None]:
+        """Return the utilization in percent of the time, and watts."""
         rates, milliwatts = self._ask("UtilizationRates"), self._ask("PowerUsage")
-        return {
-            "utilization": rates and rates.gpu,
-            "watts": None if milliwatts is None else milliwatts / 1000,
-        }
+        return rates and rates.gpu, None if milliwatts is None else milliwatts / 1000
 
     def joules(self) -> float | None:
         """Return the energy since the last look. All that ran on this GPU meanwhile counts."""

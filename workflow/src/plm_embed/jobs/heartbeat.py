@@ -12,18 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.files import whole_files, write_json
-from plm_embed.io.json_files import to_plain
+from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, read_completion
-from plm_embed.jobs.nodes import job_id
-from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_BEATS = 10.0
@@ -32,94 +29,32 @@ FOLDER = "jobs"
 
 
 @dataclass(kw_only=True)
-class WorkerBeat:
-    """A worker and its device, as it was seen last."""
-
-    pid: int
-    state: Literal["starting", "computing", "idle", "ended"]
-    device: str = ""
-    """Name of the GPU or of the CPU, '' until it is known."""
-    gpu: str | None = None
-    """CUDA_VISIBLE_DEVICES; None on a CPU."""
-    tokens_per_second: float | None = None
-    sequences: int = 0
-    """Computed so far."""
-    progressed: str | None = None
-    """When the last batch was done."""
-    memory_bytes: int = 0
-    """Peak of the process on its device."""
-    utilization: int | None = None
-    """Per cent of the time that the GPU is at work."""
-    watts: float | None = None
-
-
-@dataclass(kw_only=True)
-class Results:
-    """Work that is published for a bucket: of a worker, a node or all. Sums are work together.
-
-    seconds: of all workers, while they had something to compute; skipped: reasons by key; joules:
-    taken by the GPUs, None where that is not known.
-    """
-
-    computed: int = 0
-    tokens: int = 0
-    exact: int = 0
-    seconds: float = 0.0
-    busy_seconds: float = 0.0
-    loading_seconds: float = 0.0
-    toks_per_batch: int | None = None
-    skipped: dict[str, str] = field(default_factory=dict)
-    self_test: SelfTest | None = None
-    workers: tuple[WorkerInfo, ...] = ()
-    joules: float | None = None
-
-    def __add__(self, other: "Results") -> "Results":
-        def known(name: str) -> list[Any]:
-            return [v for v in (getattr(self, name), getattr(other, name)) if v is not None]
-
-        counts = ("computed", "tokens", "exact", "seconds", "busy_seconds", "loading_seconds")
-        counted: dict[str, Any] = {name: sum(known(name)) for name in counts}
-        return Results(
-            **counted,
-            toks_per_batch=min(known("toks_per_batch"), default=None),
-            skipped=self.skipped | other.skipped,
-            self_test=self.self_test or other.self_test,
-            workers=self.workers + other.workers,
-            joules=sum(known("joules")) if known("joules") else None,
-        )
-
-
-@dataclass(kw_only=True)
 class Heartbeat:
-    """Progress of one node of a job. Times are ISO 8601, with their zone."""
+    """Progress of one node of a job. Times are ISO 8601, with their zone.
+
+    records: the folder of the completion record, relative to the store, which several campaigns may
+    share; node: 0 writes the completion record; job: the scheduler's id, or ''. residues: done so
+    far; residues_total: None until it is known. skipped: reasons by key; self_test: the first that
+    a worker passed. ended: '' while it runs, and for ever after a kill; reason: why it failed.
+    """
 
     schema_version: Literal[1] = 1
     bucket: str
     records: str
-    """The folder of the completion record, relative to the store: several campaigns may share
-    one.
-    """
     node: int
-    """0: the one that writes the completion record."""
     host: str
     job: str
-    """The scheduler's id, or ''."""
     started: str
     updated: str
     residues: int = 0
-    """Done so far."""
     residues_total: int | None = None
-    """Residues to do; None until that is known."""
     eta_seconds: float | None = None
-    workers: tuple[WorkerBeat, ...] = ()
+    workers: tuple[WorkerInfo, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)
+    self_test: SelfTest | None = None
     ended: str = ""
-    """'' while it runs, and for ever after a kill."""
     outcome: Literal["complete", "failed", "no end"] = "no end"
     reason: str = ""
-    """Why it failed, or ''."""
-    joules: float | None = None
-    """Taken by the GPUs, None where that is not known."""
-    results: Results = field(default_factory=Results)
 
     @property
     def fraction(self) -> float:
@@ -139,6 +74,12 @@ class Heartbeat:
         """Return `seconds` of all workers together."""
         return self.seconds * len(self.workers)
 
+    @property
+    def joules(self) -> float | None:
+        """Return the energy that the GPUs took; None where that is not known."""
+        known = [worker.joules for worker in self.workers if worker.joules is not None]
+        return sum(known) if known else None
+
 
 def new_heartbeat(bucket: str, records: Path, store: Path, node: int) -> Heartbeat:
     """Make the heartbeat of a job that begins now on this host."""
@@ -152,6 +93,11 @@ def new_heartbeat(bucket: str, records: Path, store: Path, node: int) -> Heartbe
         started=began,
         updated=began,
     )
+
+
+def job_id() -> str:
+    """Return the number of the SLURM or PBS job that this process is in; '' outside of jobs."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
 
 
 def moment() -> str:
@@ -171,17 +117,16 @@ def ended_path(path: Path) -> Path:
 
 
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
-    """Replace the file at once. Only the last one is synced to disk."""
-    beat.updated = now()
+    """Replace the file at once. A look at jobs at work reads none that ended."""
+    beat.updated = moment()
+    final = ended_path(path) if beat.ended else path
+    temporary = final.with_name(f".tmp-{final.name}")
     try:
-        if beat.ended:
-            write_json(ended_path(path), to_plain(beat))
-            path.unlink(missing_ok=True)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".tmp-{path.name}")
+        final.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(msgspec.json.encode(beat))
-        temporary.replace(path)
+        temporary.replace(final)
+        if beat.ended:
+            path.unlink(missing_ok=True)
     except OSError as error:
         log.debug("no heartbeat: %s", error)
 
@@ -198,10 +143,11 @@ def heartbeats(model_folder: Path) -> list[Heartbeat]:
     """Read all heartbeats of the jobs of a model's folder, in the order of their starts."""
     store = store_of(model_folder)
     folders = (store / FOLDER / "ended", store / FOLDER)
-    paths = [path for folder in folders for path in whole_files(folder, "*.json")]
-    beats = [beat for path in paths if (beat := read_heartbeat(path))]
-    own = [beat for beat in beats if is_of(beat, store, model_folder)]
-    return sorted(own, key=lambda beat: beat.started)
+    beats = [read_heartbeat(path) for folder in folders for path in whole_files(folder, "*.json")]
+    return sorted(
+        (beat for beat in beats if beat and is_of(beat, store, model_folder)),
+        key=lambda beat: beat.started,
+    )
 
 
 def is_of(beat: Heartbeat, store: Path, model_folder: Path) -> bool:

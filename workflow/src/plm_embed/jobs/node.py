@@ -1,45 +1,49 @@
-"""The workers of one node, and what is left for them to do of a bucket."""
+"""One node of a job: its workers, a process for each GPU, and what is left for them to do.
 
+The parent hands chunks of a bucket to its workers as they ask, so that a slow or broken GPU does
+not hold up the others. It never touches CUDA. A worker that fails ends its process, and with it
+whatever state the device was left in.
+"""
+
+import ctypes
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from plm_embed import errors, startup
+from plm_embed.accuracy import SelfTest
 from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.progress import Meter, progress
-from plm_embed.jobs import worker as worker_process
-from plm_embed.jobs.bucket import Sequences
-from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.jobs.heartbeat import (
-    SECONDS_BETWEEN_BEATS,
-    Heartbeat,
-    WorkerBeat,
-    moment,
-    write_heartbeat,
-)
-from plm_embed.jobs.worker import Chunk, Report
+from plm_embed.io.paths import unusable_path
+from plm_embed.io.progress import progress
+from plm_embed.io.terminal import log_to_stderr, printable
+from plm_embed.jobs.bucket import Sequences, missing
+from plm_embed.jobs.completion_record import WorkerInfo, WorkerState
+from plm_embed.jobs.gpus import bind, visible_gpus
+from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
+from plm_embed.keys import Keys
+from plm_embed.store.parts import PartInfo
 from plm_embed.store.store import Store
 
 log = logging.getLogger(__name__)
+CONTEXT: Any = multiprocessing.get_context("spawn")
 FAILURES_IN_A_ROW = 3
 """After which a worker is retired."""
-FIRST_CHUNK = 200_000
-"""Residues, while no speed is known."""
 SECONDS_PER_CHUNK = 5.0
-"""Shortest chunk, but for the last ones."""
+"""Shortest chunk, but for the last one."""
 TIME_MARGIN = 1.3
 SECONDS_MARGIN = 120.0
 """No new chunk when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
@@ -51,40 +55,123 @@ SECONDS_TO_END = 10.0
 """The kernel may never let go of a process that waits for a broken device."""
 
 
-class Worker:
-    """A worker as its parent knows it: its present process, and what that does."""
+class Chunk(NamedTuple):
+    """Sequences to embed. publish: have them, and all before, in the store before the answer."""
 
-    def __init__(self, name: str, *arguments: Any) -> None:
-        """arguments: those of `serve` after the pipe."""
-        self.name, self.arguments = name, arguments
+    keys: Keys
+    sequences: list[str]
+    publish: bool
+
+
+class Message(NamedTuple):
+    """A sign of life of a worker, or its answer to a chunk.
+
+    parts and skipped (reasons by key): since the last message; share: of the chunk's tokens that
+    are computed, 0 to 1; seconds: that the chunk took, None until it is done.
+    """
+
+    fingerprint: Fingerprint
+    info: WorkerInfo
+    parts: list[PartInfo]
+    skipped: dict[str, str]
+    self_test: SelfTest | None
+    share: float
+    seconds: float | None
+
+
+class WorkerProcess:
+    """A worker as its parent knows it: its present process, and what that does.
+
+    state: "idle" asks for a chunk; "ending" was told to publish what it has.
+    """
+
+    def __init__(self, name: str, gpu: str | None, *arguments: Any) -> None:
+        self.name, self.info, self._arguments = name, WorkerInfo(gpu=gpu), (gpu, *arguments)
+        self.state: WorkerState = "ended"
         self.failures = 0  # in a row
         self.rate = 0.0  # residues per second of the last chunk
-        self.start()
 
     def start(self) -> None:
         """Start a process, the first one or in place of one that ended."""
-        self.process, self.pipe = worker_process.start(*self.arguments)
-        self.alive, self.ready, self.busy = True, False, False
-        self.published = True  # all that it has computed
-        self.since = time.monotonic()  # it started, or was given its chunk
+        # a file beside the user's input must not stand in for a module of a library
+        os.environ["PYTHONSAFEPATH"] = "1"
+        self.pipe, theirs = CONTEXT.Pipe()
+        arguments = (theirs, *self._arguments, self.info)
+        self.process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
+        self.process.start()
+        theirs.close()
+        self.state, self.since = "starting", time.monotonic()
         self.residues, self.share = 0, 0.0  # of its chunk; how much of that is computed
         self.failure: PlmEmbedError | None = None
-        self.beat = WorkerBeat(pid=self.process.pid, state="starting", gpu=self.arguments[-1])
+
+
+def serve(  # noqa: PLR0917
+    pipe: connection.Connection, gpu: str | None, weights: Path, store: Path, settings: Settings,
+    info: WorkerInfo,
+) -> None:  # fmt: skip
+    """Run the process of a worker. To the parent go a `Message` when the device works, now and
+    then, and for each chunk; and the error that ends it.
+
+    After a SIGTERM what is finished is published, and the process ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":  # elsewhere the closed pipe must do
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    startup.spare_collector()
+    log_to_stderr()
+    bind(gpu, settings.threads)
+    worker = failure = None
+    try:
+        from plm_embed.jobs.worker import Worker  # torch: not in the parent
+
+        with Worker(weights, store, settings, info) as worker:
+            worker.serve(pipe)
+    except BaseException as error:
+        failure = _failure(error, f"{store} or the scratch folder")
+    try:
+        if worker:
+            pipe.send(worker.message())
+        if failure:
+            pipe.send(failure)
+    except OSError:
+        if failure:  # nobody else says so in the log of the job, which may be tried again
+            words = f"plm-embed: unfinished: the job was killed: {failure}"
+            print(printable(words), file=sys.stderr, flush=True)
+    startup.end_at_once(1 if failure else 0)
+
+
+def _failure(error: BaseException, written: str) -> PlmEmbedError:
+    """Return what ended a worker in words: as a NodeError where the node is to blame, as a
+    PassingError where another worker may do better. written: the folders that it writes to.
+    """
+    if isinstance(error, (EOFError, BrokenPipeError)):
+        return PassingError("its parent is gone")
+    if isinstance(error, PlmEmbedError):
+        kinds = (NodeError, PassingError, PlmEmbedError)
+        return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
+    full = errors.no_space(error, written)
+    if reason := full or unusable_path(error) or errors.missing_extra(error):
+        return PlmEmbedError(reason)
+    traceback.print_exc()
+    lost = errors.device_lost(error) or errors.out_of_memory(error)
+    return (NodeError if lost else PassingError)(f"{type(error).__name__}: {error}")
 
 
 class Node:
     """Hands chunks of a bucket to the workers of this node as they ask.
 
-    A worker that ends is started anew; one that fails three times in a row is retired, and the
-    others go on. What a worker that ended has not published is missing in the store, and handed out
-    once more.
+    A worker that fails is started again; one that fails three times in a row is retired, and the
+    others go on. What it has not published is missing in the store, and is handed out once more
+    when all others are done.
     """
 
     def __init__(self, heartbeat: Heartbeat, path: Path, end: float) -> None:
         """path: of the heartbeat. end: no chunk begins when it is near (monotonic seconds)."""
         self.heartbeat, self._path, self._end = heartbeat, path, end
-        self.workers: list[Worker] = []
-        self.others: list[subprocess.Popen[bytes]] = []
+        self.workers: list[WorkerProcess] = []
+        self.remote: list[subprocess.Popen[bytes]] = []
         """Processes that started the other nodes; a signal is passed on to them."""
         self.fingerprint: Fingerprint | None = None
         self.problems: list[PassingError] = []
@@ -94,22 +181,34 @@ class Node:
         self.left = 0
         """Sequences that could not be embedded."""
         self._late = self._passed_on = False
-        self._queue: deque[int] = deque()  # indices that no worker has had
-        self._left = self._residues = 0  # residues in the queue: now, and when it was filled
+        self._queue: deque[int] = deque()  # indices that no worker has had, longest first
+        self._queued = self._residues = 0  # residues in the queue: now, and when it was filled
         self._round = 0  # how often it was filled before
         self._beaten = 0.0
 
     @property
-    def _alive(self) -> list[Worker]:
-        return [worker for worker in self.workers if worker.alive]
+    def _alive(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.state != "ended"]
 
     def start(self, count: int, weights: Path, store: Path, settings: Settings) -> None:
         """Start the workers: one per GPU, or `count` on the CPU."""
-        self._flush = 60 * settings.flush_minutes
         settings = replace(settings, threads=max(1, settings.threads // count))
         for number, gpu in enumerate(assign(count, settings)):
             name = f"worker {self.heartbeat.node}.{number}"
-            self.workers.append(Worker(name, weights, store, settings, gpu))
+            self.workers.append(WorkerProcess(name, gpu, weights, store, settings))
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        """Start the workers that are not alive, unless they are retired or of no more use."""
+        useful = self._queue or self.fingerprint is None
+        for worker in self.workers if useful and not (self.stopping or self._late) else ():
+            if worker.state == "ended" and worker.failures < FAILURES_IN_A_ROW:
+                try:
+                    worker.start()
+                except OSError as error:  # no memory or process left
+                    problem = f"{worker.name} cannot be started: {error}"
+                    self.problems.append(PassingError(problem))
+                    worker.failures = FAILURES_IN_A_ROW
 
     def wait_until_ready(self) -> Fingerprint:
         """Wait for the first worker; return the fingerprint of what this device computes. Raises
@@ -117,49 +216,37 @@ class Node:
         """
         while self.fingerprint is None and self._alive:
             self._poll()
+            self._start_workers()
         if self.fingerprint is None:
             raise self.error("no worker started")
         return self.fingerprint
 
-    def run(self, sequences: Sequences, todo: NDArray[np.int64], store: Store) -> None:
-        """Embed sequences (indices, longest first) as far as possible; see `left`."""
+    def run(self, sequences: Sequences, store: Store) -> None:
+        """Embed what the store lacks of the sequences, as far as possible; see `left`."""
         self._sequences, self._store = sequences, store
-        self._residues = self.heartbeat.residues_total = int(sequences.lengths[todo].sum())
-        with progress("embed", self._residues, "residues") as meter:
+        todo = missing(sequences, store)
+        total = self.heartbeat.residues_total = int(sequences.lengths[todo].sum())
+        with progress("embed", total, "residues") as meter:
             while len(todo):
                 self._queue = deque(todo.tolist())
-                self._residues = self._left = int(sequences.lengths[todo].sum())
-                self._hand_out(meter)
-                skips = np.array([*self.heartbeat.results.skipped], dtype="S64")
-                keys = np.sort(sequences.keys[todo])
-                keys = np.setdiff1d(keys[store.missing(keys)], skips)
-                todo = todo[np.isin(sequences.keys[todo], keys)]
+                self._queued = self._residues = int(sequences.lengths[todo].sum())
+                while self._hand_out():
+                    self._poll()
+                    meter.advance(self._progress() - meter.done)
+                    if time.monotonic() > self._end and not self.stopping:
+                        self._late = self.stopping = True
+                todo = missing(sequences, store, self.heartbeat.skipped)
                 if self._queue or self.stopping:
                     break
                 self._round += 1
-        self._close()
+        self._beat()
         self.left = len(todo)
-        if self.left and not self.fatal:
-            if self._late or (self._alive and not self.stopping):
-                words = f"no time left (ask for a longer runtime) for {self.left:,} sequences"
-                self.problems.append(PassingError(words))
-            elif not self.stopping:
-                words = f"no working worker left for {self.left:,} sequences"
-                self.problems.append(NodeError(words))
-
-    def _hand_out(self, meter: Meter) -> None:
-        """Have the workers compute what is in the queue, and publish it, as far as possible."""
-        while True:
-            for worker in self._alive:
-                if worker.ready and not worker.busy and not self.stopping:
-                    self._give(worker)
-            waiting = bool(self._queue) and time.monotonic() < self._end
-            if not any(worker.busy or (waiting and not worker.ready) for worker in self._alive):
-                return
-            self._poll()
-            meter.advance(self._progress() - meter.done)
-            if time.monotonic() > self._end and not self.stopping:
-                self._late = self.stopping = True
+        if self.left and self._late:
+            words = f"no time left (ask for a longer runtime) for {self.left:,} sequences"
+            self.problems.append(PassingError(words))
+        elif self.left and not self.stopping:
+            words = f"no working worker left for {self.left:,} sequences"
+            self.problems.append(NodeError(words))
 
     def error(self, problem: str) -> PlmEmbedError:
         """Return the error to raise for what the node could not do."""
@@ -172,8 +259,12 @@ class Node:
         return NodeError(words) if only_node else PassingError(words)
 
     def end(self, outcome: Literal["complete", "failed"], reason: str = "") -> None:
-        """End the workers, and write the last heartbeat."""
-        self._close()
+        """End the workers that are left, and write the last heartbeat."""
+        for worker in self._alive:
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join(SECONDS_TO_END)
+            worker.state = "ended"
         self.heartbeat.outcome, self.heartbeat.reason = outcome, reason
         self.heartbeat.ended = moment()
         self._beat()
@@ -181,72 +272,70 @@ class Node:
     def pass_on(self) -> None:
         """Have the workers and the other nodes publish what they have, and end."""
         if not self._passed_on:  # to mpiexec a second signal may mean to kill
-            for process in (*(worker.process for worker in self._alive), *self.others):
+            for process in (*(worker.process for worker in self._alive), *self.remote):
                 process.terminate()
         self._passed_on = True
 
-    def _close(self) -> None:
-        """End the workers, also those that are of no more use."""
-        for worker in self.workers:
-            with suppress(OSError):  # it has ended
-                worker.pipe.send(None)
-            worker.pipe.close()
-            if worker.busy or not worker.ready:
-                worker.process.terminate()
-        for worker in self.workers:
-            worker.process.join(SECONDS_TO_END)
-            worker.beat.state = "ended"
+    def _hand_out(self) -> bool:
+        """Give each worker that has no chunk one, or its leave; return whether one is alive."""
+        self._start_workers()
+        for worker in self._alive:
+            if worker.state == "starting" and (self.stopping or not self._queue):
+                worker.process.terminate()  # nobody waits for it: it may hang
+                worker.state = "ended"
+            if worker.state != "idle":
+                continue
+            chunk = None
+            if indices := self._next_chunk(worker):
+                # when something was lost, what is done is stored before more is tried: a sequence
+                # that ends workers shall not cost them the others again
+                texts = [self._sequences.texts[i] for i in indices]
+                chunk = Chunk(self._sequences.keys[indices], texts, publish=self._round > 0)
+            worker.state = "computing" if chunk else "ending"
+            with suppress(OSError):  # it has ended, as its pipe will tell
+                worker.pipe.send(chunk)
+        return bool(self._alive)
 
-    def _give(self, worker: Worker) -> None:
-        """Hand a worker a chunk; when nothing is left, or no time, have it publish what it has.
+    def _next_chunk(self, worker: WorkerProcess) -> list[int]:
+        """Take sequences from the queue; none when there is no time for them.
 
-        When something was lost it publishes each chunk: one sequence that ends workers shall not
-        cost them others again.
+        Chunks shrink towards the end, so that all workers end together, and fit into the time that
+        is left. When something was lost a chunk is a quarter of it, so that a sequence that ends
+        workers is soon alone.
         """
-        size, chunk = self._size(worker), []
+        if not self._queue or self.stopping:
+            return []
+        seconds, alive = self._end - time.monotonic(), len(self._alive)
+        rate = worker.rate or min((known.rate for known in self.workers if known.rate), default=0.0)
+        least = min(rate * SECONDS_PER_CHUNK, self._queued)
+        size = max(least, self._queued / (2 * alive if alive > 1 else 1))
+        if self._round:
+            size = min(size, max(1.0, self._residues / 4))
+        if seconds <= 0 or rate * seconds / TIME_MARGIN < least:
+            self._late = True
+            return []
+        if rate:
+            size = min(size, rate * seconds / TIME_MARGIN)
+        chunk: list[int] = []
         while self._queue and worker.residues < size:
             chunk.append(self._queue.popleft())
             worker.residues += int(self._sequences.lengths[chunk[-1]])
-        self._left -= worker.residues
-        if chunk or not worker.published:
-            worker.published = not chunk or self._round > 0
-            worker.busy, worker.since = True, time.monotonic()
-            texts = [self._sequences.texts[i] for i in chunk]
-            with suppress(OSError):  # it has ended, as its pipe will tell
-                worker.pipe.send(Chunk(self._sequences.keys[chunk], texts, worker.published))
-
-    def _size(self, worker: Worker) -> float:
-        """Return the residues of the next chunk; 0 when there is no time for it.
-
-        A chunk takes as long as may pass between two parts; less towards the end, so that all
-        workers end together; and so little that it fits into the time that is left. When something
-        was lost it is a quarter at most, so that a sequence that ends workers is soon alone.
-        """
-        seconds = self._end - time.monotonic()
-        rate = worker.rate or min((other.rate for other in self.workers if other.rate), default=0.0)
-        alive = len(self._alive)
-        size = self._left / (2 * alive) if alive > 1 else float(self._left)
-        if rate:
-            least = min(rate * SECONDS_PER_CHUNK, self._left)
-            size = min(max(size, least), max(rate * self._flush, least))
-            possible = rate * seconds / TIME_MARGIN
-            size = min(size, possible) if possible >= least else 0.0
-        else:
-            size = min(size, FIRST_CHUNK) if seconds > 0 else 0.0
-        return min(size, max(1.0, self._residues / 4)) if self._round else size
+        self._queued -= worker.residues
+        return chunk
 
     def _poll(self) -> None:
         """Take the messages of the workers, waiting for one at most a second; pass a signal on."""
-        by_pipe: dict[Any, Worker] = {worker.pipe: worker for worker in self._alive}
+        by_pipe: dict[Any, WorkerProcess] = {worker.pipe: worker for worker in self._alive}
         for pipe in connection.wait(list(by_pipe), 1.0):
-            worker = by_pipe[pipe]
             try:
-                self._take(worker, worker.pipe.recv())
+                message = by_pipe[pipe].pipe.recv()
             except (EOFError, OSError):
-                self._replace(worker)
+                self._bury(by_pipe[pipe])
+            else:
+                self._take(by_pipe[pipe], message)
         for worker in by_pipe.values():
-            if not worker.ready and time.monotonic() - worker.since > SECONDS_TO_START:
-                words = f"its device gave no sign of life within {SECONDS_TO_START:.0f} s"
+            if worker.state == "starting" and time.monotonic() - worker.since > SECONDS_TO_START:
+                words = f"its device did not answer within {SECONDS_TO_START:.0f} s"
                 worker.failure = NodeError(words)
                 worker.process.kill()
         if self.stopping:
@@ -254,62 +343,59 @@ class Node:
         if time.monotonic() - self._beaten > SECONDS_BETWEEN_BEATS:
             self._beat()
 
-    def _take(self, worker: Worker, message: Report | PlmEmbedError) -> None:
-        """Note what a worker says."""
+    def _take(self, worker: WorkerProcess, message: Message | PlmEmbedError) -> None:
+        """Take note of a message."""
         if isinstance(message, PlmEmbedError):
             worker.failure = message
             return
-        worker.beat, worker.share = message.beat, message.share
-        self.heartbeat.results += message.results
+        worker.info, worker.share = message.info, message.share
+        self.heartbeat.skipped |= message.skipped
+        self.heartbeat.self_test = self.heartbeat.self_test or message.self_test
         for part in message.parts:
             self._store.know(part)
-        if message.answer:
-            if worker.residues:
-                seconds = time.monotonic() - worker.since - message.results.loading_seconds
-                worker.rate = worker.residues / max(seconds, 1e-3)
-            worker.residues, worker.share, worker.busy, worker.failures = 0, 0.0, False, 0
-        worker.ready = True
+        if worker.state == "starting":
+            worker.state = "idle"
+        if message.seconds is not None:
+            worker.rate = worker.residues / max(message.seconds, 1e-3)
+            worker.state, worker.residues, worker.share, worker.failures = "idle", 0, 0.0, 0
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
             self._give_up(PlmEmbedError("the workers' devices differ: their vectors would, too"))
 
-    def _give_up(self, problem: PlmEmbedError) -> None:
-        """End the job, for no worker could go on."""
-        self.fatal, self.stopping = self.fatal or problem, True
-
-    def _replace(self, worker: Worker) -> None:
-        """Start a worker that ended anew, unless it always fails."""
+    def _bury(self, worker: WorkerProcess) -> None:
+        """Take note of a process that ended."""
         worker.process.join(SECONDS_TO_END)
         worker.pipe.close()
-        worker.alive, worker.beat.state = False, "ended"
-        failure = worker.failure or PassingError(_ending(worker.process.exitcode))
-        if self.stopping:
+        ending, worker.state = worker.state == "ending", "ended"
+        code = worker.process.exitcode
+        if self.stopping or (ending and code == 0):
             return
+        failure = worker.failure or PassingError(_last_words(code))
         if not isinstance(failure, PassingError):
-            self._give_up(failure)
+            self._give_up(failure)  # no worker could go on
             return
         worker.failures += 1
         log.warning("%s: %s (failure %d in a row)", worker.name, failure, worker.failures)
         if worker.failures == FAILURES_IN_A_ROW:
             self.problems.append(type(failure)(f"{worker.name} is retired: {failure}"))
-            return
-        try:
-            worker.start()
-        except OSError as error:  # no memory or process left
-            self.problems.append(PassingError(f"{worker.name} cannot be started: {error}"))
+
+    def _give_up(self, problem: PlmEmbedError) -> None:
+        """End the job."""
+        self.fatal, self.stopping = self.fatal or problem, True
 
     def _progress(self) -> float:
         """Return the residues that are done."""
         going = sum(worker.residues * (1 - worker.share) for worker in self._alive)
-        return (self.heartbeat.residues_total or 0) - self._left - going
+        return (self.heartbeat.residues_total or 0) - self._queued - going
 
     def _beat(self) -> None:
         self._beaten = time.monotonic()
         beat, rate = self.heartbeat, sum(worker.rate for worker in self._alive)
         beat.residues = int(self._progress())
         beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
-        beat.workers = tuple(worker.beat for worker in self.workers)
-        beat.joules = beat.results.joules
+        for worker in self.workers:
+            worker.info.state = worker.state
+        beat.workers = tuple(worker.info for worker in self.workers)
         write_heartbeat(self._path, beat)
 
 
@@ -318,18 +404,17 @@ def assign(count: int, settings: Settings) -> Sequence[str | None]:
     if count == 1 or settings.device == "cpu":
         return [None] * count
     gpus = visible_gpus()
-    if len(gpus) >= count:
-        return gpus[:count]
-    if gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
+    if len(gpus) < count and (not gpus or "CUDA_VISIBLE_DEVICES" in os.environ):
+        raise PlmEmbedError(
+            f"{count} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
+            "request as many GPUs as the rule's resource `gpu` says"
+        )
+    if len(gpus) < count:
         log.warning("this node shows %d GPUs, not %d: the others are lost to it", len(gpus), count)
-        return gpus
-    raise PlmEmbedError(
-        f"{count} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
-        "request as many GPUs as the rule's resource `gpu` says"
-    )
+    return gpus[:count]
 
 
-def _ending(code: int | None) -> str:
+def _last_words(code: int | None) -> str:
     """Describe how a process ended that said nothing."""
     if code is None or code >= 0:
         return f"a worker ended with {code}"

@@ -1,173 +1,272 @@
-"""A worker: one process per GPU, which embeds and publishes the chunks of a bucket that its parent
-sends.
-
-The parent never touches CUDA. A worker that fails ends its process, and with it whatever state the
-device was left in; the parent decides what happens to its sequences.
+"""The process of a worker: a model on one device embeds the chunks of a bucket that the parent
+sends, and their vectors become parts of the store.
 """
 
-import ctypes
-import multiprocessing
+import logging
 import os
+import platform
+import resource
 import signal
-import sys
+import socket
 import time
-import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Self
 
-from plm_embed import startup
-from plm_embed.errors import (
-    NodeError,
-    PassingError,
-    PlmEmbedError,
-    device_lost,
-    missing_extra,
-    no_space,
-    out_of_memory,
-)
-from plm_embed.fingerprint import Fingerprint
+import numpy as np
+import torch
+
+from plm_embed.accuracy import SelfTest
+from plm_embed.errors import NodeError, PassingError, no_space
+from plm_embed.fingerprint import SPANS, LongSequences, has_matrix
+from plm_embed.inference import loading
+from plm_embed.inference.batches import Room
 from plm_embed.inference.settings import Settings
-from plm_embed.io.paths import unusable_path
-from plm_embed.io.terminal import log_to_stderr, printable
-from plm_embed.jobs.gpus import near_cores
-from plm_embed.jobs.heartbeat import Results, WorkerBeat
+from plm_embed.inference.vector_stream import Vectors, VectorStream
+from plm_embed.jobs.completion_record import WorkerInfo
+from plm_embed.jobs.gpus import Meter
+from plm_embed.jobs.heartbeat import job_id, moment
+from plm_embed.jobs.node import Chunk, Message
+from plm_embed.jobs.scratch import scratch_folder
+from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.store.parts import PartInfo
+from plm_embed.models.engine import Engine
+from plm_embed.models.manifest import read_manifest
+from plm_embed.sequence_windows import span_ends, stored_residues, window_counts
+from plm_embed.store.hdf5 import Array
+from plm_embed.store.parts import BYTES_PER_PART, PartInfo, PartRows, write_part
+from plm_embed.store.store import Store
 
-if TYPE_CHECKING:
-    from plm_embed.jobs.embedder import Embedder
-
-CONTEXT: Any = multiprocessing.get_context("spawn")
+log = logging.getLogger(__name__)
 SECONDS_BETWEEN_MESSAGES = 5.0
 SECONDS_BETWEEN_LOOKS = 0.2
 """A worker that waits for a chunk looks so often whether a signal came."""
 
 
-class Chunk(NamedTuple):
-    """Sequences to embed. publish: have them, and all before, in the store before the answer."""
+@dataclass
+class Rows:
+    """Vectors on their way into a part, and the work that they took.
 
-    keys: Keys
-    sequences: list[str]
-    publish: bool
-
-
-class Report(NamedTuple):
-    """A message of a worker.
-
-    results and parts: since the last message; share: of the tokens of the present chunk that are
-    computed, 0 to 1; answer: whether the chunk is done.
+    lengths: residues; vectors: by representation, (D,) or (L, D) for each key; size: bytes as fp32.
     """
 
-    fingerprint: Fingerprint
-    beat: WorkerBeat
-    results: Results
-    parts: list[PartInfo]
-    share: float
-    answer: bool
+    policy: LongSequences
+    keys: list[bytes] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    vectors: dict[str, list[Array]] = field(default_factory=dict)
+    size: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    busy_seconds: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, key: bytes, length: int, vectors: Vectors) -> None:
+        """Take the vectors of a sequence of `length` residues."""
+        stored = stored_residues(np.array([length]), self.policy)[0]
+        for name, values in vectors.items():
+            if name.startswith("per_residue_") and len(values) != stored:
+                words = f"{name} of sequence {key.decode()}: {len(values)} rows"
+                raise RuntimeError(f"{words} for {length} residues")
+            if name == SPANS and span_ends(values)[-1, 1] != stored:
+                raise RuntimeError(f"sequence {key.decode()}: its tokens are not all its letters")
+            # a copy: the next batch takes the same memory
+            self.vectors.setdefault(name, []).append(np.array(values))
+            self.size += 4 * values.size
+        self.keys.append(key)
+        self.lengths.append(length)
+
+    def part(self) -> PartRows:
+        """Return the rows as `write_part` takes them."""
+        lengths = np.array(self.lengths, dtype=np.int32)
+        vectors = {
+            name: rows if has_matrix(name) else np.stack(rows)
+            for name, rows in self.vectors.items()
+        }
+        windows = window_counts(lengths, self.policy)
+        return PartRows(np.array(self.keys, dtype="S64"), lengths, windows, vectors)
 
 
-def start(*arguments: Any) -> tuple[Any, Connection]:
-    """Start a process of `serve`. Returns it and the parent's end of its pipe."""
-    # a file beside the user's input must not stand in for a module of a library
-    os.environ["PYTHONSAFEPATH"] = "1"
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=serve, args=(theirs, *arguments), daemon=True)
-    process.start()
-    theirs.close()
-    return process, ours
+class Worker:
+    """Embeds lists of sequences, with the model loaded once, and publishes their vectors.
 
-
-def serve(
-    pipe: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
-) -> None:
-    """Embed chunks until the parent sends None. `gpu` becomes CUDA_VISIBLE_DEVICES; None
-    leaves that as it is.
-
-    Messages to the parent: a `Report` when the device works, now and then, and for each chunk; the
-    error that ends it. After a SIGTERM what is finished is published, and the process ends.
+    A context manager. A part is published by a thread when it is full or `flush_minutes` have
+    passed, at `publish`, and at the end, whatever ends the block: finished vectors are stored.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":  # elsewhere the closed pipe must do
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    startup.spare_collector()
-    log_to_stderr()
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        if hasattr(os, "sched_setaffinity"):
-            cores = near_cores(gpu) & os.sched_getaffinity(0)
-            if len(cores) > settings.threads:  # enough for those and the one that prepares
-                os.sched_setaffinity(0, cores)
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    embedder = None
-    try:
-        from plm_embed.jobs.embedder import Embedder
 
-        with Embedder(weights_folder, store, settings) as embedder:
-            pipe.send(embedder.report("idle"))
-            embed_chunks(pipe, embedder)
-        if embedder.stopping:
-            raise PassingError("stopped by a signal")
-    except BaseException as error:
-        failure = failure_of(error, f"{store} or the scratch folder")
-        try:
-            if embedder is not None:
-                pipe.send(embedder.report("ended"))
-            pipe.send(failure)
-        except OSError:  # nobody else says so in the log of the job, which may be tried again
-            words = f"plm-embed: unfinished: the job was killed: {failure}"
-            print(printable(words), file=sys.stderr, flush=True)
-        startup.end_at_once(1)
-    startup.end_at_once(0)
+    def __init__(
+        self, weights: Path, store: Path, settings: Settings, info: WorkerInfo | None = None
+    ) -> None:
+        """Set up and check the device. info: of the process before, to count on from."""
+        self.device = devices.choose_device(settings.device)
+        devices.set_up(self.device, settings.threads, settings.compute_dtype)
+        devices.check(self.device)
+        manifest = read_manifest(weights)
+        fingerprint = loading.fingerprint_of(manifest, settings, self.device)
+        devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
+        self.store = Store(store, fingerprint)
+        self.info = replace(
+            info or WorkerInfo(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            job=job_id() or None,
+            device=devices.device_name(self.device),
+        )
+        uuid = ""
+        if self.device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self.device)
+            uuid = f"GPU-{properties.uuid}"
+            self.info.gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+            self.info.capability = f"{properties.major}.{properties.minor}"
+        else:
+            self.info.threads = torch.get_num_threads()
+        self.stopping = False
+        """Set by a signal: no further batch is computed."""
+        self._meter = Meter(uuid)
+        self._weights, self._settings = weights, settings
+        self._model: tuple[Engine, Room] | None = None
+        self._rows = Rows(fingerprint.long_sequences)
+        self._scratch: Path | None = None
+        self._stack = ExitStack()
+        self._writer = self._stack.enter_context(ThreadPoolExecutor(1))
+        self._writing = self._writer.submit(lambda: None)
+        # since the last message
+        self._parts: list[PartInfo] = []
+        self._skipped: dict[str, str] = {}
+        self._self_test: SelfTest | None = None
 
+    def __enter__(self) -> Self:
+        return self
 
-def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
-    """Answer chunk after chunk, until None or a signal comes."""
-    last = time.monotonic()
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            self.publish(wait=True)
 
-    def tell(share: float) -> None:
-        nonlocal last
-        if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
-            last = time.monotonic()
-            pipe.send(embedder.report("computing", share))
+    def serve(self, pipe: Connection) -> None:
+        """Embed chunk after chunk, until the parent sends None or a signal comes."""
+        last = time.monotonic()
 
-    def stop(*_: object) -> None:
-        embedder.stopping = True
+        def tell(share: float) -> None:
+            nonlocal last
+            if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
+                last = time.monotonic()
+                pipe.send(self.message(share))
 
-    while not embedder.stopping:
-        if not pipe.poll(SECONDS_BETWEEN_LOOKS):
-            continue
-        try:
+        def stop(*_: object) -> None:
+            self.stopping = True
+
+        pipe.send(self.message())
+        while not self.stopping:
+            if not pipe.poll(SECONDS_BETWEEN_LOOKS):
+                continue
             chunk: Chunk | None = pipe.recv()
-        except EOFError:
-            raise PassingError("its parent is gone") from None
-        if chunk is None:
-            return
-        if chunk.sequences:
-            embedder.load()
-        # only now: until there is something to publish, a signal ends the process at once
-        signal.signal(signal.SIGTERM, stop)
-        if chunk.sequences:
-            embedder.embed(chunk.keys, chunk.sequences, tell)
-        if chunk.publish:
-            embedder.publish(wait=True)
-        if not embedder.stopping:
-            pipe.send(embedder.report("idle", answer=True))
+            if chunk is None:
+                return
+            self.load()
+            # until there is something to publish, a signal ends the process at once
+            signal.signal(signal.SIGTERM, stop)
+            seconds = self.embed(chunk.keys, chunk.sequences, tell)
+            if chunk.publish:
+                self.publish(wait=True)
+            if not self.stopping:
+                pipe.send(self.message(seconds=seconds))
+        raise PassingError("stopped by a signal")
 
+    def load(self) -> tuple[Engine, Room]:
+        """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
+        if self._model is None:
+            began, fingerprint = time.monotonic(), self.store.fingerprint
+            dtype, budget = fingerprint.compute_dtype, self._settings.toks_per_batch
+            model, room, self._self_test = loading.load(
+                self._weights, self.device, dtype, fingerprint.layers, budget
+            )
+            self._model, seconds = (model, room), time.monotonic() - began
+            log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)
+        return self._model
 
-def failure_of(error: BaseException, written: str) -> PlmEmbedError:
-    """Return what ended a worker in words: as a NodeError where the node is to blame, as a
-    PassingError where another worker may do better. written: the folders that it writes to.
-    """
-    if isinstance(error, PlmEmbedError):
-        kinds = (NodeError, PassingError, PlmEmbedError)
-        return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
-    if reason := no_space(error, written) or unusable_path(error) or missing_extra(error):
-        return PlmEmbedError(reason)
-    traceback.print_exc()
-    lost = device_lost(error) or out_of_memory(error)
-    return (NodeError if lost else PassingError)(f"{type(error).__name__}: {error}")
+    def embed(
+        self,
+        keys: Keys,
+        sequences: list[str],
+        tell: Callable[[float], object] = lambda _: None,
+    ) -> float:
+        """Compute the vectors of sequences, long ones first if they come so; return the seconds
+        that it took. `tell` is called after each batch with the share that is computed, 0 to 1.
+
+        The last ones may not be published when it returns. None may be too long for the policy.
+        """
+        if self._scratch is None:  # before anything is computed: it may be missing or full
+            beside = self.store.folder / "scratch"
+            folder = scratch_folder(self._settings.scratch, 2 * BYTES_PER_PART, beside)
+            self._scratch = self._stack.enter_context(folder)
+        stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
+        total, done, busy = max(stream.tokens, 1), 0, 0.0
+        began = last = time.monotonic()
+        for step in stream.run():
+            for i, vectors in step.finished:
+                self._rows.add(keys[i], len(sequences[i]), vectors)
+            time_now = time.monotonic()
+            self._rows.tokens += step.tokens
+            self._rows.seconds += time_now - last
+            self._rows.busy_seconds += stream.busy - busy
+            last, busy, done = time_now, stream.busy, done + step.counted
+            self.info.tokens_per_second = done / max(time_now - began, 1e-6)
+            self.info.progressed = moment()
+            tell(done / total)
+            full = self._rows.size >= BYTES_PER_PART
+            if full or time_now - self._rows.began > 60 * self._settings.flush_minutes:
+                self.publish()
+            if self.stopping:
+                break
+        self._skipped |= {keys[i].decode(): reason for i, reason in stream.left_out.items()}
+        return time.monotonic() - began
+
+    def publish(self, wait: bool = False) -> None:
+        """Begin to publish the finished vectors, after the part before; wait: until it is there."""
+        self._writing.result()  # or what prevented it
+        if self._rows.keys:
+            self._writing = self._writer.submit(self._write, self._rows)
+            self._rows = Rows(self.store.fingerprint.long_sequences)
+        if wait:
+            self._writing.result()
+
+    def _write(self, rows: Rows) -> None:
+        """Write a part: on scratch, then beside its final place, then by rename."""
+        assert self._scratch
+        info, local = self.info, self._scratch / "part.h5"
+        origin: dict[str, Any] = {"device": info.device, "host": info.host, "job": info.job or ""}
+        origin |= {"ended": moment(), "seconds": round(rows.seconds, 3), "tokens": rows.tokens}
+        try:
+            write_part(local, rows.part(), self.store.fingerprint, origin)
+        except OSError as error:
+            full = no_space(error, str(local))
+            if full and not local.is_relative_to(self.store.folder):
+                raise NodeError(f"{info.host}: {full}") from error
+            raise
+        part = self.store.publish(local)
+        local.unlink()
+        self._parts.append(part)
+        info.computed += len(rows.keys)
+        info.tokens += rows.tokens
+        info.seconds += rows.seconds
+        info.busy_seconds += rows.busy_seconds
+        log.info("published %s: %d sequences, %.1f MB", part.name, part.rows, part.bytes / 1e6)
+
+    def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
+        """Return the next message to the parent."""
+        info = self.info
+        if self.device.type == "cuda":
+            info.memory_bytes = int(torch.cuda.max_memory_reserved(self.device))
+        else:
+            unit = 1 if platform.system() == "Darwin" else 1024
+            info.memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        info.utilization, info.watts = self._meter.load()
+        if (joules := self._meter.joules()) is not None:
+            info.joules = (info.joules or 0.0) + joules
+        parts, self._parts = self._parts, []
+        skipped, self._skipped = self._skipped, {}
+        tested = self._self_test
+        return Message(self.store.fingerprint, info, parts, skipped, tested, share, seconds)

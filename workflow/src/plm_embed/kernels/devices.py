@@ -21,6 +21,7 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.io.threads import cores
 from plm_embed.kernels import node_gpus
 from plm_embed.kernels.cpu import cpu_name
+from plm_embed.kernels.linear import int8_problem
 
 NO_GPU = ("", "-1", "NoDevFiles")
 """Values of CUDA_VISIBLE_DEVICES that hide GPUs from a process; the last is SLURM's."""
@@ -96,7 +97,7 @@ def _reason() -> str:
 
 def choose_dtype(setting: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
     """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32
-    elsewhere, and for bfloat16 on older GPUs, which lack it.
+    elsewhere, for bfloat16 on older GPUs, which lack it, and for int8 but on CPUs that can do it.
     """
     cuda = device.type == "cuda"
     modern = cuda and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -106,6 +107,13 @@ def choose_dtype(setting: ComputeDtype | Literal["auto"], device: torch.device) 
             f"embedding.compute_dtype: {setting} needs a GPU of compute capability 8.0 or later, "
             f"not {device_name(device)}\n"
             f"set {choice}, or auto",
+            key="embedding.compute_dtype",
+        )
+    if setting == "int8" and (cuda or int8_problem()):
+        remedy = "set device: cpu, or another dtype" if cuda else "set float32, or auto"
+        raise ConfigError(
+            f"embedding.compute_dtype: int8 cannot be used on {device_name(device)}: "
+            f"{'it is for CPUs' if cuda else int8_problem()}\n{remedy}",
             key="embedding.compute_dtype",
         )
     if setting == "auto":

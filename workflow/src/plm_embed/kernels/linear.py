@@ -1,7 +1,8 @@
 """A linear layer for inference: on CPUs with oneDNN's prepacked weights where torch has any."""
 
+import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -11,6 +12,10 @@ from torch import Tensor
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu is the exact one, by erf."""
 
+VECTORS = 32
+"""Numbers in two vectors of AVX-512, which torch takes at a time."""
+SHARED_NUMBERS = 16384
+"""From so many on torch shares out numbers among threads."""
 _PLAIN: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -92,6 +97,73 @@ class Linear:
         assert self._packed is not None
         plain: Tensor = self._packed.to_dense()
         return plain
+
+
+class Int8Linear(Linear):
+    """The same in 8-bit products, on CPUs: weights are scaled by output, inputs by row, x and the
+    result are fp32.
+
+    Integers are summed exactly, and a row's scale is its own: so no number depends on other rows.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.dtype, self.bias = torch.float32, bias
+        scale, integers = to_int8(weight.float())
+        self._scale = scale.t()  # (1, out)
+        self._integers = integers.t()  # (in, out)
+
+    def __call__(
+        self, x: Tensor, activation: Activation | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        scale, integers = to_int8(x)
+        y = torch._int_mm(integers, self._integers).float()
+        y = y.mul_(scale).mul_(self._scale)
+        if self.bias is not None:
+            y += self.bias
+        if activation is not None:
+            for part in torch.split(y, _rows_together(y.shape[1])):
+                part.copy_(_PLAIN[activation](part))
+        return y if out is None else out.copy_(y)
+
+    def add_to(self, x: Tensor, y: Tensor) -> None:
+        x += self(y)
+
+    @property
+    def weight(self) -> Tensor:
+        return (self._integers * self._scale).t()
+
+
+def _rows_together(width: int) -> int:
+    """Return a number of rows whose activations torch computes in one thread and all in vectors: it
+    computes the last few of a thread's share by other code, with other last bits.
+    """
+    unit = VECTORS // math.gcd(VECTORS, width)
+    return unit * max(1, (SHARED_NUMBERS - 1) // (unit * width))
+
+
+def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a scale for each row of x (n, m), (n, 1), and the row over its scale in whole numbers
+    from -127 to 127.
+    """
+    scale = x.abs().amax(1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny * 127) / 127
+    return scale, (x / scale).round_().to(torch.int8)
+
+
+@cache
+def int8_problem() -> str:
+    """Return why 8-bit products cannot be used on this CPU; '' where they can.
+
+    Without VNNI some libraries add pairs of products in 16 bits, which overflow.
+    """
+    size = 64
+    x = torch.full((size, 4 * size), 127, dtype=torch.int8)
+    signs = torch.where(torch.arange(size) % 2 == 0, 1, -1).to(torch.int8)
+    try:
+        products = torch._int_mm(x, (x * signs[:, None]).t())
+    except (AttributeError, RuntimeError) as error:
+        return str(error).splitlines()[0]
+    exact = (4 * size * 127**2 * signs.int()).expand(size, size)
+    return "" if torch.equal(products, exact) else "its sums of 8-bit products are not exact"
 
 
 def _pack(weight: Tensor) -> Tensor | None:

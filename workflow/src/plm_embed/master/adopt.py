@@ -13,20 +13,13 @@ from numpy.typing import NDArray
 
 from plm_embed.accuracy import STORED, bound
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint
+from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint, pooling_and_layer
 from plm_embed.inference.loading import fingerprint_of
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
-from plm_embed.master.foreign import (
-    Files,
-    Foreign,
-    KnownSequences,
-    named_by_key,
-    read_foreign,
-    sequence_of_each,
-)
+from plm_embed.master.foreign import Files, Foreign, KnownSequences, read_foreign
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequence_windows import spans
@@ -65,11 +58,11 @@ def adopt(
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     adopted = Adopted()
     with read_foreign(files) as foreign:
-        longest = _check_stated(foreign, files.master, fingerprint, manifest)
-        sequences = KnownSequences(files, manifest.family.alphabet.name)
-        adopted.by_key = named_by_key(foreign.names, sequences)
+        longest = _check_stated(foreign, files.vectors, fingerprint, manifest)
+        sequences = KnownSequences(files, manifest.family)
+        matched, adopted.by_key = sequences.match(foreign)
         rows: dict[bytes, int] = {}
-        for row, key in enumerate(sequence_of_each(foreign.names, sequences)):
+        for row, key in enumerate(matched):
             if isinstance(key, str):
                 adopted.left_out[key] += 1
             elif key in rows:
@@ -79,12 +72,13 @@ def adopt(
                 or len(spans(sequences.length[key], fingerprint.long_sequences)) != 1
             ):
                 adopted.left_out["a sequence that may have been cut"] += 1
+            elif key in sequences.rare and "fingerprint" not in foreign.stated:
+                adopted.left_out["B in the sequence, which ProtTrans keeps and we read as X"] += 1
             else:
                 rows[key] = row
         if not rows:
-            counted = dict(adopted.left_out)
-            message = f"none of its {len(foreign.names):,} rows can be adopted: {counted}"
-            raise StoreError(f"{files.master}: {message}", path=files.master)
+            words = f"none of its {len(matched):,} rows can be adopted: {dict(adopted.left_out)}"
+            raise StoreError(f"{files.vectors}: {words}", path=files.vectors)
         chosen = np.random.default_rng(len(rows)).choice(
             len(rows), size=min(sample, len(rows)), replace=False
         )
@@ -94,10 +88,9 @@ def adopt(
         layer = fingerprint.layers[0]
         states = hidden_states(weights_folder, sequences.residues(keys), [layer])
         hidden = [of_layer[layer].numpy() for of_layer in states]
-        _check_sample(adopted, files.master, stored, hidden, fingerprint, manifest)
-        _publish(
-            adopted, foreign, rows, sequences, Store(store_root, fingerprint), files.master.name
-        )
+        _check_sample(adopted, files.vectors, stored, hidden, fingerprint, manifest)
+        store = Store(store_root, fingerprint)
+        _publish(adopted, foreign.vectors, rows, sequences.length, store, files.vectors.name)
     return adopted
 
 
@@ -107,10 +100,12 @@ def _check_stated(
     """Compare what the program stated with the settings; return the length of the longest sequence
     that was surely not cut.
     """
-    stated, vectors, layer = foreign.stated, foreign.vectors, fingerprint.layers[0]
+    stated, layer = dict(foreign.stated), fingerprint.layers[0]
+    if "representation" in stated:  # an export of this package
+        stated["pooling"], stated["layer"] = pooling_and_layer(str(stated["representation"]))
     problems = []
-    if "model_name" in stated and find_model(str(stated["model_name"])).name != manifest.model:
-        name = stated["model_name"]
+    name = str(stated.get("model_name", manifest.model))
+    if name != manifest.model and find_model(name).name != manifest.model:
         problems.append(f"model_name is {name}, the weights are of {manifest.model}")
     pooling = np.atleast_1d(stated.get("pooling", "mean"))[0]  # masters of plm-embed list several
     if str(pooling) != "mean":
@@ -118,10 +113,10 @@ def _check_stated(
     theirs = str(np.atleast_1d(stated.get("layers", stated.get("layer", layer)))[0])
     if theirs != str(layer) and not (theirs in {"last", "-1"} and layer == manifest.layers):
         problems.append(f"layer is {theirs}, {layer} is asked for")
-    if vectors.shape[1] != manifest.dim:
-        problems.append(f"vectors have {vectors.shape[1]} numbers, the model's {manifest.dim}")
-    if vectors.dtype == np.float16 and fingerprint.storage_dtype != "float16":
-        problems.append(f"emb is float16, {fingerprint.storage_dtype} is asked for")
+    if (dim := foreign.vectors.shape[1]) != manifest.dim:
+        problems.append(f"vectors have {dim} numbers, the model's {manifest.dim}")
+    if foreign.vectors.dtype == np.float16 and fingerprint.storage_dtype != "float16":
+        problems.append(f"its numbers are float16, {fingerprint.storage_dtype} is asked for")
     if problems:
         raise StoreError(f"{path}: cannot be adopted: {'; '.join(problems)}", path=path)
     longest = int(stated.get("max_length", 0) or 0)
@@ -142,8 +137,7 @@ def _check_sample(  # noqa: PLR0917
     """
     limit = STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
-    causes = Counter[str]()
-    distances, cosines = [], []
+    causes, distances, cosines = Counter[str](), list[float](), list[float]()
     for vector, states in zip(stored, hidden, strict=True):
         first, stop = manifest.family.residues(len(states))
         means = {
@@ -178,18 +172,18 @@ def _check_sample(  # noqa: PLR0917
 
 def _publish(  # noqa: PLR0917
     adopted: Adopted,
-    foreign: Foreign,
+    vectors: Array,
     rows: dict[bytes, int],
-    sequences: KnownSequences,
+    length: dict[bytes, int],
     store: Store,
     source: str,
 ) -> None:
     """Publish the vectors of the keys in `rows` in parts, in the order of the rows, which are read
     once from the beginning to the end.
     """
-    (name,), vectors = store.fingerprint.representations, foreign.vectors
+    (name,) = store.fingerprint.representations
     keys = np.array(list(rows), dtype="S64")
-    lengths = np.array([sequences.length[key] for key in rows], dtype=np.int32)
+    lengths = np.array([length[key] for key in rows], dtype=np.int32)
     places: NDArray[np.int64] = np.array(list(rows.values()))
     height = max(1, _BLOCK_BYTES // (4 * vectors.shape[1]))
     with scratch_folder("", 2 * _BLOCK_BYTES, store.folder / "scratch") as scratch:

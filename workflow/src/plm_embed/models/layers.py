@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels.elementwise import Norm
-from plm_embed.kernels.linear import Linear
+from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
 from plm_embed.models.manifest import Manifest
+from plm_embed.models.packed_batch import DTYPES
 
 LATE_BIASES = {"cpu": False, "cuda": True}
 """The biases of what is added to the residual stream may wait for the next norm, which reads the
@@ -56,13 +58,14 @@ class Weights:
 
 
 def load(
-    manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+    manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, precision: ComputeDtype
 ) -> Weights:
     """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one."""
     encoder, factor = (
         manifest.family.encoder,
         manifest.family.encoder.branch_factor(manifest.layers),
     )
+    dtype, kind = DTYPES[precision], Int8Linear if precision == "int8" else Linear
     pre, late = encoder.order == "pre", LATE_BIASES[device.type]
     neighbors = isinstance(encoder.positions, Rotary) and encoder.positions.neighbors
 
@@ -102,7 +105,7 @@ def load(
 
         weight = stack("weight")
         assert weight is not None, names
-        layer = Linear(weight, stack("bias") if biased else None)
+        layer = kind(weight, stack("bias") if biased else None)
         del weight
         with suppress(AttributeError, OSError):  # another C library than glibc
             ctypes.CDLL(None).malloc_trim(0)  # it would keep what each matrix took on its way

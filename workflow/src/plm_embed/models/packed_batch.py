@@ -28,7 +28,9 @@ DTYPES: dict[ComputeDtype, torch.dtype] = {
     "tfloat32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "int8": torch.float32,
 }
+"""Of int8, the dtype of all but the inputs and weights of products."""
 
 
 @dataclass(frozen=True)

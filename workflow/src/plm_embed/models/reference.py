@@ -80,11 +80,14 @@ class _Formulas:
         return self.weight(f"{name}.bias") if f"{self.prefix}{name}.bias" in self.tensors else 0.0
 
     def round(self, x: Tensor, *, result: bool = False) -> Tensor:
-        """Round an input of a product, or its result and an input of attention, which float32 and
-        tfloat32 keep.
+        """Round an input of a product, or its result and an input of attention, which float32,
+        tfloat32 and int8 keep.
         """
         if self.rounding in (None, "float32"):
             return x
+        if self.rounding == "int8":  # by row: of an input a token's, of a weight an output's
+            scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
+            return x if result else torch.round(x / scale) * scale
         if self.rounding != "tfloat32":
             return x.to(getattr(torch, self.rounding)).float()
         # the exponent of float32, 10 of the 23 bits of its mantissa

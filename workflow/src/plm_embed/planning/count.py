@@ -13,14 +13,13 @@ from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import read_table
 from plm_embed.io.paths import missing
-from plm_embed.jobs.bucket import is_recorded
-from plm_embed.jobs.completion_record import completion_records
+from plm_embed.jobs.bucket import is_done
 from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
 from plm_embed.store.parts import read_part
-from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
+from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint, store_folder
 from plm_embed.workflow.checks import known_settings
 from plm_embed.workflow.config import Config, input_paths, input_tables, residues_of
 
@@ -112,25 +111,23 @@ def lengths_left(config: Config, model: Model, counted: Input) -> Mapping[int, i
         return counted.lengths
     results, settings = Path(config["results"], model.name), known_settings(config, model)
     choices = [counted.lengths]
-    for folder in fingerprint_folders(Path(config["store"] or results / "store")):
+    store = Path(config["store"] or results / "store")
+    for folder in fingerprint_folders(store):
         fingerprint = read_fingerprint(folder)
         stated = fingerprint.stated
         if all(stated[key] == value for key, value in settings.items()):
-            parts = PartList(folder / "parts")
-            choices.append(_lacking(counted.folder, parts, results / "embedded", fingerprint))
+            choices.append(_lacking(counted.folder, results / "embedded", store, fingerprint))
     return min(choices, key=lambda lengths: sum(lengths.values()))
 
 
 def _lacking(
-    sequences: Path, parts: PartList, embedded: Path, fingerprint: Fingerprint
+    sequences: Path, embedded: Path, store: Path, fingerprint: Fingerprint
 ) -> Counter[int]:
-    """Count by length the sequences in a folder that no part has."""
-    records = completion_records(embedded)
-    recorded = {record.bucket for record in records if record.fingerprint == fingerprint}
-    lacking = Counter[int]()
+    """Count by length the sequences in a folder that the store lacks."""
+    parts, lacking = PartList(store_folder(store, fingerprint) / "parts"), Counter[int]()
     for name in bucket_names(read_summary(sequences).buckets):
         bucket = sequences / "buckets" / f"{name}.parquet"
-        if name in recorded and is_recorded(bucket, embedded / f"{name}.json"):
+        if is_done(bucket, embedded / f"{name}.json", store, fingerprint):
             continue
         table = read_table(bucket, ["key", "length"])
         keys, absent = key_array(table["key"]), np.ones(len(table), dtype=np.bool_)

@@ -397,25 +397,23 @@ class Embeddings:
         matrix.
         """
         dtype = self.fingerprint.storage_dtype
-
-        def read(part: Part, own_rows: Rows) -> Array:
-            return part.bits(name, own_rows)
-
-        def read_matrices(part: Part, own_rows: Rows) -> list[Array]:
-            return np.split(read(part, own_rows), np.cumsum(part.residues_at(own_rows))[:-1])
-
         if self.index:
-            ((_, bits),) = self._read(rows, read)
-        elif has_matrix(name):
-            matrices: dict[int, Array] = {}
-            for places, values in self._read(rows, read_matrices):
-                matrices.update(zip(places.tolist(), values, strict=True))
-            bits = np.concatenate([matrices[place] for place in range(len(rows))])
-        else:
+            with self._part() as part:
+                return decode(part.bits(name, rows), dtype)
+
+        if not has_matrix(name):
             bits = np.empty((len(rows), self.dim), f"<u{storage_bytes(dtype)}")
-            for places, block in self._read(rows, read):
+            for places, block in self._read(rows, lambda part, held: part.bits(name, held)):
                 bits[places] = block
-        return decode(bits, dtype)
+            return decode(bits, dtype)
+
+        def read(part: Part, held: Rows) -> list[Array]:
+            return np.split(part.bits(name, held), np.cumsum(part.residues_at(held))[:-1])
+
+        matrices: dict[int, Array] = {}
+        for places, blocks in self._read(rows, read):
+            matrices.update(zip(places.tolist(), blocks, strict=True))
+        return decode(np.concatenate([matrices[place] for place in range(len(rows))]), dtype)
 
     def residues_at(self, rows: Rows) -> Rows:
         """Return how many rows of a flat representation belong to each of these rows

@@ -2,23 +2,21 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import size
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.completion_record import (
-    Completion,
-    completion_records,
-    of_last_settings,
-    read_completion,
-)
+from plm_embed.jobs.completion_record import Completion, completion_records, read_completion
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.attributes import is_of
@@ -30,7 +28,7 @@ from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.maps import Map, make_map
 from plm_embed.reporting.outputs import RECORDS, reader
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
-from plm_embed.wording import in_python
+from plm_embed.wording import duration, in_python
 
 
 @dataclass
@@ -95,7 +93,7 @@ class Facts:
     @property
     def reference(self) -> str:
         """Return the name of the program that vectors were compared with."""
-        model = MODELS.get(self.model)
+        model = MODELS.get(self.model) or self.weights
         return model.family.reference_name if model else "the model's own modules"
 
     @property
@@ -152,9 +150,7 @@ def collect(folder: Path) -> Facts:
     (folder,) = models
     facts = Facts(results, folder, folder.resolve().name, summary)
     if summary:
-        paths = (folder / "embedded" / f"{name}.json" for name in bucket_names(summary.buckets))
-        # a damaged one must not look like one that is not there yet
-        facts.runs = of_last_settings(read_completion(path) for path in paths if path.is_file())
+        facts.runs = last_runs(folder, summary.buckets)
     else:
         facts.runs = list(completion_records(folder / "embedded"))
     facts.attempts = heartbeats(folder)
@@ -185,8 +181,37 @@ def collect(folder: Path) -> Facts:
 
 
 def _example(index: Path) -> str:
-    """Return an id, if possible one that different sequences do not share; '' without records."""
-    for table in read_batches(index, ["id"], delete(index)):
-        counts = Counter[str](table["id"].to_pylist())
-        return min(counts, key=lambda id: counts[id] > 1)
-    return ""
+    """Return one of the first ids, if possible one that different sequences do not share; ''
+    without records.
+    """
+    rows: dict[str, set[int]] = {}
+    for table in read_batches(index, ["id", "row"], delete(index)):
+        rows = rows or {id: set() for id in table["id"].slice(0, 10).to_pylist()}
+        for line in table.filter(pc.is_in(table["id"], pa.array(list(rows)))).to_pylist():
+            rows[line["id"]].add(line["row"])
+    return min(rows, key=lambda id: len(rows[id]) > 1, default="")
+
+
+def last_runs(folder: Path, buckets: int) -> list[Completion]:
+    """Return the completion records of a model's folder, by bucket, of the settings of the one that
+    ended last. StoreError for a damaged one: it must not look like one that is not there yet.
+
+    Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
+    """
+    paths = (folder / "embedded" / f"{name}.json" for name in bucket_names(buckets))
+    runs = [read_completion(path) for path in paths if path.is_file()]
+    last = max(runs, key=lambda run: run.ended, default=None)
+    return [run for run in runs if last and run.fingerprint == last.fingerprint]
+
+
+def savings(runs: Iterable[Completion]) -> str:
+    """Return '3 in the store when their buckets last ran (about 30 min of a device)', '' for none.
+
+    Vectors that an interrupted job of the same campaign computed count as in the store when it is
+    run again. The time is estimated from the speed of the jobs, if that is known.
+    """
+    runs = list(runs)
+    speeds = [run.tokens_per_second for run in runs if run.tokens_per_second]
+    tokens, count = sum(run.spared_tokens for run in runs), sum(run.found for run in runs)
+    time = f" (about {duration(tokens / median(speeds))} of a device)" if speeds else ""
+    return f"{count:,} in the store when their buckets last ran{time}" if count else ""

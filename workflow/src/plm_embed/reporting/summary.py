@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.completion_record import savings
 from plm_embed.master.validation_record import VALIDATION
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reporting.facts import Facts, collect, model_folders
+from plm_embed.reporting.facts import Facts, collect, model_folders, savings
 from plm_embed.reporting.outputs import RECORDS, REPORT, SKIPPED
 
 

@@ -21,8 +21,9 @@ from rich.text import Text
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
-from plm_embed.jobs.bucket import is_recorded
-from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, WorkerBeat, is_of, read_heartbeat, store_of
+from plm_embed.jobs.bucket import is_done
+from plm_embed.jobs.completion_record import WorkerInfo
+from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, is_of, read_heartbeat, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
@@ -74,7 +75,7 @@ class Worker:
     """A worker, its job, seconds since their last sign of life, and its trouble or ''."""
 
     job: Heartbeat
-    beat: WorkerBeat
+    beat: WorkerInfo
     age: float
     trouble: str
 
@@ -176,11 +177,12 @@ def look(results: Path) -> Look:
 
 def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
     folder, since = results / model, changed(results / "sequences" / SUMMARY)
+    store = store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
     done = {
         record.stem
         for record in whole_files(folder / "embedded", "*.json")
-        if record.stem in buckets and _is_done(results, record, changed(record), since)
+        if record.stem in buckets and _is_done(results, store, record, changed(record), since)
     }
     workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
     alive = [worker for worker in workers if not worker.trouble]
@@ -218,9 +220,10 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
 
 
 @lru_cache(1 << 15)
-def _is_done(results: Path, record: Path, *_: int) -> bool:
+def _is_done(results: Path, store: Path, record: Path, *_: int) -> bool:
     """Tell whether a bucket is done; asked once while record and sequences do not change."""
-    return is_recorded(results / "sequences" / "buckets" / f"{record.stem}.parquet", record)
+    bucket = results / "sequences" / "buckets" / f"{record.stem}.parquet"
+    return is_done(bucket, record, store)
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
@@ -384,7 +387,7 @@ def _cells(model: str, worker: Worker) -> dict[str, str]:
         "done": "loading" if rate is None else f"{100 * job.fraction:.0f} %",
         "tokens/s": "" if rate is None else f"{rate:,.0f}",
         "left": "" if eta is None else duration(eta),
-        "memory": f"{beat.memory_bytes / 1e9:.1f} GB",
+        "memory": f"{(beat.memory_bytes or 0) / 1e9:.1f} GB",
         "load": "" if load is None else f"{load} %",
         "last sign": f"{duration(worker.age)} ago",
         "": worker.trouble.upper(),

@@ -97,9 +97,6 @@ def connect(path: Path | BinaryIO, mode: str = "r") -> h5py.File:
 def _check_contained(file: h5py.File) -> None:
     """Raise ValueError unless the file's groups and datasets are what `_RANKS` says, with their
     data in this very file.
-
-    What a file refers to is read with the rights of whoever opens it: a file from elsewhere must
-    not choose it.
     """
     root = file.id
     places = [(root, name.encode(), rank) for name, rank in _RANKS.items()]
@@ -107,23 +104,44 @@ def _check_contained(file: h5py.File) -> None:
         if key not in folder:
             continue
         # every file is checked when it is opened: h5py's objects would take four times as long
-        name = key.decode()
-        if folder.links.get_info(key).type != h5l.TYPE_HARD:
-            raise ValueError(f"{name} is a link to another place; data must lie in the file itself")
-        item = h5o.open(folder, key)
-        kind = {h5g.GroupID: "group", h5d.DatasetID: "dataset"}.get(type(item), "datatype")
-        if kind != ("group" if folder is root and name in _GROUPS else "dataset"):
+        name, item = key.decode(), _item(folder, key)
+        if isinstance(item, h5g.GroupID) != (folder is root and name in _GROUPS):
+            kind = "group" if isinstance(item, h5g.GroupID) else "dataset"
             raise ValueError(f"{name} is a {kind}, which does not belong there")
-        if kind == "group":
+        if isinstance(item, h5g.GroupID):
             places += [(item, inside, rank) for inside in item]
-            continue
-        layout = item.get_create_plist()
-        if layout.get_layout() == h5d.VIRTUAL or layout.get_external_count():
-            raise ValueError(
-                f"the data of {name} lie in other files; they must lie in the file itself"
-            )
-        if item.rank != rank:
+        elif item.rank != rank:
             raise ValueError(f"{name} has shape {item.shape}, expected {rank} dimensions")
+
+
+def contained(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """Open what a group of a foreign file holds. KeyError where there is no such name; ValueError
+    for data that lie in another place.
+    """
+    if name not in group:
+        raise KeyError(f"no {name}")
+    item = _item(group.id, name.encode())
+    return h5py.Group(item) if isinstance(item, h5g.GroupID) else h5py.Dataset(item)
+
+
+def _item(folder: h5g.GroupID, key: bytes) -> h5g.GroupID | h5d.DatasetID:
+    """Open a group or dataset. ValueError unless its data lie in this very file.
+
+    What a file refers to is read with the rights of whoever opens it: a file from elsewhere must
+    not choose it.
+    """
+    name = key.decode()
+    if folder.links.get_info(key).type != h5l.TYPE_HARD:
+        raise ValueError(f"{name} is a link to another place; data must lie in the file itself")
+    item = h5o.open(folder, key)
+    if isinstance(item, h5g.GroupID):
+        return item
+    if not isinstance(item, h5d.DatasetID):
+        raise ValueError(f"{name} is a datatype, which does not belong there")
+    layout = item.get_create_plist()
+    if layout.get_layout() == h5d.VIRTUAL or layout.get_external_count():
+        raise ValueError(f"the data of {name} lie in other files; they must lie in the file itself")
+    return item
 
 
 def encode(values: Array, dtype: StorageDtype) -> Array:

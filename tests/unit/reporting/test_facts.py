@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.fingerprint import Pooling
-from plm_embed.jobs.completion_record import campaign_records, savings, write_completion
+from plm_embed.jobs.completion_record import write_completion
+from plm_embed.reporting.facts import last_runs, savings
 from support.campaigns import MEAN, completion
 
 
@@ -19,11 +20,11 @@ def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     def leave(bucket: str, ended: str, pooling: Pooling) -> None:
         fingerprint = replace(MEAN, pooling=(pooling,))
         record = completion(bucket=bucket, ended=ended, fingerprint=fingerprint, found=1)
-        write_completion(tmp_path / f"{bucket}.json", record)
+        write_completion(tmp_path / "embedded" / f"{bucket}.json", record)
 
-    assert campaign_records(tmp_path, 2) == []
+    assert last_runs(tmp_path, 2) == []
     leave("0000", "2026-01-02", "mean")
     leave("0001", "2026-01-01", "max")
     leave("0002", "2026-01-03", "mean")  # of more buckets than there are now
-    assert [record.bucket for record in campaign_records(tmp_path, 2)] == ["0000"]
-    assert [record.bucket for record in campaign_records(tmp_path, 3)] == ["0000", "0002"]
+    assert [record.bucket for record in last_runs(tmp_path, 2)] == ["0000"]
+    assert [record.bucket for record in last_runs(tmp_path, 3)] == ["0000", "0002"]

@@ -1,14 +1,14 @@
+"""The size of per-residue output, and the limit that a user agrees to."""
+
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.embedder import Buffer
 from plm_embed.models.registry import MODELS
 from plm_embed.planning.costs import check_per_residue, per_residue_bytes
 from plm_embed.sequences.summary import read_summary
@@ -75,34 +75,3 @@ def test_more_than_was_agreed_to_stops_with_one_line(
         campaign.weights,
         replace(SETTINGS, per_residue_limit_gb=0),
     )
-
-
-@pytest.mark.parametrize(("rows", "stored"), [(39, False), (40, True), (41, False)])
-def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
-    fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
-    buffer = Buffer(fingerprint)
-    vectors = {"per_residue_l2": np.zeros((rows, DIM), dtype=np.float32)}
-    if stored:
-        buffer.add(b"0" * 64, 40, vectors)
-    else:
-        with pytest.raises(RuntimeError, match=f"{rows} rows for 40 residues"):
-            buffer.add(b"0" * 64, 40, vectors)
-    assert len(buffer.keys) == stored
-
-
-def test_the_memory_of_a_part_serves_the_next_one() -> None:
-    fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
-    buffer = Buffer(fingerprint)
-    places = set()
-    for count in (3, 50, 2):
-        for number in range(count):
-            rows = np.full((40, DIM), number, dtype=np.uint16)  # stored bits
-            buffer.add(b"%064d" % number, 40, {"per_residue_l2": rows})
-            rows[:] = 9  # as the next batch does with pinned memory
-        matrices = buffer.part().representations["per_residue_l2"]
-        assert [int(each[0, 0]) for each in matrices] == list(range(count))
-        assert len(matrices) == len(buffer.keys) == count
-        assert buffer.bytes == count * 40 * DIM * 4
-        places.add(matrices[0].ctypes.data)
-        buffer.clear()
-    assert len(places) == 1

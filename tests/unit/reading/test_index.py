@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.reading import ids as module
-from plm_embed.reading.ids import ABSENT, SEVERAL, IdIndex
+from plm_embed.reading import index as module
+from plm_embed.reading.index import ABSENT, SEVERAL, IdIndex
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["a", "b", "a/b", "c" * 400]

@@ -1,0 +1,220 @@
+"""Vectors in the formats of other programs, and in those that `export` writes, become a store."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import IMPORTED_DEVICE
+from plm_embed.inference.weights import prepare
+from plm_embed.master.adopt import Adopted, adopt
+from plm_embed.master.foreign import UNKNOWN, Files
+from plm_embed.reading.exports import Format, export
+from plm_embed.sequences.settings import Table
+from plm_embed.store.parts import read_part
+from support.families import TINY, add_model, source
+from support.finished import DEMO, MODEL, finished_campaign
+from support.foreign_masters import IDS, SEQUENCES, SETTINGS, adopted, mean_vectors
+
+TABLE = Table("protein_id", "sequence")
+INPUTS = (DEMO / "proteins.fasta", DEMO / "proteins.csv")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's results, finished."""
+    return finished_campaign(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture(scope="module")
+def means(prepared: Path) -> np.ndarray:
+    return mean_vectors(prepared, SEQUENCES)
+
+
+def stored(store: Path) -> dict[bytes, bytes]:
+    """The bits of each vector in a store, by key."""
+    bits = {}
+    for path in store.glob("*/parts/*.h5"):
+        with read_part(path) as part:
+            assert part.devices == {IMPORTED_DEVICE}
+            (name,) = part.names
+            rows = part.bits(name, np.arange(part.count))
+            bits |= dict(zip(part.keys.tolist(), map(bytes, rows), strict=True))
+    return bits
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        ("parquet", "vectors.parquet"),
+        ("csv", "vectors.csv"),
+        ("tsv", "vectors.tsv"),
+        ("npy", "vectors.npy"),
+        ("anndata", "vectors.h5ad"),
+        ("uniprot-h5", "per-protein.h5"),
+    ],
+)
+def test_exports_are_read_back(tmp_path: Path, results: Path, to: Format, name: str) -> None:
+    master = results / MODEL / "master_esm2_embeddings.h5"
+    with h5py.File(master) as file:
+        expected = dict(zip(file["emb_keys"][...].tolist(), map(bytes, file["emb"]), strict=True))
+    export(master, to, tmp_path / name)
+    files = Files(tmp_path / name, None, INPUTS, TABLE, "")
+    done = adopt(files, tmp_path / "store", results.parent / "weights", SETTINGS, 8)
+    imported = stored(tmp_path / "store")
+    assert imported == {key: expected[key] for key in imported}
+    assert done.relative_l2 < 1e-3 and done.by_key == (to != "uniprot-h5")
+    if done.by_key:
+        assert imported == expected
+    else:  # ids that different sequences share name none of them
+        assert done.left_out[UNKNOWN] >= len(expected) - len(imported) < 8
+
+
+def write_datasets(path: Path, names: list[str], vectors: np.ndarray, **ids: list[str]) -> Path:
+    with h5py.File(path, "w") as file:
+        for place, (name, vector) in enumerate(zip(names, vectors, strict=True)):
+            file[name] = vector
+            for attribute, values in ids.items():
+                file[name].attrs[attribute] = values[place]
+    return path
+
+
+def fasta(path: Path, headers: list[str]) -> Path:
+    pairs = zip(headers, SEQUENCES, strict=True)
+    path.write_text("".join(f">{header}\n{sequence}\n" for header, sequence in pairs))
+    return path
+
+
+def adopted_from(
+    vectors: Path, sequences: Path, prepared: Path, index: Path | None = None
+) -> Adopted:
+    return adopted(Files(vectors, index, (sequences,), Table(), ""), prepared)
+
+
+def test_datasets_of_accessions(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
+    """UniProt's per-protein.h5."""
+    names = [f"P{number:05d}" for number in range(len(SEQUENCES))]
+    path = write_datasets(tmp_path / "per-protein.h5", names, means.astype("f2"))
+    headers = [f"sp|{name}|{name}_HUMAN A protein" for name in names]
+    done = adopted_from(path, fasta(tmp_path / "in.fasta", headers), prepared)
+    assert (done.rows, done.by_key, done.left_out) == (48, False, {})
+
+
+def test_datasets_of_hashes_with_ids(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
+    """biotrainer's and bio_embeddings' files."""
+    hashes = [f"{number:032x}" for number in range(len(SEQUENCES))]
+    path = write_datasets(tmp_path / "reduced.h5", hashes, means, original_id=IDS)
+    done = adopted_from(path, fasta(tmp_path / "in.fasta", IDS), prepared)
+    assert (done.rows, done.left_out) == (48, {})
+
+
+def test_datasets_of_headers(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
+    """ProtTrans' files, whose names are headers without slashes and points."""
+    headers = [f"tr|A{number}.1/2|X of a virus" for number in range(len(SEQUENCES))]
+    names = [header.replace("/", "_").replace(".", "_") for header in headers]
+    path = write_datasets(tmp_path / "protein.h5", names, means)
+    assert adopted_from(path, fasta(tmp_path / "in.fasta", headers), prepared).rows == 48
+
+
+def test_sequences_with_b_are_left_out_where_the_model_reads_another_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(monkeypatch, TINY["protbert"])
+    prepare(TINY["protbert"], source("protbert"), weights := tmp_path / "weights")
+    sequences = ["MKTAYIAKQR", "MKTABIAKQR", "MKVLAAGIVG"]
+    vectors = mean_vectors(weights, sequences, TINY["protbert"].layers)
+    path = write_datasets(tmp_path / "protein.h5", ["a", "b", "c"], vectors)
+    (tmp_path / "in.fasta").write_text(">a\n{}\n>b\n{}\n>c\n{}\n".format(*sequences))
+    done = adopted_from(path, tmp_path / "in.fasta", weights)
+    assert done.rows == 2
+    assert done.left_out == {"B in the sequence, which ProtTrans keeps and we read as X": 1}
+
+
+@pytest.mark.parametrize("index", ["list", "tsv", "parquet"])
+def test_an_array_and_its_ids(
+    tmp_path: Path, prepared: Path, means: np.ndarray, index: str
+) -> None:
+    np.save(tmp_path / "means.npy", means)
+    path = tmp_path / f"ids.{index}"
+    if index == "parquet":
+        pq.write_table(pa.table({"id": IDS}), path)
+    else:
+        lines = IDS if index == "list" else ["number\tid", *(f"7\t{id}" for id in IDS)]
+        path.write_text("\n".join(lines) + "\n")
+    proteins = fasta(tmp_path / "in.fasta", IDS)
+    assert adopted_from(tmp_path / "means.npy", proteins, prepared, path).rows == 48
+    np.save(tmp_path / "means.npy", means[1:])
+    with pytest.raises(PlmEmbedError, match=r"ids\.\w+: 48 rows for 47 vectors"):
+        adopted_from(tmp_path / "means.npy", proteins, prepared, path)
+
+
+def test_a_table_with_a_column_of_lists(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
+    table = pa.table({"name": IDS, "vector": means.tolist()})
+    pq.write_table(table, path := tmp_path / "means.parquet")
+    files = Files(path, None, (fasta(tmp_path / "in.fasta", IDS),), Table(), "name")
+    assert adopted(files, prepared).rows == 48
+    with pytest.raises(
+        PlmEmbedError, match=r"means\.parquet: no names of its rows; name the column"
+    ):
+        adopted(replace(files, id_column=""), prepared)
+    with pytest.raises(PlmEmbedError, match="no column `accession`; it has name, vector; name the"):
+        adopted(replace(files, id_column="accession"), prepared)
+
+
+def refused(tmp_path: Path, means: np.ndarray) -> dict[str, tuple[Path, str]]:
+    """Files that hold no vectors to adopt, with what is said of them."""
+    outside = write_datasets(tmp_path / "outside.h5", ["a"], means[:1])
+    with h5py.File(tmp_path / "linked.h5", "w") as file:
+        file["a"] = h5py.ExternalLink(outside, "a")
+    with h5py.File(tmp_path / "stored.h5", "w") as file:
+        (tmp_path / "bytes").write_bytes(bytes(128))
+        file.create_dataset("a", (32,), "f4", external=[(tmp_path / "bytes", 0, 128)])
+    with h5py.File(tmp_path / "matrix.h5", "w") as file:
+        file["a"] = means
+    uneven = write_datasets(tmp_path / "uneven.h5", ["a"], means[:1])
+    with h5py.File(uneven, "r+") as file:
+        file["b"] = means[0, :8]
+    h5py.File(tmp_path / "empty.h5", "w").close()
+    np.save(tmp_path / "pickled.npy", np.array([{}], object))
+    np.save(tmp_path / "flat.npy", means[0])
+    (tmp_path / "flat.npy.ids.tsv").write_text("id\n" + "a\n" * 32)
+    np.save(tmp_path / "alone.npy", means)
+    lists: list[Any] = [[1.0, 2.0], [1.0]]
+    pq.write_table(pa.table({"id": ["a", "b"], "v": lists}), tmp_path / "uneven.parquet")
+    pq.write_table(pa.table({"id": ["a", "b"]}), tmp_path / "none.parquet")
+    (tmp_path / "none.csv").write_text("id,x\na,1\n")
+    (tmp_path / "words.csv").write_text("id,e0\na,one\n")
+    (tmp_path / "cut.h5").write_bytes(outside.read_bytes()[:-100])
+    (tmp_path / "vectors.pt").write_bytes(b"")
+    return {
+        "linked.h5": "a is a link to another place",
+        "stored.h5": "the data of a lie in other files",
+        "matrix.h5": r"a: shape \(48, 32\), not a vector; matrices per residue are not imported",
+        "uneven.h5": "vectors of 32 and of 8 numbers",
+        "empty.h5": "holds no vectors",
+        "cut.h5": "not a whole HDF5 file",
+        "pickled.npy": "not an array of numbers",
+        "flat.npy": r"has float32 of shape \(32,\), not a vector per row",
+        "alone.npy": r"ids\.tsv: there is no such file; name the table of the rows: --index",
+        "uneven.parquet": "the vectors in v have different lengths",
+        "none.parquet": "0 columns of vectors among id, expected 1",
+        "none.csv": "no columns e0, e1 ... of numbers",
+        "words.csv": "not a table of vectors",
+        "vectors.pt": r"cannot be imported; the kinds of files are \.h5, \.hdf5, \.h5ad, \.npy",
+    }
+
+
+def test_files_without_vectors_are_refused(
+    tmp_path: Path, prepared: Path, means: np.ndarray
+) -> None:
+    proteins = fasta(tmp_path / "in.fasta", IDS)
+    for name, message in refused(tmp_path, means).items():
+        with pytest.raises(PlmEmbedError, match=f"{name}.*{message}|{message}"):
+            adopted_from(tmp_path / name, proteins, prepared)
+    assert not (tmp_path / "store").exists()
