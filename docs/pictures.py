@@ -85,13 +85,11 @@ def watch() -> None:
         worker = WorkerInfo(
             pid=number + 1,
             state="computing",
-            device="NVIDIA A100-SXM4-40GB",
-            tokens_per_second=61_200.0 - 900 * number,
+            device="CPU",
+            tokens_per_second=410.0 - 20 * number,
             computed=21 + 9 * number,
             progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
-            memory_bytes=9_400_000_000,
-            gpu="0",
-            utilization=98 - number,
+            memory_bytes=310_000_000,
         )
         beat = new_heartbeat(bucket, model / "embedded", model / "store", 0)
         beat = replace(

@@ -203,12 +203,14 @@ class Run:
         return False
 
     def _start_again(self) -> None:
-        """Take an edit back that came in time for all jobs, and repeat the command."""
+        """Take an edit back that came in time for all jobs, and repeat the command as the workflow
+        advises: Snakemake's notes are those of the settings that it began with.
+        """
         self._mend()
         for number, campaign in enumerate(self.scene.campaigns):
             self._seen[number] = len(campaign.words())
             self._started[number] = time.monotonic()
-            self.scene.processes[number] = campaign.start(self.target)
+            self.scene.processes[number] = campaign.start(self.target, "--forcerun", "embed")
 
     def _mend(self) -> None:
         for what, do in self.scene.mend:

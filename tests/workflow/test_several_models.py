@@ -144,8 +144,12 @@ def test_the_models_are_shown_side_by_side(runs: Runs) -> None:
         assert f"{model}  weights done, sequences done, embed done, gather done" in watched
     pages = said("report", str(runs.results)).splitlines()
     assert [page.partition(":")[0] for page in pages] == [
-        str(runs.results / model / "report.html") for model in (ESM, BERT)
+        *(str(runs.results / model / "report.html") for model in (ESM, BERT)),
+        str(runs.results / "comparison.html"),
     ]
+    comparison = (runs.results / "comparison.html").read_text(encoding="utf-8")
+    assert all(f'href="{model}/report.html"' in comparison for model in (ESM, BERT))
+    assert "Agreement of neighbors" in comparison
 
 
 def test_what_reads_one_master_names_the_several(runs: Runs) -> None:

@@ -150,7 +150,10 @@ def test_why_a_group_failed_is_told(lever: Site) -> None:
 
 
 def test_a_site_of_ones_own_and_its_preempted_job(lever: Site, pbs: StandIn) -> None:
-    """The job runs again under its id, over its half-written output; its queue holds one job."""
+    """The job runs again under its id, over its half-written output; its queue holds one job, and
+    the server keeps no history.
+    """
+    pbs.config.history = False
     site = "base: generic\ndefault_queue: workq\nqueues: {workq: {rerunnable: true, max_jobs: 1}}\n"
     (lever.folder / "site.yaml").write_text(site)
     again = "test -e again || {{ touch begun; sleep 300; }}"

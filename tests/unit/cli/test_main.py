@@ -48,6 +48,16 @@ def test_help_shows_every_command_once_with_its_first_sentence() -> None:
     assert plm_embed("--version").stdout.strip().endswith(__version__)
 
 
+def test_help_loads_no_library() -> None:
+    code = """
+import sys
+from plm_embed.cli.main import group
+group.main(["--help"], standalone_mode=False)
+print({"numpy", "pyarrow", "h5py", "torch", "yaml"} & set(sys.modules))
+"""
+    assert plm_embed(code=code).stdout.splitlines()[-1] == "{'yaml'}"
+
+
 def test_every_option_is_explained_in_sentences() -> None:
     for name, command in COMMANDS.items():
         for option in command.params:

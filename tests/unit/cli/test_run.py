@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from plm_embed.cli import snakemake_call
-from plm_embed.cli.run import configuration, snakemake_options, write_configuration
+from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.workflow.call import CLONE, shell_line

@@ -49,7 +49,7 @@ torch.ones(2).isfinite().all()
 model = model_of("my_esmc", source)
 before = memory("VmRSS")
 checkpoint = checkpoints.read(checkpoints.files_of(source, model), model)
-print(weights.write(output, checkpoint.tensors, checkpoint.tensors.kinds))
+print(weights.write(output, checkpoint.tensors, checkpoint.kinds))
 print(memory("VmHWM") - before)
 """
 

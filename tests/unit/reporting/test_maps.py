@@ -105,7 +105,7 @@ def test_columns_are_numbers_or_values_with_as_many_codes_as_they_need() -> None
         "host": [f"host {at % 40}" for at in range(count)],
         "same": ["x"] * count,
     })  # fmt: skip
-    year, host = sorted(maps._columns(table), key=lambda column: column["name"] == "host")
+    year, host = sorted(maps.columns_of(table), key=lambda column: column["name"] == "host")
     assert (
         year["numbers"][:2] == [None, 1901.0]
         and year["known"] == sum(map(bool, range(7))) * 300 // 7

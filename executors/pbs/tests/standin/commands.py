@@ -34,13 +34,9 @@ def qsub(pbs: "StandIn", request: dict[str, Any]) -> Answer:
     """Check the request in the server's order, then queue the job."""
     try:
         job = _read_job(pbs, request)
-        queue = _checked_queue(pbs, job)
+        _check_queue(pbs, job)
     except RefusalError as refusal:
         return refusal.code, "", f"qsub: {refusal}\n"
-    if queue.route_to is not None:
-        job.queue = queue.route_to
-        if not _fits(job, pbs.config.queues[job.queue]):  # accepted, then dropped without a word
-            return 0, f"{job.id}\n", ""
     pbs.jobs[job.number] = job
     return 0, f"{job.id}\n", ""
 
@@ -94,18 +90,17 @@ def _seconds(text: str) -> int:
     return sum(int(field) * 60**power for power, field in enumerate(reversed(fields)))
 
 
-def _checked_queue(pbs: "StandIn", job: Job) -> Queue:
+def _check_queue(pbs: "StandIn", job: Job) -> None:
     queue = pbs.config.queues.get(job.queue)
     if queue is None:
         raise RefusalError(170, "Unknown queue")
     if not queue.enabled:
         raise RefusalError(173, "Queue is not enabled")
-    if queue.route_to is None and not _fits(job, queue):
+    if not _fits(job, queue):
         raise RefusalError(188, "Job violates queue and/or server resource limits")
     held = Counter(other.queue for other in pbs.jobs.values() if other.state != "F")
     if queue.max_queued is not None and held[queue.name] >= queue.max_queued:
         raise RefusalError(38, "would exceed queue generic's per-user limit")
-    return queue
 
 
 def _fits(job: Job, queue: Queue) -> bool:
@@ -151,9 +146,8 @@ def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
 
 
 def _described(queue: Queue) -> str:
-    kind = "Route" if queue.route_to else "Execution"
     state = f"    enabled = {queue.enabled}\n    started = {queue.started}\n"
-    return f"Queue: {queue.name}\n    queue_type = {kind}\n{state}\n"
+    return f"Queue: {queue.name}\n    queue_type = Execution\n{state}\n"
 
 
 def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
@@ -167,7 +161,7 @@ def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
         if job is None or (job.state == "F" and not pbs.config.history):
             refused, words = 153, f"Unknown Job Id {full}"
         elif job.state == "F" and purge:
-            pbs.purge(job.number)
+            pbs.purged.add(job.number)
         elif job.state == "F":
             refused, words = 35, f"Job has finished {full}"
         elif job.state == "E":

@@ -11,7 +11,7 @@ SERVER = "pbs01"
 
 @dataclass
 class Queue:
-    """One queue; times in seconds. `route_to` makes it a routing queue."""
+    """One queue; times in seconds."""
 
     name: str
     walltime: tuple[float, float] = (0, 1e9)
@@ -19,7 +19,6 @@ class Queue:
     enabled: bool = True
     started: bool = True
     max_queued: int | None = None
-    route_to: str | None = None
 
 
 def lab_queues() -> dict[str, Queue]:
@@ -30,7 +29,6 @@ def lab_queues() -> dict[str, Queue]:
         Queue("prod", walltime=(300, 86400), nodes=(10, 10)),
         Queue("stoppedq", started=False),
         Queue("disabledq", enabled=False),
-        Queue("route1", route_to="debug"),
     ]
     return {queue.name: queue for queue in queues}
 

@@ -118,11 +118,6 @@ class StandIn:
                 if job.state == "R" and node in job.where:
                     self._lose(job, -20)
 
-    def purge(self, number: int) -> None:
-        """The history of a job runs out."""
-        with self.lock:
-            self.purged.add(number)
-
     def count(self, *names: str) -> int:
         """How many of the named commands were run so far."""
         return sum(name in names for _, name, _ in self.calls)

@@ -128,14 +128,15 @@ def report(results: Path, output: Path | None, settings: str) -> None:
     """Write the report of a campaign, finished or not.
 
     It is one HTML file for each model, which needs neither network nor server. RESULTS is the
-    folder of one model, or a results folder: then each of its models gets one. The same facts for
-    machines go into ro-crate-metadata.json in the folder of the model, and the records without a
-    vector into skipped.tsv, for spreadsheets.
+    folder of one model, or a results folder: then each of its models gets one, and comparison.html
+    compares them. The same facts for machines go into ro-crate-metadata.json in the folder of the
+    model, and the records without a vector into skipped.tsv, for spreadsheets.
 
     \b
     Example:
       plm-embed report results --output so_far.html
     """
+    from plm_embed.reporting.comparison import COMPARISON, write_comparison
     from plm_embed.reporting.facts import collect, model_folders
     from plm_embed.reporting.outputs import CONFIG, RECORDS, REPORT, SKIPPED, write_skipped
     from plm_embed.reporting.report import write_report
@@ -144,8 +145,10 @@ def report(results: Path, output: Path | None, settings: str) -> None:
 
     log_command()
     startup.keep_pandas_out()
+    models = []
     for folder in [results] if output else model_folders(results) or [results]:
         facts = collect(folder)
+        models.append(facts)
         page, records = output or facts.folder / REPORT, facts.folder / RECORDS
         if settings:
             title = f"The configuration that plm-embed {__version__} ran with, defaults included."
@@ -156,6 +159,9 @@ def report(results: Path, output: Path | None, settings: str) -> None:
         if not output:
             write_crate(facts)
         say(f"{page}: open it in a browser")
+    page = results / COMPARISON
+    if len(models) > 1 and write_comparison(models, page):
+        say(f"{page}: compares the models")
 
 
 @click.command()

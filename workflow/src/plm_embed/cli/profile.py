@@ -18,7 +18,6 @@ from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.files import read_shipped
 from plm_embed.io.terminal import printable, say
 from plm_embed.program import program
-from plm_embed.workflow.call import CLONE
 
 _SBATCH = {
     "slurm_account": "--account",
@@ -54,6 +53,8 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
       plm-embed profile slurm --account lab --queue gpu > my_cluster/profile.yaml
       plm-embed run proteins.fasta --model esm2_8m --profile my_cluster
     """
+    from plm_embed.workflow.call import CLONE
+
     submit = {"pbs": "qsub", "slurm": "sbatch"}
     scheduler = scheduler or next((name for name in submit if shutil.which(submit[name])), None)
     if not scheduler:

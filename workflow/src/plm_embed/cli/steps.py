@@ -37,7 +37,6 @@ from plm_embed.fingerprint import (
 )
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
-from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePolicy, Table
 
 
@@ -118,7 +117,7 @@ def weights(
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
-@click.option("--buckets", default=4, type=click.IntRange(1, MAX_BUCKETS), help="Their number.")
+@click.option("--buckets", default=4, type=click.IntRange(1), help="Their number.")
 @ID_COLUMN
 @SEQUENCE_COLUMN
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")

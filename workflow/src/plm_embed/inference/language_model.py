@@ -163,7 +163,8 @@ class LanguageModel:
             long_sequences=long_sequences or LongSequences(),
             strand=self.policy.strand,
         )
-        settings = loading.resolved(settings, self._model, self._model.name)
+        if self._engine is None:  # what is wrong does not wait for a download
+            loading.resolved(settings, self._model, self._model.name)
         return loading.fingerprint_of(self.load().manifest, settings, self.device)
 
     @overload

@@ -203,7 +203,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     output.mkdir(parents=True, exist_ok=True)
     tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
     try:
-        weights_sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.tensors.kinds)
+        weights_sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.kinds)
         if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):
@@ -259,8 +259,8 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     the self-test's golden vectors, and last the manifest.
     """
     from plm_embed.inference import self_test
-    from plm_embed.models.weights import Tensors
+    from plm_embed.models.weights import stored_tensors
 
-    manifest = self_test.measure(folder, manifest, Tensors(folder / TENSORS))
+    manifest = self_test.measure(folder, manifest, stored_tensors(folder / TENSORS))
     write_manifest(folder / MANIFEST, manifest)
     return manifest

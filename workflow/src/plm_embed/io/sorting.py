@@ -2,12 +2,10 @@
 by ranges of key space.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, log2
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -50,36 +48,22 @@ class Range:
 class KeySorter:
     """Takes rows in any order; gives them back sorted by key and, within a key, in the order added.
 
-    Rows have `key` (32 bytes) and the column `once` among theirs. That column comes back null but
-    for the first row of each key: a repeated sequence is held and written once. At most about
-    `memory` bytes are held; more goes to files in a temporary folder in `folder`, which is removed
-    when the `with` block ends. How many files follows from the bytes to come, estimated from
-    `done()`, the fraction of the input that has been added.
+    Rows have `key` (32 bytes) and `sequence` among their columns. A sequence comes back null but
+    for the first row of its key: a repeated one is held and written once. At most about `memory`
+    bytes are held; more goes to files in `folder`, which the caller removes. How many files follows
+    from the bytes to come, estimated from `done()`, the fraction of the input that has been added.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        schema: pa.Schema,
-        memory: int,
-        done: Callable[[], float],
-        *,
-        once: str = "sequence",
+        self, folder: Path, schema: pa.Schema, memory: int, done: Callable[[], float]
     ) -> None:
-        self._schema, self._done, self._once = schema, done, once
+        self._folder, self._schema, self._done = folder, schema, done
         # sorting holds the rows, one column twice, and the sorted rows; several such before them
         # are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = self._bits = 0  # bits by which rows are spilled, 0 before
         self._ranges: dict[int, Range] = {}
-        self._temporary = tempfile.TemporaryDirectory(prefix=".spill-", dir=folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._temporary.cleanup()
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._rows.append(rows)
@@ -88,7 +72,7 @@ class KeySorter:
             self._spill()
 
     def _spill(self) -> None:
-        rows, self._rows, self._bytes = sort_rows(self._rows, self._once), [], 0
+        rows, self._rows, self._bytes = sort_rows(self._rows), [], 0
         if not self._bits:
             expected = rows.nbytes / max(self._done(), 1e-6)
             count = min(max(expected / (2 * PIECE), 2 * expected / self._limit, 2), MOST_RANGES)
@@ -101,7 +85,7 @@ class KeySorter:
         starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1])).tolist()
         for start, end in pairwise([*starts, len(rows)]):
             if (prefix := int(prefixes[start])) not in ranges:
-                path = Path(self._temporary.name, f"{bits}-{prefix}.arrows")
+                path = Path(self._folder, f"{bits}-{prefix}.arrows")
                 ranges[prefix] = Range(path, self._schema)
             ranges[prefix].write(rows.slice(start, end - start))
 
@@ -112,7 +96,7 @@ class KeySorter:
         if self._rows and self._bits:
             self._spill()
         if self._rows:
-            rows, self._rows = sort_rows(self._rows, self._once), []
+            rows, self._rows = sort_rows(self._rows), []
             yield rows
         yield from self._sorted(self._ranges, self._bits)
 
@@ -121,7 +105,7 @@ class KeySorter:
             if part.bytes > self._limit and len(part.keys) == 1:  # in the order added
                 for number, rows in enumerate(part.read()):
                     places = np.arange(len(rows))
-                    yield _take([rows], places, (places + number) == 0, self._once)
+                    yield _take([rows], places, (places + number) == 0)
             elif part.bytes > self._limit and bits < 64:
                 finer: dict[int, Range] = {}
                 more = min(bits + _FINER, 64)
@@ -129,13 +113,13 @@ class KeySorter:
                     self._distribute(rows, finer, more)
                 yield from self._sorted(finer, more)
             else:
-                yield sort_rows(list(part.read()), self._once)
+                yield sort_rows(list(part.read()))
             part.path.unlink()
 
 
-def sort_rows(batches: Sequence[pa.RecordBatch], once: str = "sequence") -> pa.RecordBatch:
-    """Return one batch, stably sorted by key, with `once` null but for the first row of each
-    key.
+def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one batch, stably sorted by key, with `sequence` null but for the first row of
+    each key.
     """
     words = np.concatenate([key_words(rows["key"]) for rows in batches])  # (n, 4)
     order = np.argsort(words[:, 0], kind="stable")
@@ -146,15 +130,15 @@ def sort_rows(batches: Sequence[pa.RecordBatch], once: str = "sequence") -> pa.R
     else:  # two keys begin with the same 64 bits
         order = np.lexsort(words.T[::-1])
         first[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
-    return _take(batches, order, first, once)
+    return _take(batches, order, first)
 
 
 def _take(
-    batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], first: NDArray[np.bool_], once: str
+    batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], first: NDArray[np.bool_]
 ) -> pa.RecordBatch:
     columns, schema = [], batches[0].schema
     for name in schema.names:
-        places = pa.array(order, mask=~first if name == once else None)
+        places = pa.array(order, mask=~first if name == "sequence" else None)
         # faster than to take from the chunks
         columns.append(pa.concat_arrays([rows[name] for rows in batches]).take(places))
     return pa.record_batch(columns, schema=schema)

@@ -82,7 +82,8 @@ def adopt(
         chosen = np.random.default_rng(len(rows)).choice(
             len(rows), size=min(sample, len(rows)), replace=False
         )
-        keys = [[*rows][place] for place in sorted(chosen.tolist())]
+        adoptable = list(rows)
+        keys = [adoptable[place] for place in sorted(chosen.tolist())]
         stored = [np.asarray(foreign.vectors[rows[key]], np.float32) for key in keys]
         layer = fingerprint.layers[0]
         states = hidden_states(weights_folder, sequences.residues(keys), [layer])

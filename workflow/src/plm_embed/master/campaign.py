@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from plm_embed.errors import StoreError, delete
-from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names
-from plm_embed.store import checksums
 from plm_embed.store.blocks import locate
 from plm_embed.store.parts import PartInfo, read_part
 from plm_embed.store.store import store_folder
@@ -115,14 +114,6 @@ class Campaign:
             name: (self.residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
             for name in self.fingerprint.representations
         }
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that the master takes."""
-        width = storage_bytes(self.fingerprint.storage_dtype)
-        columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
-        vectors = sum(width * rows * dim for rows, dim in self.shapes.values())
-        return columns * self.vectors + vectors
 
 
 def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:

@@ -187,9 +187,9 @@ def check_rows(
     }
     for piece in pieces(map(campaign.bucket, campaign.rows), campaign.store):
         stop = piece.start + len(piece.values)
-        stored = read_bits(file[piece.dataset], piece.start, stop)
+        stored = read_bits(file[piece.path], piece.start, stop)
         rows = slice(piece.first, piece.first + len(piece.counts))
-        if piece.dataset == "emb_keys":
+        if piece.name == "emb_keys":
             check_keys(findings, piece, stored, again)
         elif stored.ndim == 1:
             for place in np.flatnonzero(stored != piece.values).tolist():
@@ -215,8 +215,8 @@ def check_rows(
             check_finite(findings, file, piece, np.logical_and.reduceat(finite, starts))
             sums = sums_of(piece.name, piece.values, piece.counts)
         if sums is not None and checksums.GROUP in file:
-            kept = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-            for place in np.flatnonzero(kept != sums).tolist():
+            stored = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+            for place in np.flatnonzero(stored != sums).tolist():
                 fault = f"the checksum of {piece.name} is not that of what its part holds"
                 problem(f"row {piece.first + place:,}: {fault}", again)
     return {name: distribution(norms.pop(name), file["emb_keys"]) for name in list(norms)}
@@ -224,7 +224,7 @@ def check_rows(
 
 @check("keys", "Each distinct sequence has one row and no other row is there; rows are in order.")
 def check_keys(problem: Problem, piece: Piece, stored: Array, remedy: str) -> None:
-    """Compare keys (m,) as the master has them with those of a bucket."""
+    """Compare the keys (m,) in the master with those of a bucket."""
     for place in np.flatnonzero(stored != piece.values).tolist():
         key, expected = _text(stored[place]), piece.values[place].decode()
         problem(f"row {piece.first + place:,}: key is {key}, expected {expected}", remedy)
@@ -302,36 +302,36 @@ def check_records(problem: Problem, records: Path, tables: Tables) -> Counted:
 
 
 def _compared(
-    problem: Problem, path: Path, schema: pa.Schema, expected: Iterator[pa.Table]
+    problem: Problem, path: Path, schema: pa.Schema, tables: Iterator[pa.Table]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a table piece by piece, compared with those that it should hold; up to the
-    first one that is lost, doubled or moved.
+    """Yield the rows of a file piece by piece, compared with the tables that it should hold; up to
+    the first row that is lost, doubled or moved.
     """
     again, names = delete(path), schema.names
-    made, stored = filter(len, expected), read_batches(path, names, again)
-    left = right = schema.empty_table()
+    inputs, outputs = filter(len, tables), read_batches(path, names, again)
+    expected = stored = schema.empty_table()
     while True:
-        left = left if len(left) else next(made, left)
-        right = right if len(right) else next(stored, right)
-        if not (rows := min(len(left), len(right))):
+        expected = expected if len(expected) else next(inputs, expected)
+        stored = stored if len(stored) else next(outputs, stored)
+        if not (rows := min(len(expected), len(stored))):
             break
-        before, after = left.slice(0, rows), right.slice(0, rows)
+        before, after = expected.slice(0, rows), stored.slice(0, rows)
         wrong = {name: _different(before[name], after[name]) for name in names}
-        moved = np.flatnonzero(wrong["source"] | wrong["number"])
-        if len(moved):
-            left, right = left.slice(int(moved[0])), right.slice(int(moved[0]))
+        moved = np.flatnonzero(wrong["source"] | wrong["number"]).tolist()
+        rows = moved[0] if moved else rows
+        expected, stored = expected.slice(rows), stored.slice(rows)
+        if moved:
             break
         for name, places in wrong.items():
             for place in np.flatnonzero(places).tolist():
                 values = f"{name} is {after[name][place]}, expected {before[name][place]}"
                 problem(f"{record_name(after, place)}: {values}", again)
         yield after
-        left, right = left.slice(rows), right.slice(rows)
-    if len(left):
+    if len(expected):
         fault = "is not where it belongs: lost, doubled or moved"
-        problem(f"{record_name(left, 0)} {fault}", again)
-    elif len(right):
-        problem(f"{record_name(right, 0)} is not in the input", again)
+        problem(f"{record_name(expected, 0)} {fault}", again)
+    elif len(stored):
+        problem(f"{record_name(stored, 0)} is not in the input", again)
 
 
 def _different(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArray[np.bool_]:

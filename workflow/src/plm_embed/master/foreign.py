@@ -123,20 +123,21 @@ def _texts(item: h5py.Dataset | h5py.Group) -> Array:
     return np.asarray(item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...])
 
 
-Rows = Iterable[tuple[Names, Names, Array]]
-"""Vectors (k, D) of rows that follow each other, with their keys and ids."""
+Texts = Sequence[str | None]
+Rows = Iterable[tuple[Texts, Texts, Array]]
+"""Keys, ids and vectors (k, D) of rows that follow each other."""
 
 
 def _datasets(file: h5py.File) -> Rows:
     """Yield the datasets (D,) of a file: UniProt's per-protein.h5, ProtTrans', biotrainer's and
     bio_embeddings'. A name may be a hash; then an attribute has the id.
     """
-    for row, name in enumerate(file):
+    for name in file:
         vector = contained(file, name)
         if not isinstance(vector, h5py.Dataset) or vector.ndim != 1:
             kind = f"shape {vector.shape}" if isinstance(vector, h5py.Dataset) else "a group"
             raise ValueError(f"{name}: {kind}, not a vector; matrices per residue are not imported")
-        yield [(row, name)], [(row, str(vector.attrs.get("original_id", name)))], vector[...][None]
+        yield [name], [str(vector.attrs.get("original_id", name))], vector[...][None]
 
 
 @contextmanager
@@ -164,14 +165,12 @@ def _parquet(files: Files) -> Iterator[Foreign]:
     named = _name_columns(path, schema.names, files.id_column)
 
     def rows() -> Rows:
-        start = 0
         for table in read_batches(path, [*named.values(), *lists]):
             vectors = table[lists[0]].combine_chunks()
             if vectors.null_count or len(pc.unique(pc.list_value_length(vectors))) != 1:
                 raise _refusal(path, f"the vectors in {lists[0]} have different lengths")
             numbers = vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(table), -1)
-            yield *_names(table, named, start), numbers
-            start += len(table)
+            yield *_texts_of(table, named), numbers
 
     stated = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
     yield Foreign(*_spooled(path, rows()), stated)
@@ -190,12 +189,11 @@ def _text(files: Files) -> Iterator[Foreign]:
 
     def rows() -> Rows:
         options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types))
-        parse, start = pa.csv.ParseOptions(delimiter=separator), 0
+        parse = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True)
         try:
             for batch in pa.csv.open_csv(path, parse_options=parse, convert_options=options):
                 vectors = np.column_stack([batch[name].to_numpy() for name in numbers])
-                yield *_names(batch, named, start), vectors
-                start += len(batch)
+                yield *_texts_of(batch, named), vectors
         except (pa.ArrowException, ValueError) as error:
             raise _refusal(path, f"not a table of vectors ({error})") from None
 
@@ -216,14 +214,14 @@ def _spooled(path: Path, rows: Rows) -> tuple[Array, Names, Names]:
     keys, ids, count = Names(), Names(), 0
     empty: Array | None = None
     with tempfile.TemporaryFile() as file:
-        for more_keys, more_ids, vectors in rows:
+        for key_texts, id_texts, vectors in rows:
             empty = vectors[:0] if empty is None else empty
             if vectors.shape[1] != empty.shape[1]:
                 words = f"vectors of {empty.shape[1]} and of {vectors.shape[1]} numbers"
                 raise _refusal(path, words)
             file.write(np.ascontiguousarray(vectors, empty.dtype).data)
-            keys += more_keys
-            ids += more_ids
+            keys += _numbered(range(count, count + len(vectors)), key_texts)
+            ids += _numbered(range(count, count + len(vectors)), id_texts)
             count += len(vectors)
         if empty is None or not empty.shape[1]:
             raise _refusal(path, "holds no vectors")
@@ -258,8 +256,10 @@ def _index(files: Files, ending: str, count: int) -> tuple[Names, Names]:
     keys, ids, start = Names(), Names(), 0
     for table in tables:
         rows = table["row"].to_pylist() if numbered else range(start, start + len(table))
-        more_keys, more_ids = _names(table, named, rows)
-        keys, ids, start = keys + more_keys, ids + more_ids, start + len(table)
+        key_texts, id_texts = _texts_of(table, named)
+        keys += _numbered(rows, key_texts)
+        ids += _numbered(rows, id_texts)
+        start += len(table)
     if not numbered and start != count:
         raise _refusal(path, f"{start:,} rows for {count:,} vectors in {files.vectors}")
     if unknown := [row for row, _ in (*keys, *ids) if not 0 <= row < count]:
@@ -281,22 +281,14 @@ def _name_columns(path: Path, columns: Sequence[str], id_column: str) -> dict[st
     return {kind: column for kind, column in named.items() if column in columns}
 
 
-def _names(
-    table: pa.Table | pa.RecordBatch, named: Mapping[str, str], rows: Iterable[int] | int
-) -> tuple[Names, Names]:
-    """Return the keys and the ids of the rows of a table; rows: the first of them, or all."""
-    rows = range(rows, rows + len(table)) if isinstance(rows, int) else rows
-    keys, ids = (
-        [
-            (row, str(name))
-            for row, name in zip(rows, table[named[kind]].to_pylist(), strict=True)
-            if name is not None
-        ]
-        if kind in named
-        else []
-        for kind in ("key", "id")
-    )
+def _texts_of(table: pa.Table | pa.RecordBatch, named: Mapping[str, str]) -> tuple[Texts, Texts]:
+    """Return the keys and the ids of a table; none of a kind that it has no column for."""
+    keys, ids = (table[named[kind]].to_pylist() if kind in named else [] for kind in ("key", "id"))
     return keys, ids
+
+
+def _numbered(rows: Iterable[int], texts: Texts) -> Names:
+    return [(row, str(text)) for row, text in zip(rows, texts, strict=False) if text is not None]
 
 
 UNKNOWN, AMBIGUOUS = "no sequence for its key or id", "names of several rows or sequences"
@@ -368,6 +360,6 @@ class KnownSequences:
             if sequence is None:
                 continue
             matched[row] = sequence if matched[row] in (UNKNOWN, sequence) else AMBIGUOUS
-            if not by_key and (other := row_of.setdefault(name, row)) != row:
-                matched[row] = matched[other] = AMBIGUOUS
+            if not by_key and (earlier := row_of.setdefault(name, row)) != row:
+                matched[row] = matched[earlier] = AMBIGUOUS
         return matched, by_key

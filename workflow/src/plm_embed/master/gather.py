@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import has_matrix
+from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead
@@ -88,21 +88,22 @@ def check_room(campaign: Campaign, master: Path) -> None:
     """Raise PlmEmbedError unless the disk has room for the master, and for the tables twice (they
     are compressed, and the new ones have a column more).
     """
-    folder = campaign.sequences
+    folder, fingerprint = campaign.sequences, campaign.fingerprint
     tables = [folder / "records.parquet", *(folder / "members").glob("*.parquet")]
-    needed = campaign.bytes + BYTES * read_summary(folder).records
-    needed += 2 * sum(path.stat().st_size for path in tables if path.is_file())
+    needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
+    needed += BYTES * read_summary(folder).records
+    needed += (80 + 8 * (len(checksums.COLUMNS) + len(campaign.shapes))) * campaign.vectors
+    numbers = sum(rows * dim for rows, dim in campaign.shapes.values())
+    needed += storage_bytes(fingerprint.storage_dtype) * numbers
     free = shutil.disk_usage(master.parent).free
     vectors, about = f"{campaign.vectors:,}", f"{needed:,}"
     _log.info("gather: %s vectors, about %s bytes to write, %s free", vectors, about, f"{free:,}")
     if needed > free:
-        old = f"\n{master} stays until the new one is whole; it may be removed"
-        raise PlmEmbedError(
-            f"{master.parent}: the master needs about {needed:,} bytes, {free:,} are free",
-            path=master.parent,
-            remedy="make room and run again (nothing was written, the store is whole)"
-            + old * master.exists(),
-        )
+        remedy = "make room and run again (nothing was written, the store is whole)"
+        if master.exists():
+            remedy += f"\n{master} stays until the new one is whole; it may be removed"
+        words = f"{master.parent}: the master needs about {needed:,} bytes, {free:,} are free"
+        raise PlmEmbedError(words, path=master.parent, remedy=remedy)
 
 
 def create_master(file: h5py.File, campaign: Campaign) -> None:
@@ -143,23 +144,20 @@ def unchanged_buckets(campaign: Campaign) -> Iterator[Bucket]:
 
 
 class Piece(NamedTuple):
-    """Rows of a dataset of the master, from `start` on: `values` (k,), or stored bits (k, D).
+    """Rows of a column or representation `name` of the master, whose dataset is at `path`: from
+    `start` on `values` (k,), or stored bits (k, D).
 
     They are of m sequences in a row, the first in row `first` of the master, with `counts` (m,)
     rows each. sums (m,): their checksums, None where none are kept.
     """
 
-    dataset: str
+    name: str
+    path: str
     start: int
     values: Array
     first: int
     counts: NDArray[np.int64]
     sums: checksums.Sums | None
-
-    @property
-    def name(self) -> str:
-        """The column or representation."""
-        return self.dataset.rpartition("/")[2]
 
 
 def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
@@ -170,10 +168,10 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
         ones = np.ones(len(bucket.keys), np.int64)
         columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
         for name, values in columns.items():
-            yield Piece(name, row, values, row, ones, checksums.of_rows(values))
+            yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
         edges = residue + np.concatenate([[0], np.cumsum(located.residues)])
         if any(map(has_matrix, bucket.completion.fingerprint.representations)):
-            yield Piece("offset", row, edges, row, np.ones(len(edges), np.int64), None)
+            yield Piece("offset", "offset", row, edges, row, np.ones(len(edges), np.int64), None)
         for block in blocks(located):
             inside, first = slice(block.start, block.stop), row + block.start
             for name, bits in block.bits.items():
@@ -184,7 +182,7 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
                 else:  # a part of release 0.1
                     sums = sums_of(name, bits, counts)
                 start = int(edges[block.start]) if flat else first
-                yield Piece(f"representations/{name}", start, bits, first, counts, sums)
+                yield Piece(name, f"representations/{name}", start, bits, first, counts, sums)
         row, residue = row + len(bucket.keys), int(edges[-1])
 
 
@@ -195,6 +193,6 @@ def sums_of(name: str, bits: Array, counts: NDArray[np.int64]) -> checksums.Sums
 
 def write_piece(file: h5py.File, piece: Piece) -> None:
     """Write a piece to its place in the master, with its checksums."""
-    write_bits(file[piece.dataset], piece.start, piece.values)
+    write_bits(file[piece.path], piece.start, piece.values)
     if piece.sums is not None:
         checksums.write(file, piece.name, piece.first, piece.sums)

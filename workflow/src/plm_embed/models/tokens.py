@@ -83,15 +83,11 @@ class Vocabulary:
         ids = self._ids[np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)]
         if (ids == 255).any():
             raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
-        return np.concatenate((_bytes(self.prefix), ids, _bytes(self.suffix)))
+        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint8, casting="unsafe")
 
     def within(self, _: Mapping[str, "Tensor"]) -> Tokens:
         """Return the tokenizer, which no file decides."""
         return Tokens(self.tokenize, np.ones(256, np.uint8))
-
-
-def _bytes(ids: tuple[int, ...]) -> NDArray[np.uint8]:
-    return np.array(ids, dtype=np.uint8)
 
 
 @dataclass(frozen=True)

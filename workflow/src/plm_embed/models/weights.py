@@ -9,7 +9,8 @@ equal SHA-256, whichever layout they came in.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +18,11 @@ import torch
 from safetensors import safe_open
 
 from plm_embed.errors import WeightsError
+from plm_embed.models.checkpoints import Tensors
 from plm_embed.models.manifest import TENSORS, Manifest, read_manifest, weights_again
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
 """Names of the dtypes in the format, in the order in which its own library writes them."""
-
-
-class Tensors(Mapping[str, torch.Tensor]):
-    """The tensors of a safetensors file by name, each read anew whenever it is looked up.
-
-    Read, not mapped: pages of a mapped file count as memory of the process until it ends (1.34 GB
-    after a file of that size; 0.003 GB when read).
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
-        self._names = dict.fromkeys(self._file.keys())  # type: ignore[no-untyped-call]
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._file.get_tensor(name)
-        return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def load(folder: Path) -> tuple[Manifest, Tensors]:
@@ -66,11 +43,17 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
         else:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest == manifest.weights_sha256:
-                return manifest, Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked file
+                return manifest, stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
             wrong = f"has SHA-256 {digest}, its manifest says {manifest.weights_sha256}"
     raise WeightsError(
         f"{path} {wrong}: it is damaged or was replaced", remedy=weights_again(folder), path=path
     )
+
+
+def stored_tensors(path: Path) -> Tensors:
+    """Return the tensors of a safetensors file."""
+    file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
+    return Tensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
 
 
 def write(

@@ -106,6 +106,8 @@ def _weights(facts: Facts) -> str:
     papers = "".join(f"; {_short(paper)}" for paper in _papers(facts.model))
     if not facts.caveat:
         return f"{facts.model} (the published weights, SHA-256 {digest[:12]}{papers})"
+    if facts.model not in MODELS:
+        return f"{facts.model} (SHA-256 {digest[:12]}; {facts.caveat})"
     return (
         f"weights of SHA-256 {digest[:12]} in the architecture of {facts.model} "
         f"({facts.caveat}{papers})"

@@ -93,7 +93,7 @@ class Facts:
     @property
     def reference(self) -> str:
         """Return the name of the program that vectors were compared with."""
-        model = MODELS.get(self.model)
+        model = MODELS.get(self.model) or self.weights
         return model.family.reference_name if model else "the model's own modules"
 
     @property

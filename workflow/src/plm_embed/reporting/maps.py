@@ -75,7 +75,7 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
         from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
 
         umap = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1)
-        layouts.insert(0, _layout("UMAP", umap.fit_transform(vectors), ["UMAP 1", "UMAP 2"]))
+        layouts.insert(0, layout_of("UMAP", umap.fit_transform(vectors), ["UMAP 1", "UMAP 2"]))
     firsts = first_records(index, range(count))
     firsts = firsts.take(pc.index_in(pa.array(range(count)), value_set=firsts["row"]))
     ids = [id or "" for id in firsts["id"].to_pylist()]
@@ -87,7 +87,7 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
             further.append((id, place))
         else:
             break
-    columns = list(_columns(firsts))
+    columns = list(columns_of(firsts))
     data = {
         "layouts": layouts,
         "grid": GRID,
@@ -112,17 +112,18 @@ def _components(embeddings: Embeddings, name: str, vectors: Vectors) -> dict[str
     """
     center, axes, shares = principal_components(vectors[:FITTED])
     labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-    layout = _layout("principal components", ((vectors - center) @ axes).astype(np.float32), labels)
+    places = ((vectors - center) @ axes).astype(np.float32)
+    layout = layout_of("principal components", places, labels)
     if len(embeddings) > len(vectors):
         low, span = np.array(layout["low"]), np.array(layout["span"])
         limits = [(low[axis], low[axis] + span[axis]) for axis in (1, 0)]
         total, counts = min(len(embeddings), COUNTED), np.zeros((GRID, GRID))
         for start in range(0, total, FITTED):
             batch = _read(embeddings, start, min(start + FITTED, total), name)
-            places = (batch - center) @ axes
-            counts += np.histogram2d(places[:, 1], places[:, 0], bins=GRID, range=limits)[0]
+            around = (batch - center) @ axes
+            counts += np.histogram2d(around[:, 1], around[:, 0], bins=GRID, range=limits)[0]
         logs = np.log1p(counts)
-        layout["density"] = _encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
+        layout["density"] = encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
     return layout
 
 
@@ -142,14 +143,14 @@ def principal_components(vectors: Vectors) -> tuple[Vectors, Vectors, tuple[floa
     return center, axes.astype(np.float32), (values[-1] / total, values[-2] / total)
 
 
-def _layout(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
+def layout_of(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
     """Return places (k, 2) as whole numbers up to 65,535 between their extremes, whose ratio
     keeps the shape.
     """
     low, high = places.min(axis=0), places.max(axis=0)
     span = np.maximum(high - low, 1e-12)
     cells = np.round(65535 * (places - low) / span).astype("<u2")
-    x, y = _encode(cells[:, 0]), _encode(cells[:, 1])
+    x, y = encode(cells[:, 0]), encode(cells[:, 1])
     return {
         "name": name, "axes": axes, "low": low.tolist(), "span": span.tolist(), "x": x, "y": y
     }  # fmt: skip
@@ -169,7 +170,7 @@ def first_records(index: Path, rows: Collection[int]) -> pa.Table:
     return together.take(firsts)
 
 
-def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
+def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
     values with their codes; known: how many vectors have a value.
     """
@@ -192,7 +193,7 @@ def _columns(firsts: pa.Table) -> Iterator[dict[str, Any]]:
             ranked = sorted(counts, key=lambda entry: (-entry["counts"], entry["values"]))
             vocabulary = [entry["values"] for entry in ranked]
             codes = pc.index_in(texts, value_set=pa.array(vocabulary)).fill_null(len(vocabulary))
-            encoded = _encode(codes.to_numpy().astype("<u2"))
+            encoded = encode(codes.to_numpy().astype("<u2"))
             yield column | {"values": vocabulary, "codes": encoded}
 
 
@@ -214,5 +215,6 @@ def _further_records(index: Path, records: Path, ids: list[str]) -> Iterator[tup
                 yield id or "", row if row < len(ids) else -1
 
 
-def _encode(numbers: NDArray[Any]) -> str:
+def encode(numbers: NDArray[Any]) -> str:
+    """Return the bytes of numbers in base 64, for the script."""
     return base64.b64encode(np.ascontiguousarray(numbers).tobytes()).decode()

@@ -277,6 +277,78 @@ function makeMap(data) {
   new ResizeObserver(draw).observe(stage);
 }
 
+// The maps of several models side by side, with one selection.
+function makeMaps(data) {
+  const canvases = [...document.querySelectorAll(".maps canvas")], count = data.ids.length;
+  const maps = data.maps.map(map => ({ ...map, x: decode(map.x, Uint16Array), y: decode(map.y, Uint16Array), neighbors: decode(map.neighbors, Uint16Array) }));
+  const columns = data.columns.filter(column => column.values).map(column => ({ ...column, codes: decode(column.codes, Uint16Array) }));
+  const lower = data.ids.map(id => id.toLowerCase());
+  let column = columns[0], selected = -1, ringed = new Set();
+
+  function place(map, canvas, at) {
+    const longest = Math.max(...map.span), size = canvas.clientWidth;
+    const scaled = (axis, n) => 0.92 * size * (axis[at] / 65535 - 0.5) * map.span[n] / longest;
+    return [size / 2 + scaled(map.x, 0), size / 2 - scaled(map.y, 1)];
+  }
+  function draw() {
+    const ink = getComputedStyle(document.body).color, radius = Math.min(Math.max(50 / Math.sqrt(count), 1.5), 4.5);
+    canvases.forEach((canvas, n) => {
+      const ratio = devicePixelRatio || 1, context = canvas.getContext("2d");
+      canvas.width = canvas.height = canvas.clientWidth * ratio;
+      context.scale(ratio, ratio);
+      const circle = (at, r) => { context.beginPath(); context.arc(...place(maps[n], canvas, at), r, 0, 7); };
+      for (let at = 0; at < count; at++) {
+        context.globalAlpha = selected < 0 || ringed.has(at) ? 0.8 : 0.35;
+        context.fillStyle = column ? (column.values[column.codes[at]] === undefined ? NONE : category(column.codes[at])) : PALETTE[0];
+        circle(at, radius);
+        context.fill();
+      }
+      context.globalAlpha = 1;
+      context.strokeStyle = context.fillStyle = ink;
+      context.lineWidth = 2;
+      for (const at of ringed) { circle(at, radius + 3); context.stroke(); }
+      if (selected >= 0) { circle(selected, radius + 3); context.fill(); }
+    });
+  }
+  function select(at, n) {
+    selected = at;
+    ringed = new Set(at < 0 ? [] : maps[n].neighbors.slice(at * data.neighbors, (at + 1) * data.neighbors));
+    $("selected").textContent = at < 0 ? "Nothing is selected." : `${data.ids[at]} and its nearest in ${maps[n].name}: ${[...ringed].map(other => data.ids[other]).join(", ")}.`;
+    draw();
+  }
+  function legend() {
+    $("legend").replaceChildren(...(column?.values ?? []).slice(0, 60).map((value, code) => {
+      const item = document.createElement("span"), swatch = document.createElement("i");
+      swatch.style.background = category(code);
+      item.append(swatch, value);
+      return item;
+    }));
+  }
+  canvases.forEach((canvas, n) => {
+    canvas.nextElementSibling.textContent = `To the right: ${maps[n].axes[0]}; upward: ${maps[n].axes[1]}.`;
+    canvas.addEventListener("click", event => {
+      let best = -1, least = 14 ** 2;
+      for (let at = 0; at < count; at++) {
+        const [x, y] = place(maps[n], canvas, at), far = (x - event.offsetX) ** 2 + (y - event.offsetY) ** 2;
+        if (far <= least) [best, least] = [at, far];
+      }
+      select(best, n);
+    });
+  });
+  $("find").addEventListener("input", () => {
+    const text = $("find").value.trim().toLowerCase();
+    const whole = lower.indexOf(text), at = !text ? -1 : whole >= 0 ? whole : lower.findIndex(id => id.includes(text));
+    select(at, 0);
+    if (text && at < 0) $("selected").textContent = "No such id among the compared sequences.";
+  });
+  $("coloring").append(...columns.map(item => new Option(item.name)));
+  $("coloring").parentElement.hidden = columns.length < 2;
+  $("coloring").addEventListener("change", () => { column = columns[$("coloring").selectedIndex]; legend(); draw(); });
+  legend();
+  new ResizeObserver(draw).observe(canvases[0]);
+}
+
+if ($("comparison-data")) makeMaps(JSON.parse($("comparison-data").textContent));
 if ($("map-data")) makeMap(JSON.parse($("map-data").textContent));
 
 document.querySelectorAll(".copy").forEach(button => button.addEventListener("click", async () => {

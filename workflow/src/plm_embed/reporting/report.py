@@ -62,6 +62,11 @@ Rows = Iterator[tuple[str, str]]
 
 def write_report(facts: Facts, output: Path) -> None:
     """Write the report."""
+    write_page("report.html.j2", output, facts=facts, **_content(facts))
+
+
+def write_page(template: str, output: Path, **content: Any) -> None:
+    """Write a page from a template of this package, with the style sheet and the script."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("plm_embed.reporting", ""),
         autoescape=True,
@@ -77,8 +82,9 @@ def write_report(facts: Facts, output: Path) -> None:
         Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
         for name in ("report.css", "report.js")
     )
-    page = environment.get_template("report.html.j2").render(
-        _content(facts), facts=facts, style=style, script=script
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    page = environment.get_template(template).render(
+        style=style, script=script, version=__version__, made=made, **content
     )
     with atomic_path(output) as temporary:
         temporary.write_text(page, encoding="utf-8")
@@ -125,8 +131,6 @@ def _content(facts: Facts) -> dict[str, Any]:
         "checksums": list(checksums(facts)),
         "methods": methods(facts),
         "citation": citation(facts),
-        "version": __version__,
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
 
 

@@ -108,10 +108,11 @@ def _weights(facts: Facts) -> Iterator[Entity]:
         return
     model, sha256 = MODELS.get(facts.model), facts.fingerprint.weights_sha256
     entity = {"@id": "#weights", "@type": "CreativeWork", "sha256": sha256}
-    if facts.caveat or not model:
-        text = facts.caveat
-        if model:
-            text += f"; license of the published ones: {model.license}"
+    if not model:
+        yield {**entity, "name": f"Weights of {facts.model}", "description": facts.caveat}
+        return
+    if facts.caveat:
+        text = f"{facts.caveat}; license of the published ones: {model.license}"
         name = f"Weights in the architecture of {facts.model}"
         yield {**entity, "name": name, "description": text}
         return

@@ -177,11 +177,12 @@ def look(results: Path) -> Look:
 
 def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
     folder, since = results / model, changed(results / "sequences" / SUMMARY)
+    store = store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
     done = {
         record.stem
         for record in whole_files(folder / "embedded", "*.json")
-        if record.stem in buckets and _is_done(results, record, changed(record), since)
+        if record.stem in buckets and _is_done(results, store, record, changed(record), since)
     }
     workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
     alive = [worker for worker in workers if not worker.trouble]
@@ -219,10 +220,10 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
 
 
 @lru_cache(1 << 15)
-def _is_done(results: Path, record: Path, *_: int) -> bool:
+def _is_done(results: Path, store: Path, record: Path, *_: int) -> bool:
     """Tell whether a bucket is done; asked once while record and sequences do not change."""
     bucket = results / "sequences" / "buckets" / f"{record.stem}.parquet"
-    return is_done(bucket, record, store_of(record.parents[1]))
+    return is_done(bucket, record, store)
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:

@@ -7,6 +7,7 @@ Two passes. The first streams the inputs, writes records.parquet and hands the a
 
 import logging
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -117,15 +118,16 @@ def deduplicate(
     account = Account(policy, keep, compiled_digests() if total >= WORTH_COMPILING else digests)
     with (
         quick_turns(),
-        KeySorter(
-            output,
-            _accepted_schema(keep),
-            int((memory_mb - OWN_MEMORY_MB) * 1e6),
-            lambda: sum(reader.bytes_read for reader in readers) / total,
-        ) as sorter,
+        tempfile.TemporaryDirectory(prefix=".spill-", dir=output) as spill,
         row_group_writer(output / "records.parquet", records_schema(keep)) as records,
         Behind(_BEHIND) as writing,
     ):
+        sorter = KeySorter(
+            Path(spill),
+            _accepted_schema(keep),
+            int((memory_mb - OWN_MEMORY_MB) * 1e6),
+            lambda: sum(reader.bytes_read for reader in readers) / total,
+        )
         with progress("read", total / 1e6, "MB") as meter, Behind(_BEHIND) as sorting:
             for source, reader in enumerate(readers):
                 for rows, accepted in account.read(reader, source):

@@ -75,6 +75,13 @@ def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, i
         except Exception as raised:
             error = raised
         ended = length < size and not error
+        end = max(parts[-1].rfind(b"\n>"), parts[-1].rfind(b"\r>")) + 1
+        small = len(block) + length <= LARGEST_RECORD
+        if end and small and not (error or ended or dropped):  # spares a copy of the block
+            last = memoryview(parts[-1])
+            yield b"".join([*parts[:-1], last[:end]]), 0
+            block = bytes(last[end:])
+            continue
         block = b"".join(parts)
         if dropped + len(block) > LARGEST_RECORD:  # only the first record can be too large
             end = _next_start(block, _HEAD_BYTES if dropped else 1)

@@ -1,0 +1,134 @@
+"""The comparison of models: true neighbors, their agreement, and one selection in all maps."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_embed.reporting.comparison import NEIGHBORS, agreement, nearest, write_comparison
+from plm_embed.reporting.facts import Facts, collect
+from support.finished import MODEL
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+HARNESS = """<!doctype html><body><script>
+onload = () => {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = "width:WIDTHpx;height:900px";
+  frame.src = "comparison.html";
+  frame.onload = () => setTimeout(() => {
+    const page = frame.contentDocument, view = frame.contentWindow;
+    const find = page.getElementById("find"), words = page.getElementById("selected");
+    const canvases = [...page.querySelectorAll(".maps canvas")];
+    const pixels = () => canvases.map(canvas => canvas.toDataURL());
+    const before = pixels();
+    find.value = "sp|P11736|CU32_LOCMI".toLowerCase();
+    find.dispatchEvent(new view.Event("input"));
+    const selected = words.textContent, after = pixels();
+    canvases[1].dispatchEvent(new view.MouseEvent("click", { clientX: 1, clientY: 1 }));
+    const seen = { scroll: page.documentElement.scrollWidth, selected, maps: before.length,
+      redrawn: before.filter((image, n) => image !== after[n]).length,
+      cleared: words.textContent, legend: page.querySelectorAll("#legend span").length };
+    const result = document.createElement("pre");
+    result.textContent = "FOUND" + JSON.stringify(seen) + "END";
+    document.body.append(result);
+  }, 500);
+  document.body.append(frame);
+};
+</script></body>"""
+
+
+@pytest.fixture
+def models(results: Path, tmp_path: Path) -> list[Facts]:
+    """The finished campaign, and a model whose vectors are others for all but the first rows."""
+    copy = Path(shutil.copytree(results, tmp_path / "results"))
+    first = collect(copy)
+    other = Path(shutil.copytree(copy / MODEL, copy / "another & model"))
+    master = other / "master_esm2_embeddings.h5"
+    with h5py.File(master, "r+") as file:
+        del file["checksums"]  # as in masters of earlier versions
+        vectors = file["emb"]
+        vectors[...] = np.random.default_rng(1).normal(size=vectors.shape)
+    return [first, replace(first, folder=other, model=other.name, master=master)]
+
+
+@given(st.integers(NEIGHBORS + 1, 60), st.integers(2, 5), st.integers(0, 2**32 - 1))
+def test_neighbors_are_those_of_a_full_sort(count: int, dim: int, seed: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = nearest(vectors)
+    for row, near in enumerate(found):
+        cosine = unit @ unit[row]
+        assert row not in near and len(set(near)) == NEIGHBORS
+        kept = np.sort(np.delete(cosine, row))[::-1][:NEIGHBORS]
+        assert cosine[near] == pytest.approx(kept, abs=1e-5)
+
+
+def test_agreement_is_whole_with_itself_and_as_chance_has_it_with_noise() -> None:
+    random = np.random.default_rng(2)
+    first, second = (nearest(random.normal(size=(400, 64)).astype(np.float32)) for _ in range(2))
+    assert agreement(first, first) == agreement(first, first[:, ::-1]) == 1
+    assert agreement(first, second) == pytest.approx(NEIGHBORS / 399, abs=0.02)
+
+
+def test_models_are_compared_by_the_sequences_that_they_share(
+    models: list[Facts], tmp_path: Path
+) -> None:
+    page = tmp_path / "results" / "comparison.html"
+    assert write_comparison(models, page)
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="comparison-data">(.*?)</script>', text)
+    assert found
+    data = json.loads(found[1])
+    assert len(data["ids"]) == 129 and [one["name"] for one in data["maps"]] == [
+        facts.model for facts in models
+    ]
+    assert {column["name"] for column in data["columns"]} == {"assembly_id", "protein_name"}
+    assert "mean over 129 sequences" in text and "another%20%26%20model/report.html" in text
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", text)
+    assert page.stat().st_size < 300_000
+
+
+def test_one_model_or_too_few_sequences_make_no_comparison(
+    models: list[Facts], tmp_path: Path
+) -> None:
+    first, other = models
+    page = tmp_path / "comparison.html"
+    assert not write_comparison([first], page)
+    assert not write_comparison([first, replace(other, rows=0)], page)
+    assert not write_comparison([first, replace(other, names=("per_residue_l3",))], page)
+    assert other.master
+    with h5py.File(other.master, "r+") as file:
+        file["emb_keys"][...] = np.array([f"{n:064x}" for n in range(129)], dtype="S64")
+    assert not write_comparison(models, page) and not page.exists()
+
+
+@pytest.mark.workflow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_selection_shows_in_every_map(models: list[Facts], tmp_path: Path, width: int) -> None:
+    write_comparison(models, tmp_path / "comparison.html")
+    (tmp_path / "harness.html").write_text(HARNESS.replace("WIDTH", str(width)), encoding="utf-8")
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu"]
+    command += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=20000"]
+    command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert "CONSOLE" not in done.stderr
+    found = re.search(r"<pre>FOUND(.*?)END</pre>", done.stdout)
+    assert found, done.stdout[-2000:]
+    seen = json.loads(html.unescape(found[1]))
+    assert seen["scroll"] <= width and seen["maps"] == seen["redrawn"] == 2
+    assert seen["selected"].startswith(f"sp|P11736|CU32_LOCMI and its nearest in {MODEL}: ")
+    assert seen["selected"].count(", ") == NEIGHBORS - 1
+    assert seen["cleared"] == "Nothing is selected." and seen["legend"] > 1

@@ -1,0 +1,141 @@
+"""The comparison of the models of a campaign: one HTML file that stands by itself, offline."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.fingerprint import has_matrix
+from plm_embed.keys import Keys
+from plm_embed.reading.open import Embeddings
+from plm_embed.reporting.facts import Facts
+from plm_embed.reporting.maps import (
+    Vectors,
+    columns_of,
+    encode,
+    first_records,
+    layout_of,
+    principal_components,
+)
+from plm_embed.reporting.report import write_page
+from plm_embed.wording import duration, readable
+
+COMPARISON = "comparison.html"
+SEQUENCES = 5_000
+"""Most sequences that are compared: the first keys. Keys are hashes, so these are a random
+sample.
+"""
+NEIGHBORS = 10
+_BLOCK = 500
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Vectors (n, D) of one model for the sequences that all models have, and the indices
+    (n, NEIGHBORS) of the nearest sequences by cosine, nearest first.
+    """
+
+    facts: Facts
+    vectors: Vectors
+    neighbors: Indices
+
+
+def write_comparison(models: Sequence[Facts], output: Path) -> bool:
+    """Write the comparison of the models of a results folder that have pooled vectors.
+
+    Return whether there was something to compare: two models or more, which share enough sequences.
+    """
+    comparable = [facts for facts in models if facts.rows and not all(map(has_matrix, facts.names))]
+    first = [_first_vectors(facts) for facts in comparable]
+    common: Keys = reduce(np.intersect1d, [keys for keys, _ in first]) if first else np.array([])
+    if len(first) < 2 or len(common) <= NEIGHBORS + 1:
+        return False
+    common = common[:SEQUENCES]
+    samples = []
+    for facts, (keys, vectors) in zip(comparable, first, strict=True):
+        chosen = vectors[np.searchsorted(keys, common)]
+        samples.append(Sample(facts, chosen, nearest(chosen)))
+    write_page(
+        "comparison.html.j2",
+        output,
+        results=comparable[0].results,
+        models=[list(_row(facts)) for facts in comparable],
+        names=[facts.model for facts in comparable],
+        agreement=[[agreement(a.neighbors, b.neighbors) for b in samples] for a in samples],
+        chance=NEIGHBORS / (len(common) - 1),
+        neighbors=NEIGHBORS,
+        sequences=len(common),
+        data=_map_data(samples, np.searchsorted(first[0][0], common)),
+    )
+    return True
+
+
+def nearest(vectors: Vectors) -> Indices:
+    """Return the indices (n, NEIGHBORS) of the other vectors (n, D) with the largest cosine."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    blocks = []
+    for start in range(0, len(unit), _BLOCK):
+        cosine = unit[start : start + _BLOCK] @ unit.T
+        rows = np.arange(len(cosine))
+        cosine[rows, start + rows] = -np.inf
+        top = np.argpartition(-cosine, NEIGHBORS - 1, axis=1)[:, :NEIGHBORS]
+        order = np.argsort(-np.take_along_axis(cosine, top, axis=1), axis=1, kind="stable")
+        blocks.append(np.take_along_axis(top, order, axis=1))
+    return np.concatenate(blocks)
+
+
+def agreement(first: Indices, second: Indices) -> float:
+    """Return the mean share of the neighbors (n, k) of one model that are those of another."""
+    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
+
+
+def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
+    """Return the first keys of a master, sorted, and the vectors of its first pooled kind."""
+    assert facts.master
+    name = next(name for name in facts.names if not has_matrix(name))
+    with Embeddings(facts.master) as embeddings:
+        # twice as many: another model may have skipped some of them
+        ((keys, vectors),) = islice(embeddings.iter_batches(2 * SEQUENCES, name), 1)
+    return keys, np.nan_to_num(vectors.astype(np.float32))
+
+
+def _row(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield titles and values of a model's line in the table."""
+    runs, norms = facts.runs, facts.norms
+    tokens = sum(run.tokens for run in runs if run.tokens_per_second)
+    seconds = sum(run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
+    spread = f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
+    yield "model", facts.model
+    yield "vectors", f"{facts.rows:,}"
+    yield "width", f"{facts.dim:,}"
+    yield "master", readable(facts.sizes["master"])
+    yield "tokens/s of a worker", f"{tokens / seconds:,.0f}" if seconds else ""
+    yield "device time", duration(sum(run.seconds * len(run.workers) for run in runs))
+    yield "device", ", ".join(sorted({run.worker.device for run in runs}))
+    yield "median norm (range)", spread
+    yield "weights", facts.caveat or "the published ones"
+
+
+def _map_data(samples: Sequence[Sample], rows: Indices) -> dict[str, Any]:
+    """Return what the script draws; rows: of the sequences in the first model's master."""
+    assert samples[0].facts.master
+    records = first_records(samples[0].facts.master.with_suffix(".parquet"), set(rows.tolist()))
+    maps = []
+    for sample in samples:
+        center, axes, shares = principal_components(sample.vectors)
+        labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
+        places = ((sample.vectors - center) @ axes).astype(np.float32)
+        layout = layout_of(sample.facts.model, places, labels)
+        maps.append(layout | {"neighbors": encode(sample.neighbors.astype("<u2"))})
+    return {
+        "maps": maps,
+        "ids": [id or "" for id in records["id"].to_pylist()],
+        "columns": list(columns_of(records)),
+        "neighbors": NEIGHBORS,
+    }
