@@ -117,7 +117,7 @@ def weights(
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
-@click.option("--buckets", default=4, type=click.IntRange(1), help="Their number.")
+@click.option("--buckets", default=4, type=click.IntRange(1, 20_000), help="Their number.")
 @ID_COLUMN
 @SEQUENCE_COLUMN
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")
