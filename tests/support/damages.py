@@ -63,7 +63,7 @@ DAMAGES = {
     ),
     "no completion record at all": (
         lambda c: shutil.rmtree(c.embedded),
-        "no bucket has a sound completion record",
+        "no bucket has an intact completion record",
     ),
     "completion record of other buckets": (
         take_completion_of_other_buckets,

@@ -87,7 +87,7 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
 
     Path("mine", "profile.yaml").write_text("executor: slurm\n", encoding="utf-8")
     done = profile("--output", "mine", "--queue", "big", "--account", "lab")
-    assert done.returncode == 1 and "is a profile of your own" in done.stderr
+    assert done.returncode == 1 and "a profile of your own is there already" in done.stderr
 
 
 def test_pbs_gets_the_profile_of_one_gpu_per_job(slurm: Path) -> None:

@@ -137,7 +137,7 @@ def test_text_before_the_first_header_shifts_nothing(
     for on_error in ("raise", "skip"):
         found = model.embed(fasta, on_error=on_error)
         assert np.array_equal(found, model.embed(["MKV", "AAA"]))
-    assert "the text before the first header is left out" in caplog.text
+    assert "text before the first header is ignored" in caplog.text
 
 
 def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel) -> None:

@@ -269,7 +269,7 @@ def test_other_mpiexecs_are_not_used(tools: Path, monkeypatch: pytest.MonkeyPatc
 def test_nothing_to_start_it_with_is_said_in_words(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PlmEmbedError, match="nothing here starts a process on x1"):
+    with pytest.raises(PlmEmbedError, match="cannot start a process on x1"):
         started(tools, monkeypatch, HERE, "x1")
 
 

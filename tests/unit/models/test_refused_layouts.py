@@ -134,8 +134,8 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
     with pytest.raises(PlmEmbedError) as error:
         read(path, TINY_ESM2)
     assert str(error.value) == (
-        f"weights: {path} is not a whole esm2_t2_tiny: it lacks layers.1.fc1.bias, has an unknown "
-        "tensor"
+        f"weights: {path} is not a complete esm2_t2_tiny: it lacks layers.1.fc1.bias, has an "
+        "unknown tensor"
         " encoder.sentence_encoder.layers.1.fc3.weight, holds layers.0.fc1.weight as torch.float64,"
         " and 1 more."
     )

@@ -76,7 +76,7 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
         files={},
     )
     write_validation(report, passed)
-    assert "validation  passed (2 checks, 4 vectors computed again)" in summarize(campaign.results)
+    assert "validation  passed (2 checks, 4 vectors recomputed)" in summarize(campaign.results)
     failed = replace(finite, result="failed", problems=3)
     write_validation(report, replace(passed, status="failed", checks=(keys, failed)))
     assert f"validation  FAILED: finite (see {report})" in summarize(campaign.results)

@@ -215,7 +215,7 @@ def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
 
 def test_a_file_is_no_results_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PlmEmbedError, match="is no folder"):
+    with pytest.raises(PlmEmbedError, match="is not a folder"):
         watch.look(tmp_path / "file")
 
 

@@ -345,7 +345,7 @@ class Executor(PlainExecutor):
         self._failed_nodes.add(nodes)
         self.logger.warning(
             f"SLURM job {job_info.external_jobid} ({self._name(job)}) met a fault of {nodes}: exit "
-            f"status {reasons.NODE_FAULT}. It is tried elsewhere, and {nodes} is left out."
+            f"status {reasons.NODE_FAULT}. Retrying on another node, without {nodes}."
         )
         self._job_submission_executor.submit(self.run_job, job)
         return True

@@ -21,7 +21,7 @@ class _Path(click.Path):
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> Any:
         if re.search("[\0\ud800-\udfff]", str(value)):
-            self.fail(f"{value}: is no text in UTF-8; rename it", param, context)
+            self.fail(f"{value}: this name is not UTF-8; rename it", param, context)
         path = Path(str(super().convert(value, param, context)))
         if self.exists and not (path.is_file() or path.is_dir()):
             self.fail(f"{path}: is a pipe or a device, not a file", param, context)

@@ -59,7 +59,7 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     scheduler = scheduler or next((name for name in submit if shutil.which(submit[name])), None)
     if not scheduler:
         raise ConfigError(
-            "profile: there is neither sbatch nor qsub here", remedy="run it where you submit"
+            "profile: neither sbatch nor qsub is on PATH", remedy="run it where you submit"
         )
     shipped = {"slurm": "slurm", "pbs": "generic-pbs"}[scheduler]
     content: dict[str, Any] = read_shipped(CLONE / "profiles" / shipped / "profile.yaml")
@@ -74,7 +74,9 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     path = output / "profile.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(_WRITTEN):
         raise PlmEmbedError(
-            f"{path}: is a profile of your own", path=path, remedy="name another --output"
+            f"{path}: a profile of your own is there already",
+            path=path,
+            remedy="name another --output",
         )
     output.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

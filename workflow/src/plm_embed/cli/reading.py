@@ -35,7 +35,9 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     if path is not None and path.suffix not in SUFFIXES:
-        raise click.BadParameter(f"{path}: ends with one of {', '.join(SUFFIXES)}", param=option)
+        raise click.BadParameter(
+            f"{path}: must end with one of {', '.join(SUFFIXES)}", param=option
+        )
     return path
 
 

@@ -20,7 +20,7 @@ RUN = Path(".snakemake", "plm-embed-run.json")
 """Note of the run in this folder: its host, when it began, and whether its jobs run there. Each
 line of Snakemake's output renews its time. An orderly end deletes it.
 """
-_AGAIN = "give the same command again; finished work is kept"
+_AGAIN = "rerun the same command; finished work is kept"
 
 
 def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> None:

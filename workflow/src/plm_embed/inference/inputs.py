@@ -64,7 +64,7 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     for batch in _batches(sequences):
         letters.look(batch.residues)
         if batch.first == 0:
-            log.warning("%s: the text before the first header is left out", path)
+            log.warning("%s: text before the first header is ignored", path)
             continue
         normalized = normalize_batch(batch, policy)
         accepted = iter(normalized.sequences.to_pylist())

@@ -152,7 +152,8 @@ class LanguageModel:
             )
         if pooling == "per_token" and self.policy.strand == "canonical":
             raise ConfigError(
-                "per_token with strand canonical: nothing here says which sequences were turned",
+                "per_token and strand canonical exclude each other here: no result would say "
+                "which sequences were reversed",
                 key="pooling",
             )
         settings = Settings(

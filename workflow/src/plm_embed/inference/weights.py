@@ -219,7 +219,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
             temporary.replace(tensors)
     except ValueError as error:
         raise WeightsError(
-            f"weights: {files.source} is not a whole {model.name}: it holds {error}.",
+            f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
             path=files.source,
         ) from None
     finally:

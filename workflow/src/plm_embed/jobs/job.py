@@ -120,7 +120,9 @@ def embed_bucket(job: Job, settings: Settings) -> None:
         ending = f".{store.fingerprint.id}.npy"
         if job.share:
             if not job.share.name.endswith(ending):
-                raise PlmEmbedError("the nodes' devices differ: their vectors would, too")
+                raise PlmEmbedError(
+                    "the nodes have different devices, so their vectors would differ"
+                )
             node.run(sequences.take(np.load(job.share)[number :: job.nodes]), store)
             if node.left:
                 raise node.error("not all of this node's share is embedded")
@@ -286,7 +288,7 @@ def start_nodes(nodes: int, arguments: Sequence[str]) -> list["subprocess.Popen[
         return [subprocess.Popen(words)]
     if not shutil.which("pbs_tmrsh"):
         tools = "neither mpiexec (PALS) nor pbs_tmrsh"
-        raise PlmEmbedError(f"nothing here starts a process on {hosts[0]}: {tools}")
+        raise PlmEmbedError(f"cannot start a process on {hosts[0]}: {tools}")
     variables = [f"{name}={os.environ[name]}" for name in PASSED_ON if name in os.environ]
     processes = []
     for number, host in enumerate(hosts, 1):

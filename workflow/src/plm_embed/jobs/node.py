@@ -147,7 +147,7 @@ def _failure(error: BaseException, written: str) -> PlmEmbedError:
     PassingError where another worker may do better. written: the folders that it writes to.
     """
     if isinstance(error, (EOFError, BrokenPipeError)):
-        return PassingError("its parent is gone")
+        return PassingError("its parent process has ended")
     if isinstance(error, PlmEmbedError):
         kinds = (NodeError, PassingError, PlmEmbedError)
         return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
@@ -360,7 +360,9 @@ class Node:
             worker.state, worker.residues, worker.share, worker.failures = "idle", 0, 0.0, 0
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
-            self._give_up(PlmEmbedError("the workers' devices differ: their vectors would, too"))
+            self._give_up(
+                PlmEmbedError("the workers have different devices, so their vectors would differ")
+            )
 
     def _bury(self, worker: WorkerProcess) -> None:
         """Take note of a process that ended."""

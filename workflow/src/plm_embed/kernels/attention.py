@@ -66,7 +66,7 @@ def choose(
             if not better or kernel.label in better:
                 return kernel
             return replace(kernel, name=fallback(kernel.name, next(iter(better.values()))))
-        log.warning("attention: not %s: %s", kernel.name, problem)
+        log.warning("attention: %s is not used: %s", kernel.name, problem)
         better.setdefault(kernel.label, f"{kernel.name}: {problem}")
     raise RuntimeError(f"no attention kernel works on {device} in {dtype}")
 

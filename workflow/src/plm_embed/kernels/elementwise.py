@@ -160,7 +160,8 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
         return chosen
     problem = f"Triton's kernels: {wrong}"
     log.warning(
-        "torch's own operations serve, more slowly, for %s (docs/speed.md has what Triton needs)",
+        "torch's own operations are used for %s, which is slower "
+        "(docs/speed.md has what Triton needs)",
         problem,
     )
     return replace(PLAIN, name=fallback(PLAIN.name, problem))

@@ -118,7 +118,7 @@ def _check_stated(
     if foreign.vectors.dtype == np.float16 and fingerprint.storage_dtype != "float16":
         problems.append(f"its numbers are float16, {fingerprint.storage_dtype} is asked for")
     if problems:
-        raise StoreError(f"{path}: cannot be adopted: {'; '.join(problems)}", path=path)
+        raise StoreError(f"{path}: cannot be imported: {'; '.join(problems)}", path=path)
     longest = int(stated.get("max_length", 0) or 0)
     # it may count special tokens
     return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
@@ -161,8 +161,8 @@ def _check_sample(  # noqa: PLR0917
     if causes:
         named = ", ".join(f"{count} {name}" for name, count in sorted(causes.items()))
         raise StoreError(
-            f"{path}: not adopted: {causes.total()} of {len(stored)} sampled rows are not the mean "
-            f"over the residues of layer {fingerprint.layers[0]} ({named})\n"
+            f"{path}: not imported: {causes.total()} of {len(stored)} sampled rows are not the "
+            f"mean over the residues of layer {fingerprint.layers[0]} ({named})\n"
             f"  relative distance to the reference: largest {max(distances):.2g}, median "
             f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}",
             path=path,

@@ -456,7 +456,7 @@ def _check_tensors(source: Path, tensors: Mapping[str, "torch.Tensor"], model: M
             wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise _wrong(source, f"is not a whole {model.name}: it {', '.join(wrong[:3])}{more}")
+        raise _wrong(source, f"is not a complete {model.name}: it {', '.join(wrong[:3])}{more}")
 
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:

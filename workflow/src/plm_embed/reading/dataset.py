@@ -53,7 +53,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         block: int = 1024,
     ) -> None:
         if not isinstance(where, Mapping | None):
-            raise ConfigError(f"where: {where!r} is no dictionary by column", key="where")
+            raise ConfigError(f"where: {where!r} must be a dictionary by column", key="where")
         self._ids = None if ids is None else frozenset(_texts("ids", ids))
         self._where = {column: where[column] for column in _texts("where", where)} if where else {}
         self._columns = _texts("columns", columns)

@@ -161,7 +161,7 @@ def export(
         name = embeddings.resolved(representation)
         if has_matrix(name) and to != "uniprot-h5":
             raise PlmEmbedError(
-                f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5"
+                f"{name} has a matrix per record, which {to} cannot hold: export uniprot-h5"
             )
         selection = Selection(embeddings, None if ids is None else frozenset(ids), where)
         try:

@@ -58,7 +58,7 @@ def _validation(facts: Facts) -> str:
         return f"FAILED: {', '.join(failed)} (see {facts.folder / VALIDATION})"
     checks, spots = len(validation.checks), len(validation.spot_checks)
     rounding = f"; {validation.rounding}" if validation.rounding else ""
-    return f"passed ({checks} checks, {spots} vectors computed again){rounding}"
+    return f"passed ({checks} checks, {spots} vectors recomputed){rounding}"
 
 
 def _about_master(facts: Facts) -> Iterator[str]:

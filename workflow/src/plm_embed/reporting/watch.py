@@ -160,7 +160,7 @@ def look(results: Path) -> Look:
     """Read the state of every model's campaign in a results folder, which need not be there yet."""
     if results.exists() and not results.is_dir():
         remedy = "name the results folder of a campaign"
-        raise StoreError(f"{results}: is no folder", path=results, remedy=remedy)
+        raise StoreError(f"{results}: is not a folder", path=results, remedy=remedy)
     logs = results / "logs"
     begun = [
         name

@@ -346,7 +346,7 @@ class ParquetTable:
                     cells = {name: _text(part[column]) for name, column in self._columns.items()}
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
-                        f"{self._path}: a wanted column cannot be read as text"
+                        f"{self._path}: a named column cannot be read as text"
                         f"{so_far(self._rows)}: {_first_line(error)}",
                         path=self._path,
                         record=self._rows + 1,
