@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from plm_embed.cli import snakemake_call
+from plm_embed.cli.main import group
 from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
@@ -66,6 +68,23 @@ def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
 def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         configuration(given(), [setting])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
+        (["t.csv", "--id", "nr"], "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: "
+         "--id, --sequence and --keep"),
+    ],
+)  # fmt: skip
+def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:
+    Path("t.csv").write_text("id,lab\n1,MK\n", encoding="utf-8")
+    words_of_run = ["run", *arguments, "--model", "esm2_t3_untrained", "--sequence", "lab"]
+    with pytest.raises(PlmEmbedError) as found:
+        CliRunner().invoke(group, words_of_run, catch_exceptions=False)
+    assert str(found.value) == words
+    assert not Path("results").exists()
 
 
 def test_only_vectors_are_kept_from_being_replaced() -> None:

@@ -125,6 +125,7 @@ def search(
         else:
             separator = "\t" if output.suffix == ".tsv" else ","
             csv.write_csv(table, temporary, csv.WriteOptions(delimiter=separator))
+    say(f"{'1 neighbor' if len(table) == 1 else f'{len(table):,} neighbors'} in {output}")
 
 
 def _text(value: object) -> str:
