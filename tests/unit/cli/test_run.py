@@ -41,16 +41,19 @@ def write(*settings: str, **keys: object) -> Path:
 
 
 def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
-    table = {"path": "some.fasta", "keep": ["a"]}
+    shutil.copy("some.fasta", "more.fasta")
+    keep = ["a"]
+    tables = [{"path": "some.fasta", "keep": keep}, {"path": "more.fasta", "keep": keep}]
     path = write(
         "embedding.layers=[3,-1]",
         "embedding.long_sequences.max_residues=50",
         "embedding.long_sequences.policy=crop",
-        inputs=[table],
+        inputs=tables,
     )
     assert path == Path("out/config.yaml")
-    written = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert (written["inputs"], written["model"]) == ([table], MODEL)
+    text = path.read_text(encoding="utf-8")
+    written = yaml.safe_load(text)
+    assert (written["inputs"], written["model"]) == (tables, MODEL) and "&" not in text
     assert (written["buckets"], written["validate"]) == (4, {"spot_checks": 16})
     assert written["embedding"]["layers"] == [3, -1]
     assert written["embedding"]["long_sequences"]["max_residues"] == 50

@@ -126,7 +126,7 @@ def test_a_wrong_column_of_sequences_is_asked_about(tmp_path: Path) -> None:
         "No record could be embedded: 3 unknown_residues. Is `lab` the right column of sequences?"
     )
     facts = collect(campaign.results)
-    assert facts.status == "empty" and "No record" in str(list(answers(facts))[0])
+    assert facts.status == "empty" and "No record" in str(next(iter(answers(facts))))
     write_report(facts, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert '<span class="badge empty">✗ no record has a vector' in page

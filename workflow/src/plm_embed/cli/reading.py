@@ -211,9 +211,7 @@ def export(
         if chosen != [ids]:
             raise
         raise UnknownIdError(
-            f"--ids {ids}: there is no such file, nor a vector of this id; records.parquet says "
-            "what became of a record",
-            path=error.path,
+            f"--ids {ids}: there is no such file; {error}", path=error.path
         ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
     say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
