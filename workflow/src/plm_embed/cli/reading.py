@@ -24,6 +24,7 @@ from plm_embed.errors import UnknownIdError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
+from plm_embed.wording import count
 
 if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
@@ -125,7 +126,7 @@ def search(
         else:
             separator = "\t" if output.suffix == ".tsv" else ","
             csv.write_csv(table, temporary, csv.WriteOptions(delimiter=separator))
-    say(f"{'1 neighbor' if len(table) == 1 else f'{len(table):,} neighbors'} in {output}")
+    say(f"{count(len(table), 'neighbor')} in {output}")
 
 
 def _text(value: object) -> str:
@@ -206,7 +207,9 @@ def export(
 
     chosen = None if ids is None else _ids(ids)
     try:
-        count, (written, *tables) = run(master, to, output, representation, ids=chosen, where=where)
+        number, (written, *tables) = run(
+            master, to, output, representation, ids=chosen, where=where
+        )
     except UnknownIdError as error:
         if chosen != [ids]:
             raise
@@ -214,7 +217,7 @@ def export(
             f"--ids {ids}: there is no such file; {error}", path=error.path
         ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
-    say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
+    say(f"{count(number, 'record')} in {written}{beside}")
 
 
 @click.command()
@@ -350,5 +353,5 @@ def import_(
             "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
             "rows reveal it (--sample)."
         )
-    for reason, count in adopted.left_out.items():
-        say(f"  {count:,} left out: {reason}")
+    for reason, number in adopted.left_out.items():
+        say(f"  {number:,} left out: {reason}")
