@@ -60,7 +60,7 @@ def test_the_short_names() -> None:
         assert find_model(short).name == name
 
 
-@pytest.mark.parametrize("free", ["MIT", "AFL-3.0", "non-commercial", "none named"])
+@pytest.mark.parametrize("free", ["MIT", "AFL-3.0", "non-commercial", "not stated"])
 def test_the_table_of_the_first_page(free: str) -> None:
     row = (
         r"^\| `([\w.-]+)`[^|]* \| [^|]+ \| (\d+) \| ([^|]+) \| ([\d,]+)(?:, [\d.]+)? \| ([^|]+) \|$"
@@ -70,7 +70,7 @@ def test_the_table_of_the_first_page(free: str) -> None:
     for name, (width, weights, rate, license) in rows.items():
         model = find_model(name)
         assert (width, weights, rate) == (str(model.dim), memory(model), speed(model)), name
-        said = license.replace("none named", "names none")
+        said = license.replace("not stated", "names none")
         assert said in model.license, (name, model.license)
 
 

@@ -29,7 +29,7 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
     text = summarize(campaign.results)
     assert "records     90\n" in text
     assert "unique      58 sequences\n" in text
-    assert "embedded    80 records, 8 of them changed (column `events` says how)\n" in text
+    assert "embedded    80 records, 8 of them cleaned up; see `events` in records.parquet\n" in text
     assert "skipped     10 records (6 empty, 3 out_of_memory, 1 text_before_first_header)\n" in text
     assert "validation  not done\n" in text
     assert f"per record  {campaign.master.with_name('records.parquet')}\n" in text
@@ -56,8 +56,10 @@ def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
 def test_summary_says_which_of_several_vectors_is_read_without_a_name(tmp_path: Path) -> None:
     several = replace(MEAN, layers=(2, 3), pooling=("mean", "max"))
     campaign = gathered_campaign(tmp_path, fingerprint=several)
-    assert "\nemb is mean_l2; by name: max_l2, max_l3, mean_l3\n" in summarize(campaign.results)
-    assert "emb is" not in summarize(gathered_campaign(tmp_path / "one").results)
+    assert "\ndefault representation: mean_l2; also: max_l2, max_l3, mean_l3\n" in summarize(
+        campaign.results
+    )
+    assert "default" not in summarize(gathered_campaign(tmp_path / "one").results)
 
 
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:

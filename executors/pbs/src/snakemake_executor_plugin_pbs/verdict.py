@@ -28,7 +28,7 @@ _HELD_FOR_EVER = "too many failed attempts"
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ended. `words` explain failures; of a success, why the job ended if its own record
+    """End of a job. `words` explain failures; of a success, why the job ended if its own record
     does not confirm it. `held`: PBS will never start it, so that it is to be deleted.
     """
 

@@ -30,7 +30,7 @@ DTYPES: dict[ComputeDtype, torch.dtype] = {
     "float16": torch.float16,
     "int8": torch.float32,
 }
-"""Of int8, the dtype of all but the inputs and weights of products."""
+"""Dtype, under int8, of all but the inputs and weights of products."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from plm_embed.reporting.outputs import (
     reader,
     skipped_records,
 )
-from plm_embed.wording import duration, readable
+from plm_embed.wording import count, duration, readable
 from plm_embed.workflow.call import shell_line
 from plm_embed.workflow.resources import local_resources
 
@@ -246,7 +246,7 @@ def _outcomes(facts: Facts) -> dict[str, int]:
         return {}
     statuses, reasons = {"accepted": facts.summary.accepted}, facts.summary.skipped
     if facts.statuses:
-        names = {"embedded": "embedded", "embedded_with_events": "embedded, with a remark"}
+        names = {"embedded": "embedded", "embedded_with_events": "embedded, with an event"}
         statuses = {word: facts.statuses[n] for n, word in names.items() if facts.statuses[n]}
         reasons = facts.reasons
     return statuses | {f"skipped: {name.replace('_', ' ')}": n for name, n in reasons.items()}
@@ -291,8 +291,8 @@ def _effort(facts: Facts) -> Rows:
     jobs = [attempt for attempt in attempts if attempt.node == 0]
     outcomes = Counter(attempt.outcome for attempt in jobs)
     if jobs:
-        text = _count(len({job.bucket for job in jobs}), "job")
-        text += f", {_count(len(jobs), 'start')}"
+        text = count(len({job.bucket for job in jobs}), "job")
+        text += f", {count(len(jobs), 'start')}"
         text += f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
         yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
     if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
@@ -302,13 +302,9 @@ def _effort(facts: Facts) -> Rows:
         text = f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs"
         yield "energy", text + (part if len(joules) < len(attempts) else "")
     if saved := savings(runs):
-        yield "not computed again", saved
+        yield "reused", saved
     if skipped := sum(len(run.skipped) for run in runs):
         yield "sequences without a vector", f"{skipped:,}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
@@ -326,7 +322,7 @@ def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _settings(facts: Facts) -> Rows:
-    yield "results", str(facts.folder)
+    yield "results", str(facts.results)
     yield "model", facts.model
     if fingerprint := facts.fingerprint:
         yield "weights", facts.caveat or "the published file, by its SHA-256"
