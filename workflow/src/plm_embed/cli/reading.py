@@ -24,6 +24,7 @@ from plm_embed.errors import UnknownIdError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
+from plm_embed.wording import count
 
 if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
@@ -201,11 +202,15 @@ def export(
       plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
       plm-embed export results some.parquet --to parquet --where function=hemagglutinin
     """
+    import h5py
+
     from plm_embed.reading.exports import export as run
 
     chosen = None if ids is None else _ids(ids)
     try:
-        count, (written, *tables) = run(master, to, output, representation, ids=chosen, where=where)
+        records, (written, *tables) = run(
+            master, to, output, representation, ids=chosen, where=where
+        )
     except UnknownIdError as error:
         if chosen != [ids]:
             raise
@@ -215,7 +220,11 @@ def export(
             path=error.path,
         ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
-    say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
+    words = count(records, "record")
+    if to == "uniprot-h5":
+        with h5py.File(written) as file:  # records of one id and sequence share a dataset
+            words = f"{count(len(file), 'dataset')} for {words}" if len(file) < records else words
+    say(f"{words} in {written}{beside}")
 
 
 @click.command()
@@ -351,5 +360,5 @@ def import_(
             "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
             "rows reveal it (--sample)."
         )
-    for reason, count in adopted.left_out.items():
-        say(f"  {count:,} left out: {reason}")
+    for reason, rows in adopted.left_out.items():
+        say(f"  {rows:,} left out: {reason}")
