@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from plm_embed.cli import snakemake_call
+from plm_embed.cli.main import group
 from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
@@ -39,16 +41,19 @@ def write(*settings: str, **keys: object) -> Path:
 
 
 def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
-    table = {"path": "some.fasta", "keep": ["a"]}
+    shutil.copy("some.fasta", "more.fasta")
+    keep = ["a"]
+    tables = [{"path": "some.fasta", "keep": keep}, {"path": "more.fasta", "keep": keep}]
     path = write(
         "embedding.layers=[3,-1]",
         "embedding.long_sequences.max_residues=50",
         "embedding.long_sequences.policy=crop",
-        inputs=[table],
+        inputs=tables,
     )
     assert path == Path("out/config.yaml")
-    written = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert (written["inputs"], written["model"]) == ([table], MODEL)
+    text = path.read_text(encoding="utf-8")
+    written = yaml.safe_load(text)
+    assert (written["inputs"], written["model"]) == (tables, MODEL) and "&" not in text
     assert (written["buckets"], written["validate"]) == (4, {"spot_checks": 16})
     assert written["embedding"]["layers"] == [3, -1]
     assert written["embedding"]["long_sequences"]["max_residues"] == 50
@@ -66,6 +71,23 @@ def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
 def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         configuration(given(), [setting])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
+        (["t.csv", "--id", "nr"], "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: "
+         "--id, --sequence and --keep"),
+    ],
+)  # fmt: skip
+def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:
+    Path("t.csv").write_text("id,lab\n1,MK\n", encoding="utf-8")
+    words_of_run = ["run", *arguments, "--model", "esm2_t3_untrained", "--sequence", "lab"]
+    with pytest.raises(PlmEmbedError) as found:
+        CliRunner().invoke(group, words_of_run, catch_exceptions=False)
+    assert str(found.value) == words
+    assert not Path("results").exists()
 
 
 def test_only_vectors_are_kept_from_being_replaced() -> None:

@@ -126,6 +126,7 @@ def search(
         else:
             separator = "\t" if output.suffix == ".tsv" else ","
             csv.write_csv(table, temporary, csv.WriteOptions(delimiter=separator))
+    say(f"{count(len(table), 'neighbor')} in {output}")
 
 
 def _text(value: object) -> str:
@@ -208,22 +209,20 @@ def export(
 
     chosen = None if ids is None else _ids(ids)
     try:
-        records, (written, *tables) = run(
+        number, (written, *tables) = run(
             master, to, output, representation, ids=chosen, where=where
         )
     except UnknownIdError as error:
         if chosen != [ids]:
             raise
         raise UnknownIdError(
-            f"--ids {ids}: there is no such file, nor a vector of this id; records.parquet says "
-            "what became of a record",
-            path=error.path,
+            f"--ids {ids}: there is no such file; {error}", path=error.path
         ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
-    words = count(records, "record")
+    words = count(number, "record")
     if to == "uniprot-h5":
         with h5py.File(written) as file:  # records of one id and sequence share a dataset
-            words = f"{count(len(file), 'dataset')} for {words}" if len(file) < records else words
+            words = f"{count(len(file), 'dataset')} for {words}" if len(file) < number else words
     say(f"{words} in {written}{beside}")
 
 
@@ -360,5 +359,5 @@ def import_(
             "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
             "rows reveal it (--sample)."
         )
-    for reason, rows in adopted.left_out.items():
-        say(f"  {rows:,} left out: {reason}")
+    for reason, number in adopted.left_out.items():
+        say(f"  {number:,} left out: {reason}")

@@ -8,12 +8,22 @@ from typing import Any
 import yaml
 
 from plm_embed.errors import ConfigError
+from plm_embed.io.paths import missing
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.reporting.outputs import CONFIG
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import columns_named
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.checks import mistakes
-from plm_embed.workflow.config import Config, input_paths, models_of, refusal, with_defaults
+from plm_embed.workflow.config import (
+    Config,
+    input_paths,
+    input_tables,
+    models_of,
+    refusal,
+    with_defaults,
+)
 from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
 
@@ -39,6 +49,17 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     config = with_defaults(config)
     models = list(models_of(config))
     return config | {"model": models if len(models) > 1 else models[0]}
+
+
+def check_inputs(config: Config) -> None:
+    """Raise ConfigError for an input that is missing, and InputError for one that, by its first
+    bytes, cannot be read or lacks a column.
+    """
+    for path, table in zip(input_paths(config), input_tables(config), strict=True):
+        if words := missing(Path(path)):
+            raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
+        with columns_named("name yours: --id, --sequence and --keep"):
+            Reader(Path(path), table)
 
 
 def snakemake_options(
