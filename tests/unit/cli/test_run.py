@@ -103,7 +103,9 @@ def test_only_vectors_are_kept_from_being_replaced() -> None:
     both = [table | {"keep": ["a"]}, "more.fasta"]
     write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
-    with pytest.raises(ConfigError, match=r"have inputs: some.fasta, too; choose another") as found:
+    with pytest.raises(
+        ConfigError, match=r"differ: they also include some.fasta; choose another"
+    ) as found:
         write(inputs=["more.fasta"])
     assert found.value.key == "inputs"
     with pytest.raises(ConfigError, match=r"embedding.layers: \[-1\], not \[3\]; choose another"):
@@ -226,7 +228,7 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(here: Path) -> None
         snakemake.kill()
         _, rest = run.communicate()
     assert run.returncode == 1, lines
-    assert "Snakemake was killed (SIGKILL); give the same command again" in rest
+    assert "Snakemake was killed (SIGKILL); rerun the same command; finished work is kept" in rest
     for step in steps:
         step.wait()
     again = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -203,6 +203,8 @@ def export(
       plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
       plm-embed export results some.parquet --to parquet --where function=hemagglutinin
     """
+    import h5py
+
     from plm_embed.reading.exports import export as run
 
     chosen = None if ids is None else _ids(ids)
@@ -217,7 +219,11 @@ def export(
             f"--ids {ids}: there is no such file; {error}", path=error.path
         ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
-    say(f"{count(number, 'record')} in {written}{beside}")
+    words = count(number, "record")
+    if to == "uniprot-h5":
+        with h5py.File(written) as file:  # records of one id and sequence share a dataset
+            words = f"{count(len(file), 'dataset')} for {words}" if len(file) < number else words
+    say(f"{words} in {written}{beside}")
 
 
 @click.command()

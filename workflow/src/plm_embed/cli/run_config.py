@@ -88,8 +88,8 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     before, folder = read_kept(path) if has_vectors else ({}, Path())
     if lost := list(_lost(before, config, folder)):
         raise ConfigError(
-            f"{path}: the vectors in this folder have {'; '.join(lost)}",
-            key=lost[0].partition(":")[0],
+            f"{path}: the results here differ: {'; '.join(words for _, words in lost)}",
+            key=lost[0][0],
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
@@ -97,7 +97,7 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     return path
 
 
-def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:
+def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the inputs and the settings of the vectors that another configuration does not have.
 
     folder: what the paths in `before` are relative to.
@@ -106,8 +106,8 @@ def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:
         for key, old in before.get(block, {}).items():
             new = config[block].get(key)
             if old != new and key != "per_residue_limit_gb":
-                yield f"{block}.{key}: {old}, not {new}"
+                yield f"{block}.{key}", f"{block}.{key}: {old}, not {new}"
     files = {os.path.realpath(path) for path in input_paths(config)}
     for path in input_paths(before) if before else ():
         if not {os.path.realpath(path), os.path.realpath(folder / path)} & files:
-            yield f"inputs: {path}, too"
+            yield "inputs", f"they also include {path}"

@@ -242,7 +242,8 @@ def _uniprot(records: Records, output: Path) -> None:
             vectors = None if has_matrix(records.name) else records.vectors(lines)
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
-                name = dataset_name(id, row, names)
+                called = id or f"{Path(line['source']).name}:{line['number']}"
+                name = dataset_name(called, row, names)
                 if name is None:
                     continue
                 if name != id:
