@@ -89,6 +89,7 @@ ENCODERS = {
         positions=Rotary(neighbors=True),
         norm="rms",
         norm_bias=False,
+        final_norm_bias=False,
         query_key_norm=True,
         final_norm=False,
     ),

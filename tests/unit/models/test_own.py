@@ -99,6 +99,41 @@ def test_names_that_no_folder_can_have(name: str, tmp_path: Path) -> None:
         model_of(name, tmp_path)
 
 
+def test_the_head_of_a_task_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = random_state(ODD, 1)
+    folder = write_hugging_face(tmp_path / "hf", ODD, state)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    body = {name: tensor for name, tensor in tensors.items() if name.startswith("esm.")}
+    head = {
+        "classifier.dense.weight": torch.ones(48, 48),
+        "classifier.out_proj.bias": torch.ones(2),
+    }
+    save_file(body | head, file)
+    model = model_of("mine", folder)
+    caplog.set_level("INFO")
+    checkpoint = read(folder, model)
+    assert set(checkpoint.tensors) == set(state)
+    assert "head are not used: classifier.dense.weight, classifier.out_proj.bias" in caplog.text
+    save_file(body | {"my_head.weight": torch.ones(2, 48)}, file)
+    with pytest.raises(
+        WeightsError, match=r"has my_head\.weight, .*\n.*model\.base_model\.save_pre"
+    ):
+        model_of("mine", folder)
+    rest = {name: tensor for name, tensor in body.items() if "layer.4.output" not in name}
+    save_file(rest | head, file)  # a head is no excuse for a body with holes
+    with pytest.raises(WeightsError, match=r"lacks layers\.4\.fc2\.weight"):
+        model_of("mine", folder)
+
+
+def test_a_bare_state_dict_is_refused_with_the_layouts_that_have_settings(tmp_path: Path) -> None:
+    torch.save(random_state(ODD, 1), tmp_path / "my.pt")
+    with pytest.raises(
+        WeightsError, match=r"my\.pt holds tensors without the model's settings \(a "
+    ):
+        model_of("mine", tmp_path / "my.pt")
+
+
 def test_what_is_no_whole_model_is_refused_with_the_nearest_family(tmp_path: Path) -> None:
     folder = write_hugging_face(tmp_path / "hf", ODD, random_state(ODD, 1))
     whole = (folder / "config.json").read_text()
@@ -126,10 +161,10 @@ def test_what_is_no_whole_model_is_refused_with_the_nearest_family(tmp_path: Pat
     rest = {name: tensor for name, tensor in tensors.items() if name != lost}
     save_file(rest | {"esm.new.weight": torch.ones(1)}, folder / "model.safetensors")
     refused(
-        r"as esm2, it lacks layers\.4\.self_attn\.q_proj\.weight, has an unknown tensor esm\.new"
+        r"as esm2, it lacks layers\.4\.self_attn\.q_proj\.weight, has esm\.new\.weight, which no "
     )
     save_file({name: torch.ones(1) for name in tensors}, folder / "model.safetensors")
-    refused("is no whole model of a family that plm-embed knows")
+    refused("is not a complete model of any known family")
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[:-3])
     refused("was not loaded: it is cut short or damaged")

@@ -81,7 +81,7 @@ def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Pat
     [
         ({"model": {}}, "holds model without its numbers"),
         ([1, 2], "holds no tensors by name"),
-        ({"embed_tokens.weight": torch.zeros(33, 32)}, "does not say token_dropout: name a file"),
+        ({"embed_tokens.weight": torch.zeros(33, 32)}, r"\(a bare state_dict\)\. Use"),
         (
             {"model": {}, "args": argparse.Namespace(arch="msa_transformer")},
             "says arch: 'msa_transformer', not 'esm2'",
@@ -134,10 +134,9 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
     with pytest.raises(PlmEmbedError) as error:
         read(path, TINY_ESM2)
     assert str(error.value) == (
-        f"weights: {path} is not a complete esm2_t2_tiny: it lacks layers.1.fc1.bias, has an "
-        "unknown tensor"
-        " encoder.sentence_encoder.layers.1.fc3.weight, holds layers.0.fc1.weight as torch.float64,"
-        " and 1 more."
+        f"weights: {path} is not a complete esm2_t2_tiny: it lacks layers.1.fc1.bias, has "
+        "encoder.sentence_encoder.layers.1.fc3.weight, which no name in the family matches, holds "
+        "layers.0.fc1.weight as torch.float64, and 1 more."
     )
     state = random_state(TINY_ESM1B, 1)
     del state["emb_layer_norm_before.bias"]
@@ -163,7 +162,7 @@ def test_tensors_without_usable_numbers_are_named(tmp_path: Path) -> None:
     state = torch.load(holding(torch.zeros(128)), weights_only=False)
     state["model"][5] = torch.zeros(1)
     torch.save(state, tmp_path / "x.pt")
-    with pytest.raises(PlmEmbedError, match="has an unknown tensor 5"):
+    with pytest.raises(PlmEmbedError, match="has 5, which no name in the family matches"):
         read(tmp_path / "x.pt", TINY_ESM2)
     folder = write_hugging_face(
         tmp_path / "hf",
@@ -202,7 +201,7 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match=r"lacks layers\.0\.self_attn\.q_proj\.weight"):
         read(folder, TINY_ESM2)
     (folder / "config.json").unlink()
-    with pytest.raises(PlmEmbedError, match=r"does not say token_dropout: .* with config\.json"):
+    with pytest.raises(PlmEmbedError, match=r"without the model's settings .* with config\.json"):
         read(folder, TINY_ESM2)
 
 
@@ -213,7 +212,7 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
         ("[]", "holds no JSON object"),
         ("[" * 100_000, "is not valid JSON .*recursion"),
         ('{"model_type": "bert"}', "says model_type: 'bert', not 'esm'"),
-        ('{"model_type": "esm"}', "does not say token_dropout"),
+        ('{"model_type": "esm"}', "does not say token_dropout in config.json"),
     ],
 )
 def test_hugging_face_configs_that_say_something_else(
@@ -239,7 +238,7 @@ def test_what_is_no_tensor_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-def test_an_adapter_is_refused_with_how_to_merge_it(suffix: str, tmp_path: Path) -> None:
+def test_an_adapter_is_refused_with_what_to_do(suffix: str, tmp_path: Path) -> None:
     folder = tmp_path / "my_adapter"
     folder.mkdir()
     file = folder / f"adapter_model.{suffix}"
@@ -250,12 +249,9 @@ def test_an_adapter_is_refused_with_how_to_merge_it(suffix: str, tmp_path: Path)
         with pytest.raises(PlmEmbedError) as refused:
             read(source, TINY_ESM2)
         assert str(refused.value) == (
-            f"weights: {source} is an adapter (LoRA), not a model. Merge it into its model, and "
-            "name the folder `merged`:\n"
-            "from peft import PeftModel\n"
-            "model = ...  # as it was loaded for training\n"
-            f"PeftModel.from_pretrained(model, '{folder}').merge_and_unload()"
-            '.save_pretrained("merged")'
+            f"weights: {source} is an adapter (LoRA), not a model; merge it into its model, and "
+            "name the folder `merged` as the weights: docs/models.md#adapters has the lines of "
+            "Python"
         )
     name = "base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight"
     bare = tmp_path / f"bare.{suffix}"

@@ -49,4 +49,4 @@ def test_a_failed_attempt_stands_out_with_its_reason(results: Path) -> None:
     assert chart
     (failed,) = (bar for bar in chart.bars if bar.color == "red")
     assert "bucket 0000" in failed.tip and "no usable <device>" in failed.tip
-    assert "those that failed in red" in chart.words
+    assert "3 finished buckets and 1 failed start (in red) on " in chart.words

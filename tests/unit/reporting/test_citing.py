@@ -21,7 +21,7 @@ def test_methods_and_citation_name_what_was_done(results: Path) -> None:
     assert "computed with weights of SHA-256" in methods(facts)
     assert "(commit 0123456789ab)" in methods(facts) and "embedded in one piece" in methods(facts)
     for expected in (
-        "; Lin et al., 2023), layer 3, in float32, and stored as float16, by plm-embed",
+        " (Lin et al., 2023), layer 3, in float32, and stored as float16, by plm-embed",
         "(129 distinct; 1 of 181 records was skipped)",
         f"with PyTorch {facts.metadata['library_versions']['torch']} and Python 3",
         "Pooling: mean, arithmetic mean over",
@@ -47,7 +47,7 @@ def test_papers_are_referred_to_by_authors_and_year(results: Path, name: str, sh
     facts = collect(results)
     assert name in MODELS
     facts.model = name
-    assert f"; {short}" in methods(facts)
+    assert f"({short}" in methods(facts)
 
 
 def said_of_weights(results: Path) -> dict[str, str]:
@@ -99,9 +99,7 @@ def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(
             == f"The weights are {facts.caveat}. For the architecture alone:"
         )
     facts.weights = replace(facts.weights, published="sha256")
-    assert facts.caveat == "" and "esm2_t6_8M_UR50D (the published weights, SHA-256" in methods(
-        facts
-    )
+    assert facts.caveat == "" and ", the published weights of SHA-256" in methods(facts)
     assert citation(facts).splitlines()[1].startswith("Lin Z.")
     write_manifest(copy / MODEL / "weights.json", other)
     assert collect(copy).weights is None

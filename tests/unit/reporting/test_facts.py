@@ -12,7 +12,7 @@ from support.campaigns import MEAN, completion
 def test_savings_are_told_in_words() -> None:
     assert savings([]) == ""
     record = completion(found=1002, spared_tokens=7_200_000, tokens_per_second=1000.0)
-    words = "1,002 in the store when their buckets last ran (about 2 h 0 min of a device)"
+    words = "1,002 vectors from the store (saved about 2 h 0 min)"
     assert savings([record, completion()]) == words
 
 

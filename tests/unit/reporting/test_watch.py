@@ -38,6 +38,19 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert "0 of 2 buckets done, 0 at work, 2 queued; 0.0 %; no worker" in shown(tmp_path)
 
 
+def test_a_killed_run_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 4)
+    written(model / "weights.json")
+    finish(model, 0)
+    beat(model, 0, updated=300)
+    beat(model, 1, updated=300)
+    text = shown(tmp_path)
+    assert "nothing is running" in text and "unfinished jobs have stored 12 vectors\n" in text
+    assert "rerun the same command to continue" in text
+    beat(model, 2)
+    assert "have stored" not in shown(tmp_path) and "next: " not in shown(tmp_path)
+
+
 def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     campaign(tmp_path, 2)
     other = tmp_path / "prot_bert"

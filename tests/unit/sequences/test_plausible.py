@@ -215,4 +215,4 @@ def test_real_proteins_are_no_text_and_the_names_of_a_table_are(tmp_path: Path) 
 def test_ids_that_different_sequences_share_are_named(tmp_path: Path) -> None:
     content = f">b\n{M2}\n>a\n{M2}\n>b\n{NEP}\n>a\n{M2}\n>\n{M2}\n>\n{NEP}\n>c\n{M2}\n>c\n{M2}A\n"
     _, (line,) = warnings(tmp_path / "in.fasta", content)
-    assert line == "2 ids stand for several different sequences: b, c"
+    assert line == "2 ids are shared by different sequences: b, c"

@@ -35,6 +35,11 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def count(number: int, noun: str) -> str:
+    """Return '1 record', '2,000 records'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def now() -> str:
     """Return the present time for records: ISO 8601, with its zone, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")

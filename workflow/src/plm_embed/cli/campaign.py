@@ -143,7 +143,8 @@ def report(results: Path, output: Path | None, settings: str) -> None:
     from plm_embed.reporting.ro_crate import write_crate
     from plm_embed.workflow.kept_config import write_kept
 
-    log_command()
+    if settings:  # in a step of the workflow
+        log_command()
     startup.keep_pandas_out()
     models = []
     for folder in [results] if output else model_folders(results) or [results]:

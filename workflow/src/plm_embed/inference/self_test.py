@@ -144,8 +144,8 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     if not (errors <= limit).all():
         raise DeviceError(
             f"self-test failed on {device}: vectors of {manifest.model} in {dtype} differ from the "
-            f"reference by {float(errors.max()):.1e} (cosine {cosine:.6f}); rounding explains "
-            f"{limit:.1e}\n"
+            f"reference by {float(errors.max()):.1e} (cosine {cosine:.6f}); rounding alone "
+            f"would explain {limit:.1e}\n"
             "nothing was computed; exclude this node or device, or report this line"
         )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)

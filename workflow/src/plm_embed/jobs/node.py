@@ -218,7 +218,8 @@ class Node:
             self._poll()
             self._start_workers()
         if self.fingerprint is None:
-            raise self.error("no worker started")
+            stopped = "interrupted before a worker had started"
+            raise self.error(stopped if self.stopping else "no worker started")
         return self.fingerprint
 
     def run(self, sequences: Sequences, store: Store) -> None:

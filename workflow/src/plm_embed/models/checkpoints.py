@@ -13,17 +13,19 @@ import pickle
 import re
 import textwrap
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plm_embed.errors import WeightsError
 from plm_embed.io.files import sha256_file
-from plm_embed.models.family import Learned, T5RelativeBias
+from plm_embed.models.family import TASK_HEADS, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.tokens import TENSOR, TokenizerFile
+from plm_embed.wording import some
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,11 @@ TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
 """The file of tensors of a Hugging Face folder; the first that is there counts."""
 INDEX = ".index.json"
 """The end of its name where an index names several files instead."""
+BARE = (
+    "holds tensors without the model's settings (a bare state_dict). Use fair-esm's own layout, or "
+    "a Hugging Face folder with config.json and model.safetensors"
+)
+UNMATCHED = "which no name in the family matches"
 _SAFETENSORS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "layers")
 _DIM = ("hidden_size", "d_model", "embed_dim")
@@ -180,8 +187,11 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     if files.tokenizer:
         tokenizer = _tokenizer(files.tokenizer, model)
         checkpoint.add(TENSOR, tokenizer, lambda: tokenizer)
+    head: list[str] = []
     for path in files.tensors:
         for published_name, tensor, read_rows in _tensors_in(path, checkpoint, published):
+            if published_name.startswith(TASK_HEADS):
+                head.append(published_name)
             names = model.family.names.engine_names(published_name)
             if not names:
                 continue
@@ -200,6 +210,8 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
                 checkpoint.add(name, kind, read_part)
     _check_model(files.source, checkpoint, model)
     _check_tensors(files.source, checkpoint.kinds, model)
+    if head:
+        log.info("%s: the tensors of its task head are not used: %s", files.source, some(head))
     if model.family.cleared_rows:
         table = checkpoint.readers["embed_tokens.weight"]().clone()
         table[torch.tensor(model.family.cleared_rows)] = 0
@@ -344,15 +356,11 @@ def _wrong(path: Path, problem: str) -> WeightsError:
 
 
 def _adapter(source: Path) -> WeightsError:
-    folder = source if source.is_dir() else source.parent
     return WeightsError(
-        f"weights: {source} is an adapter (LoRA), not a model. Merge it into its model, and name "
-        "the folder `merged`:\n"
-        "from peft import PeftModel\n"
-        "model = ...  # as it was loaded for training\n"
-        f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload()"
-        '.save_pretrained("merged")',
+        f"weights: {source} is an adapter (LoRA), not a model",
         path=source,
+        remedy="merge it into its model, and name the folder `merged` as the weights: "
+        "docs/models.md#adapters has the lines of Python",
     )
 
 
@@ -390,7 +398,9 @@ def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
     if missing and not contradiction:
         raise _wrong(
             source,
-            f"does not say {missing[0]}: name a file of fair-esm, or a folder with config.json",
+            f"does not say {missing[0]} in config.json. Get that file as the model was saved"
+            if config
+            else BARE,
         )
     shape = (layers, dim, heads or model.heads)
     if contradiction or shape != (model.layers, model.dim, model.heads):
@@ -444,19 +454,29 @@ def _check_tensors(source: Path, tensors: Mapping[str, "torch.Tensor"], model: M
     import torch
 
     shapes = tensor_shapes(model, tensors)
-    wrong = [f"lacks {name}" for name in shapes if name not in tensors]
-    wrong += [
-        f"has an unknown tensor {name}" for name in tensors if name not in shapes | {TENSOR: ()}
-    ]
+    wrong = []
     for name in sorted(shapes.keys() & tensors.keys()):
         tensor = tensors[name]
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             wrong.append(f"holds {name} as {tensor.dtype}")
         elif tuple(tensor.shape) != shapes[name]:
             wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
-    if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise _wrong(source, f"is not a complete {model.name}: it {', '.join(wrong[:3])}{more}")
+    if problems := tensor_problems(shapes, tensors, wrong):
+        more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise _wrong(source, f"is not a complete {model.name}: it {', '.join(problems[:3])}{more}")
+
+
+def tensor_problems(
+    needed: Collection[str], tensors: Collection[str], wrong: Iterable[str]
+) -> list[str]:
+    """List the tensors that are missing, those that are unknown and what else is wrong, by turns:
+    the first few show each kind.
+    """
+    missing = (f"lacks {name}" for name in needed if name not in tensors)
+    unknown = (
+        f"has {name}, {UNMATCHED}" for name in tensors if name not in needed and name != TENSOR
+    )
+    return [text for text in chain.from_iterable(zip_longest(missing, unknown, wrong)) if text]
 
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:

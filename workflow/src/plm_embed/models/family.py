@@ -87,8 +87,9 @@ class Encoder:
     """A norm after the last layer, in the order `pre`."""
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = True
-    """Biases of the layers' norms; an RMS norm has none."""
+    """Whether the layers' norms have biases. Set False for RMS norms."""
     final_norm_bias: bool = True
+    """The same of the norm after the last layer."""
     epsilon: float = 1e-5
     attention_bias: bool = True
     """Biases of q, k, v and the output projection."""
@@ -111,9 +112,20 @@ class Encoder:
     hold its products.
     """
 
+    def __post_init__(self) -> None:
+        if self.norm == "rms" and (self.norm_bias or self.final_norm_bias):
+            raise ValueError(
+                'Encoder(norm="rms"): the engine computes RMS norms without biases; set '
+                "norm_bias=False and final_norm_bias=False"
+            )
+
     def branch_factor(self, layers: int) -> float:
         """Return what the output of attention and of the feed-forward is multiplied by."""
         return 1.0 if self.residual_layers is None else (self.residual_layers / layers) ** 0.5
+
+
+TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
+"""Beginnings of the names that a head for a task has in a fine-tuned checkpoint of any family."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,9 @@ class Names:
 
     def engine_names(self, name: str) -> tuple[str, ...]:
         """Return the engine's names of a tensor: none if it is not used, its own if unknown."""
-        if name.endswith(("inv_freq", "position_ids", "_extra_state")):
+        if name.startswith(TASK_HEADS) or name.endswith(
+            ("inv_freq", "position_ids", "_extra_state")
+        ):
             return ()
         bare = name
         for prefix in self.prefixes:

@@ -8,7 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
-from plm_embed.models.checkpoints import Files, files_of, stated_heads, stored_shapes, tensor_shapes
+from plm_embed.models.checkpoints import (
+    BARE,
+    UNMATCHED,
+    Files,
+    files_of,
+    stated_heads,
+    stored_shapes,
+    tensor_problems,
+    tensor_shapes,
+)
 from plm_embed.models.family import Family, Learned
 from plm_embed.models.manifest import MANIFEST, read_manifest, read_record_file
 from plm_embed.models.registry import MODELS, Model, family_of, find_model
@@ -22,7 +31,7 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     weights, at `weights`.
 
     ConfigError for a name that no published model has, without weights, or that no folder can have;
-    WeightsError for weights that are no whole model of a known family.
+    WeightsError for weights that are not a complete model of any known family.
     """
     try:
         return find_model(name)
@@ -54,7 +63,7 @@ def _described(name: str, source: Path) -> Model:
             "the weights if they are your own",
             path=source,
         )
-    nearest = (1 << 30, "")  # number of problems, and the first of them
+    nearest: tuple[str, list[str]] | None = None
     files: Files | None = None
     for family in dict.fromkeys(model.family for model in MODELS.values()):
         folder, tokenizer = source if source.is_dir() else source.parent, family.tokenizer
@@ -66,12 +75,22 @@ def _described(name: str, source: Path) -> Model:
         model, problems = _fit(name, family, config, stored)
         if not problems:
             return model
-        if len(problems) < nearest[0]:
-            nearest = len(problems), f"as {family.name}, it {', '.join(problems[:3])}"
+        if nearest is None or len(problems) < len(nearest[1]):
+            nearest = family.name, problems
+    assert nearest
+    likest, problems = nearest
+    if problems == [BARE]:
+        raise WeightsError(f"weights: {source} {BARE}", path=source)
+    hint = (
+        "If these tensors are a task head, save the model without it: "
+        'model.base_model.save_pretrained("folder")'
+        if all(problem.endswith(UNMATCHED) for problem in problems)
+        else "docs/models.md lists the families; the weights of a published model need its name, "
+        f"not {name}"
+    )
     raise WeightsError(
-        f"weights: {source} is no whole model of a family that plm-embed knows ({nearest[1]})\n"
-        f"docs/models.md lists the families; the weights of a published model need its name, "
-        f"not {name}",
+        f"weights: {source} is not a complete model of any known family (as {likest}, it "
+        f"{', '.join(problems[:3])})\n{hint}",
         path=source,
     )
 
@@ -104,15 +123,16 @@ def _fit(
         family = replace(family, encoder=encoder, max_residues=longest)
     model = Model(name, family, len(layers), dim, heads, attention_dim, hidden)
     expected = tensor_shapes(model, shapes)
-    problems = [f"lacks {tensor}" for tensor in expected if tensor not in shapes]
-    problems += [f"has an unknown tensor {tensor}" for tensor in shapes if tensor not in expected]
-    problems += [
+    wrong = (
         f"holds {tensor} with shape {shapes[tensor]} instead of {shape}"
         for tensor, shape in expected.items()
         if shapes.get(tensor, shape) != shape
-    ]
+    )
+    problems = tensor_problems(expected, shapes, wrong)
     if contradiction := family.contradiction(config):
         problems.append(f"says {contradiction}")
+    if not config and (family.required or not heads):
+        return model, [*problems, BARE]
     problems += [f"does not say {key}" for key in family.required if key not in config]
     if not heads:
         problems.append("does not say its number of heads: name a folder with config.json")

@@ -104,7 +104,7 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
         if dtype not in ("auto", "float32"):
             raise _unfit(device, f"its speed in {dtype} is not known")
         rate, share = _matrix_rate(), table["cpu_efficiency"]
-        basis = f"estimated: {share:.0%} of {rate / 1e9:,.0f} GFLOP/s, tried just now"
+        basis = f"estimated: {share:.0%} of {rate / 1e9:,.0f} GFLOP/s, measured just now"
         return Speed(device, share * rate / flops, basis)
     if gpu is None:
         raise _unfit(device, f"not known; known are {', '.join(table['gpus'])}")

@@ -58,10 +58,12 @@ class Forecast:
 @dataclass(frozen=True)
 class Jobs:
     """Jobs of each model. workers: of a job; local: jobs that run on this machine at a time, 0 for
-    none; minutes: that the profile gives a job, or 0; hours: of the longest, with its start.
+    none; minutes: that the profile gives a job, or 0; hours: of the longest, with its start;
+    configured: buckets in the configuration.
     """
 
     buckets: int
+    configured: int
     workers: int
     local: int
     minutes: int
@@ -180,7 +182,7 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
         return (doubt or "the published ones, by their SHA-256") + terms, not doubt
     if source := source_of(config, model):
         return f"{source}, to be compared with the published ones{terms}", True
-    check = "a SHA-256 is known" if model.sha256 else "no published SHA-256 is known"
+    check = "its checksum will be verified" if model.sha256 else "no published checksum is known"
     size = readable(_download_bytes(model))
     return f"download of {size} from {model.address}, {check}{terms}", bool(model.sha256)
 
@@ -227,7 +229,7 @@ def _jobs(hours: float, resources: Config | None, local: int, buckets: int) -> J
     if local:
         count = max(count, local) if hours > SHORT_HOURS else buckets
     longest = hours / (count * workers) + STARTUP_HOURS
-    return Jobs(count, workers, min(local, count), minutes, longest)
+    return Jobs(count, buckets, workers, min(local, count), minutes, longest)
 
 
 def _command(

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plm_embed.planning.count import Input
-from plm_embed.planning.plan import Jobs, Plan
+from plm_embed.planning.plan import STARTUP_HOURS, Jobs, Plan
 from plm_embed.wording import duration, readable
 
 GPUS_AT_A_TIME = 8, 64
@@ -22,20 +22,25 @@ def show(plan: Plan, console: Console) -> None:
     facts.add_column(overflow="fold")
     for name, value in _facts(plan):
         facts.add_row(name, value)
-    console.print(facts)
     times = Table(box=None, pad_edge=False)
     times.add_column("model", overflow="fold")
     times.add_column("device")
     for title in ("tokens", "tokens/s", "time"):
         times.add_column(title, justify="right", no_wrap=True)
-    times.add_column("basis", overflow="fold", style="dim")
     for model in plan.models:
         for speed in model.speeds:
             hours = model.todo.tokens / speed.tokens_per_second / 3600
             rate = f"{speed.tokens_per_second:,.0f}"
             numbers = f"{model.todo.tokens:,}", rate, duration(3600 * hours)
-            times.add_row(model.model, speed.device, *numbers, escape(speed.basis))
-    console.print(times)
+            times.add_row(model.model, speed.device, *numbers)
+    with console.capture() as tables:
+        console.print(facts)
+        console.print(times)
+    for line in tables.get().splitlines():  # cells end in blanks
+        console.out(line.rstrip(), highlight=False)
+    speeds = [speed for model in plan.models for speed in model.speeds]
+    for basis in dict.fromkeys(f"{speed.device}: {speed.basis}".lstrip(": ") for speed in speeds):
+        console.print(basis, style="dim", highlight=False, markup=False)
     console.print("\n[bold]run it[/]")
     console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)
 
@@ -71,12 +76,17 @@ def _spread(count: Input) -> str:
 
 def _jobs(jobs: Jobs, models: int, hours: float) -> str:
     time = duration(3600 * jobs.hours) + (f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else "")
-    words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}: {time} a job"
+    words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}"
+    if jobs.buckets != jobs.configured:
+        words += f", which fits the work better than {jobs.configured}"
+    words += f": about {time} each"
+    if start_up := jobs.hours < 1.1 * STARTUP_HOURS:
+        words += ", nearly all of it start-up"
     if jobs.minutes:
-        words += f", which the profile gives {duration(60 * jobs.minutes)}"
-    if jobs.local:
+        words += f"; the profile gives each {duration(60 * jobs.minutes)}"
+    if jobs.local and not start_up:
         words += f"; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
-    elif hours > LARGE_HOURS:
+    if not jobs.local and hours > LARGE_HOURS:
         most = jobs.buckets * jobs.workers * models
         numbers = [*(number for number in GPUS_AT_A_TIME if number < most), most]
         times = ", ".join(f"{duration(3600 * hours / n)} with {n:,}" for n in numbers)

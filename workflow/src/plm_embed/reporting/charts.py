@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plm_embed.jobs.completion_record import Completion
 from plm_embed.jobs.heartbeat import Heartbeat
-from plm_embed.wording import duration
+from plm_embed.wording import count, duration
 
 BINS = 30
 TICKS = 6
@@ -157,12 +157,13 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
     drawn = min(len(rows), LANES)
     high = 100 / drawn
     unit = next(name for name, seconds in _UNITS.items() if total >= 2 * seconds or seconds == 1)
-    failed = any(bar.color == "red" for bar in bars)
+    failed = sum(bar.color == "red" for bar in bars)
     return Chart(
         "timeline",
         "Jobs over time",
-        f"{len(spans):,} jobs on {len({host for host, _ in rows}):,} hosts within {duration(total)}"
-        + (", those that failed in red." if failed else ".")
+        count(len(spans) - failed, "finished bucket")
+        + (f" and {count(failed, 'failed start')} (in red)" if failed else "")
+        + f" on {count(len({host for host, _ in rows}), 'host')} within {duration(total)}."
         + (f" The first {LANES} of {len(rows):,} rows are drawn." if len(rows) > LANES else ""),
         f"{unit} since {datetime.fromtimestamp(begin, UTC):%Y-%m-%d %H:%M:%S} UTC",
         _ticks(0.0, total / _UNITS[unit]),

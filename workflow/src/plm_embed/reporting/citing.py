@@ -76,6 +76,7 @@ def methods(facts: Facts) -> str:
         + (f" with {used}" if used else "")
         + (f" on {', '.join(metadata['devices'])}" if metadata.get("devices") else "")
         + ".",
+        *([f"The weights are {facts.caveat}."] if facts.caveat else ()),
         f"Pooling: {'; '.join(pooling)}.",
         policies[long.policy],
     ]
@@ -103,15 +104,13 @@ def citation(facts: Facts) -> str:
 def _weights(facts: Facts) -> str:
     """Name the weights: the published model's only where that is proven."""
     digest = facts.fingerprint.weights_sha256 if facts.fingerprint else ""
-    papers = "".join(f"; {_short(paper)}" for paper in _papers(facts.model))
+    papers = "; ".join(map(_short, _papers(facts.model)))
+    papers = f" ({papers})" if papers else ""
     if not facts.caveat:
-        return f"{facts.model} (the published weights, SHA-256 {digest[:12]}{papers})"
+        return f"{facts.model}{papers}, the published weights of SHA-256 {digest[:12]}"
     if facts.model not in MODELS:
-        return f"{facts.model} (SHA-256 {digest[:12]}; {facts.caveat})"
-    return (
-        f"weights of SHA-256 {digest[:12]} in the architecture of {facts.model} "
-        f"({facts.caveat}{papers})"
-    )
+        return f"{facts.model} (SHA-256 {digest[:12]})"
+    return f"weights of SHA-256 {digest[:12]} in the architecture of {facts.model}{papers}"
 
 
 def _papers(name: str) -> tuple[str, ...]:

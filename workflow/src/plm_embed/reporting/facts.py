@@ -26,9 +26,11 @@ from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.maps import Map, make_map
-from plm_embed.reporting.outputs import RECORDS, reader
+from plm_embed.reporting.outputs import CONFIG, RECORDS, reader
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
-from plm_embed.wording import duration, in_python
+from plm_embed.wording import count, duration, in_python
+from plm_embed.workflow.config import input_paths, input_tables
+from plm_embed.workflow.kept_config import read_kept
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Facts:
     results: the folder that the models of a campaign share; folder: that of the model; runs:
     completion records; master_size: rows and columns; names: representations of the master, the
     default one first; example: the id of a record with a vector; statuses, reasons: records by
-    outcome, and skipped ones by reason; sizes: bytes.
+    outcome, and skipped ones by reason; cleaned: records whose letters were changed; sizes: bytes.
     """
 
     results: Path
@@ -57,12 +59,34 @@ class Facts:
     example: str = ""
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    cleaned: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
-        """Return 'passed' or 'failed' as validated, else 'pending'."""
-        return self.validation.status if self.validation else "pending"
+        """Return 'passed' or 'failed' as validated, else 'pending'; 'empty' for what passed without
+        any vector.
+        """
+        status = self.validation.status if self.validation else "pending"
+        return "empty" if status == "passed" and self.without_vectors else status
+
+    @property
+    def without_vectors(self) -> str:
+        """Return why no record has a vector, in words; '' where one has, or nothing is gathered."""
+        if not self.master or self.rows:
+            return ""
+        counts = ", ".join(
+            f"{number:,} {reason}" for reason, number in sorted(self.reasons.items())
+        )
+        words = f"No record could be embedded: {counts or 'there are none'}."
+        config, _ = read_kept(self.folder / CONFIG)
+        columns: set[str] = set()
+        if config and self.summary and not self.summary.accepted:
+            tables = {file.path for file in self.summary.inputs if file.format != "fasta"}
+            pairs = zip(input_paths(config), input_tables(config), strict=True)
+            columns = {table.sequence for path, table in pairs if path in tables}
+        questions = (f" Is `{column}` the right column of sequences?" for column in sorted(columns))
+        return words + "".join(questions)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -106,12 +130,12 @@ class Facts:
         """Return lines of Python that read a vector; '' while there are none, and for wrong
         ones.
         """
-        if not self.master or self.status == "failed":
+        if not self.master or not self.rows or self.status == "failed":
             return ""
         method, example = reader(self.names), repr(self.example or "an id")
         argument = f"[{example}]" if method == "get" else example
-        opened = f"vectors = plm_embed.open({in_python(self.folder)})"
-        return f"import plm_embed\n{opened}\nvectors.{method}({argument})"
+        opened = f"embeddings = plm_embed.open({in_python(self.folder)})"
+        return f"import plm_embed\n{opened}\nembeddings.{method}({argument})"
 
     @cached_property
     def map(self) -> Map | None:
@@ -168,10 +192,13 @@ def collect(folder: Path) -> Facts:
             facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
         facts.example = _example(index)
     if records.is_file():
-        for table in read_batches(records, ["status", "reason"], delete(records)):
+        for table in read_batches(records, ["status", "reason", "events"], delete(records)):
             for column, counter in (("status", facts.statuses), ("reason", facts.reasons)):
                 for entry in pc.value_counts(table[column].drop_null()).to_pylist():
                     counter[entry["values"]] += entry["counts"]
+            events = table["events"].filter(pc.equal(table["status"], "embedded_with_events"))
+            same = pc.match_substring_regex(events, r"^(windowed|cropped)=\d+$")
+            facts.cleaned += len(events) - (pc.sum(same).as_py() or 0)
     sha256 = facts.metadata.get("weights_sha256")
     if facts.fingerprint:
         sha256 = facts.fingerprint.weights_sha256
@@ -205,13 +232,13 @@ def last_runs(folder: Path, buckets: int) -> list[Completion]:
 
 
 def savings(runs: Iterable[Completion]) -> str:
-    """Return '3 in the store when their buckets last ran (about 30 min of a device)', '' for none.
+    """Return '3 vectors from the store (saved about 30 min)', of a device; '' for none.
 
     Vectors that an interrupted job of the same campaign computed count as in the store when it is
     run again. The time is estimated from the speed of the jobs, if that is known.
     """
     runs = list(runs)
     speeds = [run.tokens_per_second for run in runs if run.tokens_per_second]
-    tokens, count = sum(run.spared_tokens for run in runs), sum(run.found for run in runs)
-    time = f" (about {duration(tokens / median(speeds))} of a device)" if speeds else ""
-    return f"{count:,} in the store when their buckets last ran{time}" if count else ""
+    tokens, reused = sum(run.spared_tokens for run in runs), sum(run.found for run in runs)
+    time = f" (saved about {duration(tokens / median(speeds))})" if speeds else ""
+    return f"{count(reused, 'vector')} from the store{time}" if reused else ""

@@ -34,13 +34,14 @@ from plm_embed.reporting.outputs import (
     reader,
     skipped_records,
 )
-from plm_embed.wording import duration, readable
+from plm_embed.wording import count, duration, readable
 from plm_embed.workflow.call import shell_line
 from plm_embed.workflow.resources import local_resources
 
 STATUSES = {
     "passed": "✓ complete and validated",
     "failed": "✗ validation failed",
+    "empty": "✗ no record has a vector",
     "pending": "not finished yet",
 }
 SECTIONS = (
@@ -160,6 +161,8 @@ def answers(facts: Facts) -> Iterator[Answer]:
 def _complete(facts: Facts) -> tuple[str, str, str]:
     if facts.outdated:
         return "No: the input has changed since these vectors were gathered.", "input", "Input"
+    if facts.without_vectors:
+        return facts.without_vectors, "skipped", "Which, and why"
     if facts.validation and facts.statuses:
         records, skipped = facts.statuses.total(), facts.statuses["skipped"]
         start = "Yes: " if facts.status == "passed" else "According to the records, "
@@ -194,6 +197,9 @@ def _right(facts: Facts) -> str:
 def _next(facts: Facts) -> tuple[str, str, str]:
     if facts.status == "passed":
         return "Open the vectors, search them, export them.", "methods", "Methods for a paper"
+    if facts.status == "empty":
+        text = "Fix the input, or name its columns, then run again."
+        return text, "input", "Input"
     if facts.status == "failed":
         text = "Fix what the checks name, then rerun the same command."
         return text, "validation", "Failed checks"
@@ -209,7 +215,7 @@ def commands(facts: Facts) -> str:
     folder = shlex.quote(str(facts.folder))
     if facts.status == "pending":
         return f"plm-embed watch {shlex.quote(str(facts.results))}"
-    if facts.status == "failed" or reader(facts.names) != "get":
+    if facts.status in {"failed", "empty"} or reader(facts.names) != "get":
         return f"plm-embed summary {folder}"
     export = f"plm-embed export {folder} vectors.parquet --to parquet"
     if not facts.example:
@@ -246,7 +252,7 @@ def _outcomes(facts: Facts) -> dict[str, int]:
         return {}
     statuses, reasons = {"accepted": facts.summary.accepted}, facts.summary.skipped
     if facts.statuses:
-        names = {"embedded": "embedded", "embedded_with_events": "embedded, with a remark"}
+        names = {"embedded": "embedded", "embedded_with_events": "embedded, with an event"}
         statuses = {word: facts.statuses[n] for n, word in names.items() if facts.statuses[n]}
         reasons = facts.reasons
     return statuses | {f"skipped: {name.replace('_', ' ')}": n for name, n in reasons.items()}
@@ -291,8 +297,8 @@ def _effort(facts: Facts) -> Rows:
     jobs = [attempt for attempt in attempts if attempt.node == 0]
     outcomes = Counter(attempt.outcome for attempt in jobs)
     if jobs:
-        text = _count(len({job.bucket for job in jobs}), "job")
-        text += f", {_count(len(jobs), 'start')}"
+        text = count(len({job.bucket for job in jobs}), "job")
+        text += f", {count(len(jobs), 'start')}"
         text += f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
         yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
     if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
@@ -302,13 +308,9 @@ def _effort(facts: Facts) -> Rows:
         text = f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs"
         yield "energy", text + (part if len(joules) < len(attempts) else "")
     if saved := savings(runs):
-        yield "not computed again", saved
+        yield "reused", saved
     if skipped := sum(len(run.skipped) for run in runs):
         yield "sequences without a vector", f"{skipped:,}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
@@ -326,7 +328,7 @@ def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _settings(facts: Facts) -> Rows:
-    yield "results", str(facts.folder)
+    yield "results", str(facts.results)
     yield "model", facts.model
     if fingerprint := facts.fingerprint:
         yield "weights", facts.caveat or "the published file, by its SHA-256"

@@ -8,6 +8,7 @@ from plm_embed.master.validation_record import VALIDATION
 from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reporting.facts import Facts, collect, model_folders, savings
 from plm_embed.reporting.outputs import RECORDS, REPORT, SKIPPED
+from plm_embed.wording import count, readable
 
 
 def summarize(path: Path) -> str:
@@ -23,20 +24,22 @@ def summarize(path: Path) -> str:
         lines = [("model", facts.model)] if len(models) > 1 else []
         text = "\n".join(f"{name:<11} {value}" for name, value in [*lines, *_lines(facts)] if value)
         opening = "\n".join(f"    {line}" for line in facts.opening.splitlines())
-        blocks.append("\n".join(filter(None, [text + "\n", *_about_master(facts), opening])))
+        end = () if facts.without_vectors else _about_master(facts)
+        blocks.append("\n".join(filter(None, [facts.without_vectors, text + "\n", *end, opening])))
     return "\n\n\n".join(blocks)
 
 
 def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield names and values about a model; an empty value is left out."""
-    statuses, folder, changed = facts.statuses, facts.folder, facts.statuses["embedded_with_events"]
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(facts.reasons.items()))
-    remark = f", {changed:,} of them changed (column `events` says how)" if changed else ""
+    statuses, folder = facts.statuses, facts.folder
+    embedded = statuses["embedded"] + statuses["embedded_with_events"]
+    skipped = ", ".join(f"{number:,} {reason}" for reason, number in sorted(facts.reasons.items()))
+    cleaned = f", {facts.cleaned:,} of them cleaned up; see `events` in {RECORDS}"
     yield "records", f"{statuses.total():,}"
     yield "unique", f"{facts.summary.unique:,} sequences" if facts.summary else ""
-    yield "spared", savings(facts.runs)
-    yield "embedded", _records(statuses["embedded"] + changed) + remark
-    yield "skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")
+    yield "reused", savings(facts.runs)
+    yield "embedded", count(embedded, "record") + cleaned * (facts.cleaned > 0)
+    yield "skipped", count(statuses["skipped"], "record") + (f" ({skipped})" if skipped else "")
     yield "validation", _validation(facts)
     yield "per record", str(folder / RECORDS)
     yield "report", str(folder / REPORT) if (folder / REPORT).is_file() else ""
@@ -45,10 +48,6 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "warning", facts.outdated
     for warning in facts.summary.warnings if facts.summary else ():
         yield "warning", warning
-
-
-def _records(count: int) -> str:
-    return "1 record" if count == 1 else f"{count:,} records"
 
 
 def _validation(facts: Facts) -> str:
@@ -62,9 +61,9 @@ def _validation(facts: Facts) -> str:
 
 
 def _about_master(facts: Facts) -> Iterator[str]:
-    size = f"{facts.rows:,} x {facts.dim}, {facts.sizes['master'] / 1e6:,.1f} MB"
+    size = f"{facts.rows:,} x {facts.dim}, {readable(facts.sizes['master'])}"
     yield f"{facts.master}: {facts.model}, {size}"
     if facts.names[1:]:
-        yield f"emb is {facts.names[0]}; by name: {', '.join(facts.names[1:])}"
+        yield f"default representation: {facts.names[0]}; also: {', '.join(facts.names[1:])}"
     yield f"weights: {facts.caveat}" if facts.caveat else ""
     yield f"license of the weights: {facts.license}" if facts.license else ""

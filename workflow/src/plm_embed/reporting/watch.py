@@ -23,7 +23,7 @@ from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, is_of, read_heartbeat, store_of
+from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, heartbeats, is_of, read_heartbeat, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
@@ -34,7 +34,7 @@ from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, last_line
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, Summary, known_summary
-from plm_embed.wording import duration
+from plm_embed.wording import count, duration
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """Workers write their heartbeats as often."""
@@ -83,14 +83,15 @@ class Worker:
 @dataclass(frozen=True)
 class Progress:
     """The progress of one model. steps: weights, sequences, embed, gather, validate, report;
-    buckets: all; fraction: of the work of embed, 0 to 1; eta: seconds at the present speed, None
-    if unknown.
+    buckets: all; stored: vectors of jobs that did not finish, counted while none runs; fraction:
+    of the work of embed, 0 to 1; eta: seconds at the present speed, None if unknown.
     """
 
     folder: Path
     steps: tuple[Step, ...]
     buckets: int
     done: int
+    stored: int
     running: int
     queued: int
     workers: tuple[Worker, ...]
@@ -209,6 +210,7 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
         steps,
         len(buckets),
         len(done),
+        0 if alive or complete else _stored(folder, done),
         len(running),
         len(buckets - done - running - lost),
         tuple(workers),
@@ -224,6 +226,12 @@ def _is_done(results: Path, store: Path, record: Path, *_: int) -> bool:
     """Tell whether a bucket is done; asked once while record and sequences do not change."""
     bucket = results / "sequences" / "buckets" / f"{record.stem}.parquet"
     return is_done(bucket, record, store)
+
+
+def _stored(folder: Path, done: set[str]) -> int:
+    """Return the number of vectors that jobs of buckets which are not done have stored."""
+    beats = (beat for beat in heartbeats(folder) if beat.bucket not in done)
+    return sum(worker.computed for beat in beats for worker in beat.workers)
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
@@ -288,8 +296,8 @@ def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType
 
 
 def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
-    words = "nothing is at work"
-    if any(model.at_work for model in look.models):
+    words = "nothing is running"
+    if working := any(model.at_work for model in look.models):
         words = "at work"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
@@ -309,11 +317,13 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
             yield from _now(model, plain)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
     for first, *more in alike(errors):
-        count = f"  and {len(more):,} more alike" if more else ""
-        yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), count)
+        others = f"  and {len(more):,} more alike" if more else ""
+        yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.over:
         yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
+    elif look.models and not working:
+        yield Text("next: if the run has ended, rerun the same command to continue")
 
 
 def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
@@ -345,7 +355,9 @@ def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
         text.append(f", {stalled:,} worker{'s' * (stalled > 1)} stalled", style="bold red")
     text.append(f"; {share}" if plain else "")
     if model.eta is None:
-        yield text.append("; no speed known yet" if model.running else "; no worker is at work")
+        yield text.append("; no speed known yet" if model.running else "; no worker is running")
+        if model.stored:
+            yield Text(f"unfinished jobs have stored {count(model.stored, 'vector')}")
         return
     end = datetime.now() + timedelta(seconds=model.eta)
     text.append(f"; {model.tokens_per_second:,.0f} tokens/s")

@@ -269,8 +269,8 @@ class Account:
         if not self.accepted:
             self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
         elif self.records <= _COUNTED and (shared := self._shared_ids(records)):
-            count = "1 id stands" if len(shared) == 1 else f"{len(shared):,} ids stand"
-            self._warn(f"{count} for several different sequences: {some(shared)}")
+            count = "1 id is" if len(shared) == 1 else f"{len(shared):,} ids are"
+            self._warn(f"{count} shared by different sequences: {some(shared)}")
 
     def _shared_ids(self, records: Path) -> list[str]:
         """Return the ids that different sequences share, in the order of the records."""

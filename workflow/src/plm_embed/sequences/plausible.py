@@ -70,15 +70,15 @@ class LetterCheck:
                 f"{'3Di states' if states else 'proteins'}: "
                 f"{bases / total:.0%} {share} are A, C, G, T or U",
                 path=self._path,
-                remedy="choose a model of DNA, or give the proteins that they encode"
+                remedy="choose a DNA model, or give the proteins that they encode"
                 + (", as Foldseek's 3Di strings" if states else ""),
             )
         if kind == "dna" and residues >= _PROTEIN * total:
             raise InputError(
                 f"{name}: these are proteins, and the model reads DNA: "
-                f"{residues / total:.0%} {share} are E, F, I, L, P or Q, which are no bases",
+                f"{residues / total:.0%} {share} are E, F, I, L, P or Q, which are not bases",
                 path=self._path,
-                remedy="choose a model of proteins, or give the genes",
+                remedy="choose a protein model, or give the genes",
             )
 
 

@@ -25,6 +25,7 @@ AMPLIFY = Family(
         final_norm=False,
         norm="rms",
         norm_bias=False,
+        final_norm_bias=False,
         attention_bias=False,
         activation="silu",
         gated=True,
