@@ -147,5 +147,5 @@ def test_a_path_for_embed_that_is_no_use(short_tmp: Path, monkeypatch: pytest.Mo
             monkeypatch.setattr(sys, "argv", call("embed", wrong, odd))
             if odd.is_fifo() and wrong in ("store", "record", "share"):
                 continue
-            with pytest.raises(SystemExit, match=r"is no text in UTF-8|is a pipe or a device"):
+            with pytest.raises(SystemExit, match=r"this name is not UTF-8|is a pipe or a device"):
                 main()

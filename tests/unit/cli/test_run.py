@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from plm_embed.cli import snakemake_call
+from plm_embed.cli.main import group
 from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
@@ -39,16 +41,19 @@ def write(*settings: str, **keys: object) -> Path:
 
 
 def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
-    table = {"path": "some.fasta", "keep": ["a"]}
+    shutil.copy("some.fasta", "more.fasta")
+    keep = ["a"]
+    tables = [{"path": "some.fasta", "keep": keep}, {"path": "more.fasta", "keep": keep}]
     path = write(
         "embedding.layers=[3,-1]",
         "embedding.long_sequences.max_residues=50",
         "embedding.long_sequences.policy=crop",
-        inputs=[table],
+        inputs=tables,
     )
     assert path == Path("out/config.yaml")
-    written = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert (written["inputs"], written["model"]) == ([table], MODEL)
+    text = path.read_text(encoding="utf-8")
+    written = yaml.safe_load(text)
+    assert (written["inputs"], written["model"]) == (tables, MODEL) and "&" not in text
     assert (written["buckets"], written["validate"]) == (4, {"spot_checks": 16})
     assert written["embedding"]["layers"] == [3, -1]
     assert written["embedding"]["long_sequences"]["max_residues"] == 50
@@ -60,12 +65,30 @@ def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
         ("embeding.layers=[1]", "did you mean embedding?"),
         ("embedding.layers=[99]", "has layers 0 to 6"),
         ("buckets", "write KEY=VALUE"),
+        ("embedding.layers=[1", "the value is not YAML"),
         ("buckets=many", "is not of type 'integer'"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         configuration(given(), [setting])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
+        (["t.csv", "--id", "nr"], "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: "
+         "--id, --sequence and --keep"),
+    ],
+)  # fmt: skip
+def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:
+    Path("t.csv").write_text("id,lab\n1,MK\n", encoding="utf-8")
+    words_of_run = ["run", *arguments, "--model", "esm2_t3_untrained", "--sequence", "lab"]
+    with pytest.raises(PlmEmbedError) as found:
+        CliRunner().invoke(group, words_of_run, catch_exceptions=False)
+    assert str(found.value) == words
+    assert not Path("results").exists()
 
 
 def test_only_vectors_are_kept_from_being_replaced() -> None:
@@ -80,7 +103,9 @@ def test_only_vectors_are_kept_from_being_replaced() -> None:
     both = [table | {"keep": ["a"]}, "more.fasta"]
     write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
-    with pytest.raises(ConfigError, match=r"have inputs: some.fasta, too; choose another") as found:
+    with pytest.raises(
+        ConfigError, match=r"differ: they also include some.fasta; choose another"
+    ) as found:
         write(inputs=["more.fasta"])
     assert found.value.key == "inputs"
     with pytest.raises(ConfigError, match=r"embedding.layers: \[-1\], not \[3\]; choose another"):
@@ -203,7 +228,7 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(here: Path) -> None
         snakemake.kill()
         _, rest = run.communicate()
     assert run.returncode == 1, lines
-    assert "Snakemake was killed (SIGKILL); give the same command again" in rest
+    assert "Snakemake was killed (SIGKILL); rerun the same command; finished work is kept" in rest
     for step in steps:
         step.wait()
     again = subprocess.run(command, capture_output=True, text=True, check=False)

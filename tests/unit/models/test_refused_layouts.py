@@ -238,7 +238,7 @@ def test_what_is_no_tensor_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
-def test_an_adapter_is_refused_with_how_to_merge_it(suffix: str, tmp_path: Path) -> None:
+def test_an_adapter_is_refused_with_what_to_do(suffix: str, tmp_path: Path) -> None:
     folder = tmp_path / "my_adapter"
     folder.mkdir()
     file = folder / f"adapter_model.{suffix}"
@@ -249,12 +249,9 @@ def test_an_adapter_is_refused_with_how_to_merge_it(suffix: str, tmp_path: Path)
         with pytest.raises(PlmEmbedError) as refused:
             read(source, TINY_ESM2)
         assert str(refused.value) == (
-            f"weights: {source} is an adapter (LoRA), not a model. Merge it into its model, and "
-            "name the folder `merged`:\n"
-            "from peft import PeftModel\n"
-            "model = ...  # as it was loaded for training\n"
-            f"PeftModel.from_pretrained(model, '{folder}').merge_and_unload()"
-            '.save_pretrained("merged")'
+            f"weights: {source} is an adapter (LoRA), not a model; merge it into its model, and "
+            "name the folder `merged` as the weights: docs/models.md#adapters has the lines of "
+            "Python"
         )
     name = "base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight"
     bare = tmp_path / f"bare.{suffix}"

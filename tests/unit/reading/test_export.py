@@ -220,7 +220,7 @@ def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> 
         export(campaign.master, "npy", tmp_path / "there")
     with pytest.raises(PlmEmbedError, match="no representation mean_l9; it has max_l2"):
         export(campaign.master, "npy", tmp_path / "new", "mean_l9")
-    with pytest.raises(PlmEmbedError, match="a matrix per record, which npy has no place for"):
+    with pytest.raises(PlmEmbedError, match="a matrix per record, which npy cannot hold"):
         export(campaign.master, "npy", tmp_path / "new", "per_residue_l2")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 

@@ -121,11 +121,11 @@ def test_a_part_by_values_of_columns(campaign: Campaign, index: pa.Table, tmp_pa
 
 def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UnknownIdError, match="no vector for nobody; records"):
+    with pytest.raises(UnknownIdError, match="no vector for nobody; no record has the id 'nobody'"):
         export(campaign.master, "npy", out, ids=["p2", "nobody"])
     with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
         export(campaign.master, "npy", out, where={"functoin": "x"})
-    with pytest.raises(PlmEmbedError, match="no record is chosen"):
+    with pytest.raises(PlmEmbedError, match="no record has function=x; a value must match"):
         export(campaign.master, "npy", out, where={"function": "x"})
     several: Any = {"function": ["a", "b"]}
     with pytest.raises(PlmEmbedError, match=r"where: function: \['a', 'b'\] is not one value"):
@@ -155,8 +155,8 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
         assert done.exit_code == 0, done.output
         assert set(pl.read_csv(path)["id"]) == {"p2", "p3"}
     for ids, said in (
-        ("missing.txt", "--ids missing.txt: there is no such file, nor a vector of this id"),
-        ("p2,missing.txt", "no vector for missing.txt; records.parquet says"),
+        ("missing.txt", "--ids missing.txt: there is no such file; "),
+        ("p2,missing.txt", "no vector for missing.txt; no record has the id 'missing.txt'"),
     ):
         arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", ids]
         done = CliRunner().invoke(group, list(map(str, arguments)))

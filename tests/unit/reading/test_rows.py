@@ -44,7 +44,7 @@ def test_vectors_by_id_in_the_order_asked_for(embeddings) -> None:
 
 def test_ids_without_one_vector_are_named(embeddings) -> None:
     with pytest.raises(
-        PlmEmbedError, match=r"no vector for nobody, nor; records\.parquet says"
+        PlmEmbedError, match="no vector for nobody, nor; no record has the id 'nobody'"
     ) as caught:
         embeddings.get(["p0", "nobody", "nor"])
     assert isinstance(caught.value, KeyError)

@@ -8,12 +8,34 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.master.validation_record import Check, Counts, Spot, Validation, write_validation
+from plm_embed.master.validation_record import (
+    VALIDATION,
+    Check,
+    Counts,
+    Spot,
+    Validation,
+    write_validation,
+)
 from plm_embed.reporting.facts import collect
+from plm_embed.reporting.outputs import CONFIG
+from plm_embed.reporting.report import answers, write_report
 from plm_embed.reporting.summary import summarize
 from plm_embed.sequences.summary import read_summary
+from plm_embed.workflow.kept_config import write_kept
 from support.campaigns import MEAN, gathered_campaign, seal_sequences
 from support.edits import flip_a_bit
+from support.made_up_sequences import SOURCES, make_records
+
+_KEYS = Check(check="keys", result="passed", problems=0, listed=())
+PASSED = Validation(
+    status="passed",
+    checks=(_KEYS, replace(_KEYS, check="finite")),
+    counts=Counts(),
+    norms={},
+    spot_checks=(Spot(row=0, key="", representation="mean_l3", relative_l2=0.0, cosine=1.0),) * 4,
+    fingerprint=MEAN,
+    files={},
+)
 
 
 def run(text: str) -> object:
@@ -65,22 +87,11 @@ def test_summary_says_which_of_several_vectors_is_read_without_a_name(tmp_path: 
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     report = campaign.master.with_name("validation.json")
-    keys = Check(check="keys", result="passed", problems=0, listed=())
-    finite = replace(keys, check="finite")
-    spot = Spot(row=0, key="", representation="mean_l3", relative_l2=0.0, cosine=1.0)
-    passed = Validation(
-        status="passed",
-        checks=(keys, finite),
-        counts=Counts(),
-        norms={},
-        spot_checks=(spot,) * 4,
-        fingerprint=MEAN,
-        files={},
-    )
-    write_validation(report, passed)
+    write_validation(report, PASSED)
     assert "validation  passed (2 checks, 4 vectors recomputed)" in summarize(campaign.results)
+    keys, finite = PASSED.checks
     failed = replace(finite, result="failed", problems=3)
-    write_validation(report, replace(passed, status="failed", checks=(keys, failed)))
+    write_validation(report, replace(PASSED, status="failed", checks=(keys, failed)))
     assert f"validation  FAILED: finite (see {report})" in summarize(campaign.results)
     flip_a_bit(report)
     with pytest.raises(
@@ -96,7 +107,31 @@ def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
     campaign = gathered_campaign(
         tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1))
     )
-    assert "0 x 0" in summarize(campaign.results)
+    text = summarize(campaign.results)
+    assert text.startswith(
+        "No record could be embedded: 6 empty, 1 text_before_first_header, 83 too_long.\n"
+    )
+    assert "0 x 0" not in text and "plm_embed.open" not in text
+    assert collect(campaign.results).status == "pending"
+
+
+def test_a_wrong_column_of_sequences_is_asked_about(tmp_path: Path) -> None:
+    skipped = {"status": "skipped", "reason": "unknown_residues", "key": None, "length": None}
+    records = [record | skipped for record in make_records(3)]
+    campaign = gathered_campaign(tmp_path, records=records)
+    table = {"path": SOURCES[1], "sequence": "lab"}
+    folder = campaign.master.parent
+    write_kept(folder / CONFIG, {"inputs": [SOURCES[0], table]}, "as run")
+    write_validation(folder / VALIDATION, PASSED)
+    first, *_ = summarize(campaign.results).splitlines()
+    assert first == (
+        "No record could be embedded: 3 unknown_residues. Is `lab` the right column of sequences?"
+    )
+    facts = collect(campaign.results)
+    assert facts.status == "empty" and "No record" in str(next(iter(answers(facts))))
+    write_report(facts, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<span class="badge empty">✗ no record has a vector' in page
 
 
 def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:

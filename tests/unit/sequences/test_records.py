@@ -232,7 +232,7 @@ def packed(kind: str) -> bytes:
         (packed("zip"), "this is a zip archive .*unpack it"),
         (COMPRESS["gzip"](packed("tar")), "this is a tar archive: unpack it"),
         (b"id,seq,note\n", "the table has a header and no rows: no record 1"),
-        (b"id,note\n1,2\n", "no column 'seq'; the columns are 'id', 'note'; name yours: `table` "),
+        (b"id,note\n1,2\n", "no column 'seq'; the columns are 'id', 'note'; name yours: `id`"),
         (b"id,note,Seq\n1,2,MK\n", "no column 'seq'; the columns are .*; did you mean 'Seq'"),
         (b"id,note,seq,seq\n1,2,MK,MK\n", "2 columns are named 'seq'; rename all but one"),
         (

@@ -197,7 +197,7 @@ def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
     pq.write_table(table, path, write_page_checksum=True, **plain)
     content = bytearray(path.read_bytes())
     content[content.index(b"MKTAYIAKQR")] ^= 1
-    with pytest.raises(PlmEmbedError, match=r"sums\.parquet: a wanted column cannot be read .*CRC"):
+    with pytest.raises(PlmEmbedError, match=r"sums\.parquet: a named column cannot be read .*CRC"):
         read(write(path, bytes(content)))
 
 

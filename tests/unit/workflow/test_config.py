@@ -83,6 +83,11 @@ def test_the_package_fills_in_the_defaults_that_snakemake_does() -> None:
             "inputs[0].ids: there is no such key; did you mean id?",
         ),
         ({"zzz": [1]}, "zzz: there is no such key"),
+        (
+            {"embedding.long_sequences.policy": "crop"},
+            "embedding.long_sequences.policy: there is no such key; write "
+            "`embedding: {long_sequences: {policy: ...}}`",
+        ),
         ({"buckets": "many"}, "buckets: 'many' is not of type 'integer'"),
         ({"buckets": 0}, "buckets: 0 is less than the minimum of 1"),
         ({"inputs": []}, "inputs: [] should be non-empty"),

@@ -11,9 +11,9 @@ INTERRUPTED = 130
 _default_hook = sys.excepthook
 
 
-def interrupted() -> int:
-    """Report a Ctrl-C, and return the exit code."""
-    print("plm-embed: interrupted", file=sys.stderr, flush=True)
+def interrupted(remedy: str = "") -> int:
+    """Report a Ctrl-C, and what to do, and return the exit code."""
+    print(f"plm-embed: interrupted{remedy}", file=sys.stderr, flush=True)
     return INTERRUPTED
 
 

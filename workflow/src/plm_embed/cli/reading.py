@@ -24,6 +24,7 @@ from plm_embed.errors import UnknownIdError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
+from plm_embed.wording import count
 
 if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
@@ -125,6 +126,7 @@ def search(
         else:
             separator = "\t" if output.suffix == ".tsv" else ","
             csv.write_csv(table, temporary, csv.WriteOptions(delimiter=separator))
+    say(f"{count(len(table), 'neighbor')} in {output}")
 
 
 def _text(value: object) -> str:
@@ -201,21 +203,27 @@ def export(
       plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
       plm-embed export results some.parquet --to parquet --where function=hemagglutinin
     """
+    import h5py
+
     from plm_embed.reading.exports import export as run
 
     chosen = None if ids is None else _ids(ids)
     try:
-        count, (written, *tables) = run(master, to, output, representation, ids=chosen, where=where)
+        number, (written, *tables) = run(
+            master, to, output, representation, ids=chosen, where=where
+        )
     except UnknownIdError as error:
         if chosen != [ids]:
             raise
         raise UnknownIdError(
-            f"--ids {ids}: there is no such file, nor a vector of this id; records.parquet says "
-            "what became of a record",
-            path=error.path,
+            f"--ids {ids}: there is no such file; {error}", path=error.path
         ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
-    say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
+    words = count(number, "record")
+    if to == "uniprot-h5":
+        with h5py.File(written) as file:  # records of one id and sequence share a dataset
+            words = f"{count(len(file), 'dataset')} for {words}" if len(file) < number else words
+    say(f"{words} in {written}{beside}")
 
 
 @click.command()
@@ -351,5 +359,5 @@ def import_(
             "  Rows were matched by id. If a sequence changed under the same id, only the sampled "
             "rows reveal it (--sample)."
         )
-    for reason, count in adopted.left_out.items():
-        say(f"  {count:,} left out: {reason}")
+    for reason, number in adopted.left_out.items():
+        say(f"  {number:,} left out: {reason}")

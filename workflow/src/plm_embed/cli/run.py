@@ -64,8 +64,8 @@ def run(
 
     This is a whole campaign, without a configuration to write. INPUTS are FASTA files or tables.
     The configuration that these options make is written to RESULTS/config.yaml, and Snakemake runs
-    it. After an interruption, the same command goes on; a finished campaign is left as it is. With
-    other options, what they change is computed.
+    it. After an interruption, the same command goes on; a finished campaign is left as it is. You
+    can add inputs or models. Other settings need another --results.
 
     \b
     Examples:
@@ -73,7 +73,12 @@ def run(
       plm-embed run table.csv --model esm2_650m --id accession --sequence residues \\
         --keep organism --results flu --profile slurm --set buckets=64
     """
-    from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
+    from plm_embed.cli.run_config import (
+        check_inputs,
+        configuration,
+        snakemake_options,
+        write_configuration,
+    )
     from plm_embed.cli.snakemake_call import execute
     from plm_embed.reporting.summary import summarize
     from plm_embed.workflow.config import models_of
@@ -89,6 +94,7 @@ def run(
         },
         settings,
     )
+    check_inputs(config)
     options = snakemake_options(config, profile, cores, device)
     configfile = write_configuration(config, options)
     folder = shlex.quote(str(results))

@@ -5,15 +5,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plm_embed.errors import ConfigError
+from plm_embed.io.paths import missing
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.reporting.outputs import CONFIG
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import columns_named
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.checks import mistakes
-from plm_embed.workflow.config import Config, input_paths, models_of, refusal, with_defaults
+from plm_embed.workflow.config import (
+    Config,
+    input_paths,
+    input_tables,
+    key_and_value,
+    models_of,
+    refusal,
+    with_defaults,
+)
 from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
 
@@ -25,20 +34,28 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     """
     config: Config = dict(keys)
     for setting in settings:
-        key, equals, value = setting.partition("=")
+        key, value = key_and_value("--set", setting)
         *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
         block = config
         for name in blocks:
             block = block.setdefault(name, {})
-        if not equals:
-            example = "write KEY=VALUE, such as --set embedding.layers=[-1]"
-            raise ConfigError(f"--set {setting}: {example}", key="--set")
-        block[last] = yaml.safe_load(value)
+        block[last] = value
     if problems := mistakes(config, config):
         raise refusal(problems)
     config = with_defaults(config)
     models = list(models_of(config))
     return config | {"model": models if len(models) > 1 else models[0]}
+
+
+def check_inputs(config: Config) -> None:
+    """Raise ConfigError for an input that is missing, and InputError for one that, by its first
+    bytes, cannot be read or lacks a column.
+    """
+    for path, table in zip(input_paths(config), input_tables(config), strict=True):
+        if words := missing(Path(path)):
+            raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
+        with columns_named("name yours: --id, --sequence and --keep"):
+            Reader(Path(path), table)
 
 
 def snakemake_options(
@@ -71,8 +88,8 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     before, folder = read_kept(path) if has_vectors else ({}, Path())
     if lost := list(_lost(before, config, folder)):
         raise ConfigError(
-            f"{path}: the vectors in this folder have {'; '.join(lost)}",
-            key=lost[0].partition(":")[0],
+            f"{path}: the results here differ: {'; '.join(words for _, words in lost)}",
+            key=lost[0][0],
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
@@ -80,7 +97,7 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     return path
 
 
-def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:
+def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the inputs and the settings of the vectors that another configuration does not have.
 
     folder: what the paths in `before` are relative to.
@@ -89,8 +106,8 @@ def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:
         for key, old in before.get(block, {}).items():
             new = config[block].get(key)
             if old != new and key != "per_residue_limit_gb":
-                yield f"{block}.{key}: {old}, not {new}"
+                yield f"{block}.{key}", f"{block}.{key}: {old}, not {new}"
     files = {os.path.realpath(path) for path in input_paths(config)}
     for path in input_paths(before) if before else ():
         if not {os.path.realpath(path), os.path.realpath(folder / path)} & files:
-            yield f"inputs: {path}, too"
+            yield "inputs", f"they also include {path}"

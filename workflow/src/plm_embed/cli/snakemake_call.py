@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from plm_embed.cli import interrupted
 from plm_embed.errors import PlmEmbedError, missing_extra
 from plm_embed.io.terminal import printable
 from plm_embed.reporting.failures import alike, failures
@@ -67,7 +68,7 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
 
 def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
     """Run Snakemake; return its exit code, and whether it found this folder locked. After a Ctrl-C,
-    which it gets too, it ends in order before KeyboardInterrupt is raised.
+    which it gets too, it ends in order, and then this process does.
     """
     locked, interrupts = False, list[int]()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
@@ -90,7 +91,7 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
         signal.signal(signal.SIGINT, handler)
     if interrupts:
         RUN.unlink(missing_ok=True)
-        raise KeyboardInterrupt
+        sys.exit(interrupted("; rerun the same command to continue"))
     return process.returncode, locked
 
 

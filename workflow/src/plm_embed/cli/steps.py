@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -176,21 +177,27 @@ def deduplicate(
       plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
+    from plm_embed.sequences.tables import columns_named
 
     log_command()
     startup.keep_pandas_out()
-    run(
-        inputs,
-        output,
-        buckets=buckets,
-        table=Table(id_column, sequence_column, keep),
-        policy=ResiduePolicy(alphabet=alphabet, unknown=unknown_residues, gaps=gaps, strand=strand),
-        memory_mb=memory_mb,
-        tables=[
-            Table(table["id"], table["sequence"], tuple(table["keep"]))
-            for table in json.loads(tables or "[]")
-        ],
-    )
+    columns = [
+        Table(table["id"], table["sequence"], tuple(table["keep"]))
+        for table in json.loads(tables or "[]")
+    ]
+    names = "--id-column, --sequence-column and --keep"
+    with nullcontext() if columns else columns_named(f"name yours: {names}"):
+        run(
+            inputs,
+            output,
+            buckets=buckets,
+            table=Table(id_column, sequence_column, keep),
+            policy=ResiduePolicy(
+                alphabet=alphabet, unknown=unknown_residues, gaps=gaps, strand=strand
+            ),
+            memory_mb=memory_mb,
+            tables=columns,
+        )
 
 
 COUNT, NUMBER = click.IntRange(1), click.IntRange(0)

@@ -356,15 +356,11 @@ def _wrong(path: Path, problem: str) -> WeightsError:
 
 
 def _adapter(source: Path) -> WeightsError:
-    folder = source if source.is_dir() else source.parent
     return WeightsError(
-        f"weights: {source} is an adapter (LoRA), not a model. Merge it into its model, and name "
-        "the folder `merged`:\n"
-        "from peft import PeftModel\n"
-        "model = ...  # as it was loaded for training\n"
-        f"PeftModel.from_pretrained(model, {str(folder)!r}).merge_and_unload()"
-        '.save_pretrained("merged")',
+        f"weights: {source} is an adapter (LoRA), not a model",
         path=source,
+        remedy="merge it into its model, and name the folder `merged` as the weights: "
+        "docs/models.md#adapters has the lines of Python",
     )
 
 

@@ -130,12 +130,15 @@ def find_model(name: str) -> Model:
     word = str(name).strip().lower()
     model = _BY_NAME.get(word)
     if model is None:
-        nearest: dict[str, str] = {}  # of each model the name that is most like the word
+        nearest: dict[str, str] = {}  # the name to show of each model
 
         def spelling(candidate: str) -> str:
             spelled, model = _SPELLED[candidate]
-            published = spelled == model.name or "/" in spelled
-            return nearest.setdefault(model.name, spelled if published else candidate)
+            if "/" not in spelled:  # of several short names the manual has the first
+                spelled = next((name for name in model.aliases if "/" not in name), model.name)
+                is_part = model.name.lower().startswith(candidate)
+                spelled = model.name if is_part else spelled.lower()
+            return nearest.setdefault(model.name, spelled)
 
         hint = did_you_mean(word, _BY_NAME, 3, spelling)
         raise ConfigError(

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
+from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter, progress
 from plm_embed.reading.open import Embeddings
 from plm_embed.store.hdf5 import Array, connect
-from plm_embed.wording import did_you_mean, some
+from plm_embed.wording import did_you_mean
 
 if TYPE_CHECKING:
     import anndata
@@ -83,12 +83,14 @@ class Selection:
             count += self.of(lines).num_rows
             absent.difference_update(lines["id"].to_pylist() if absent else ())
         if absent:
-            path = self.embeddings.path
-            words = f"no vector for {some(sorted(absent))}; records.parquet says what became of a"
-            raise UnknownIdError(f"{path}: {words} record", path=path)
+            self.embeddings.records.rows(sorted(absent))  # raises UnknownIdError with a hint
         if not count and (self._ids is not None or self._where):
             index = self.embeddings.index
-            raise PlmEmbedError(f"{index}: no record is chosen", path=index)
+            values = " and ".join(f"{column}={value}" for column, value in self._where.items())
+            words = "no record" if self._ids is None else "none of these records"
+            words += f" has {values}" if values else " is chosen"
+            remedy = "a value must match exactly" if values else ""
+            raise PlmEmbedError(f"{index}: {words}", path=index, remedy=remedy)
         return count
 
 
@@ -240,7 +242,8 @@ def _uniprot(records: Records, output: Path) -> None:
             vectors = None if has_matrix(records.name) else records.vectors(lines)
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
-                name = dataset_name(id, row, names)
+                called = id or f"{Path(line['source']).name}:{line['number']}"
+                name = dataset_name(called, row, names)
                 if name is None:
                     continue
                 if name != id:

@@ -33,7 +33,7 @@ def hint(id: str, index: Path, ids: "IdIndex") -> str:
     """Return a hint, '; ...', about an id without a vector: the reason in its record, or a similar
     id.
     """
-    records = index.with_name("records.parquet")
+    records, absent = index.with_name("records.parquet"), False
     with suppress(StoreError, OSError, pa.ArrowException):
         if count_rows(records) <= _MANY:
             for lines in read_batches(records, ["id", "status", "reason", "detail"]):
@@ -41,6 +41,7 @@ def hint(id: str, index: Path, ids: "IdIndex") -> str:
                 for record in skipped.filter(is_called(skipped["id"], id)).slice(0, 1).to_pylist():
                     detail = f" ({record['detail']})" if record["detail"] else ""
                     return f"; {record['id']} was skipped: {record['reason']}{detail}"
+            absent = True
     words = [
         *re.split(r"[\s|]+", id.lstrip(">")),
         id.rpartition(".")[0],
@@ -50,4 +51,5 @@ def hint(id: str, index: Path, ids: "IdIndex") -> str:
     if name := matches[0] if matches else ids.called(id) if len(ids) <= _MANY else None:
         return f"; did you mean {name}?"
     similar = did_you_mean(id, filter(None, ids)) if len(ids) <= _FEW else ""
-    return similar or "; records.parquet says what became of a record"
+    unknown = f"no record has the id {id!r}"
+    return similar or f"; {unknown if absent else 'records.parquet says what became of a record'}"

@@ -26,9 +26,11 @@ from plm_embed.models.registry import MODELS
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.maps import Map, make_map
-from plm_embed.reporting.outputs import RECORDS, reader
+from plm_embed.reporting.outputs import CONFIG, RECORDS, reader
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.wording import count, duration, in_python
+from plm_embed.workflow.config import input_paths, input_tables
+from plm_embed.workflow.kept_config import read_kept
 
 
 @dataclass
@@ -62,8 +64,29 @@ class Facts:
 
     @property
     def status(self) -> str:
-        """Return 'passed' or 'failed' as validated, else 'pending'."""
-        return self.validation.status if self.validation else "pending"
+        """Return 'passed' or 'failed' as validated, else 'pending'; 'empty' for what passed without
+        any vector.
+        """
+        status = self.validation.status if self.validation else "pending"
+        return "empty" if status == "passed" and self.without_vectors else status
+
+    @property
+    def without_vectors(self) -> str:
+        """Return why no record has a vector, in words; '' where one has, or nothing is gathered."""
+        if not self.master or self.rows:
+            return ""
+        counts = ", ".join(
+            f"{number:,} {reason}" for reason, number in sorted(self.reasons.items())
+        )
+        words = f"No record could be embedded: {counts or 'there are none'}."
+        config, _ = read_kept(self.folder / CONFIG)
+        columns: set[str] = set()
+        if config and self.summary and not self.summary.accepted:
+            tables = {file.path for file in self.summary.inputs if file.format != "fasta"}
+            pairs = zip(input_paths(config), input_tables(config), strict=True)
+            columns = {table.sequence for path, table in pairs if path in tables}
+        questions = (f" Is `{column}` the right column of sequences?" for column in sorted(columns))
+        return words + "".join(questions)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -107,7 +130,7 @@ class Facts:
         """Return lines of Python that read a vector; '' while there are none, and for wrong
         ones.
         """
-        if not self.master or self.status == "failed":
+        if not self.master or not self.rows or self.status == "failed":
             return ""
         method, example = reader(self.names), repr(self.example or "an id")
         argument = f"[{example}]" if method == "get" else example

@@ -41,6 +41,7 @@ from plm_embed.workflow.resources import local_resources
 STATUSES = {
     "passed": "✓ complete and validated",
     "failed": "✗ validation failed",
+    "empty": "✗ no record has a vector",
     "pending": "not finished yet",
 }
 SECTIONS = (
@@ -160,6 +161,8 @@ def answers(facts: Facts) -> Iterator[Answer]:
 def _complete(facts: Facts) -> tuple[str, str, str]:
     if facts.outdated:
         return "No: the input has changed since these vectors were gathered.", "input", "Input"
+    if facts.without_vectors:
+        return facts.without_vectors, "skipped", "Which, and why"
     if facts.validation and facts.statuses:
         records, skipped = facts.statuses.total(), facts.statuses["skipped"]
         start = "Yes: " if facts.status == "passed" else "According to the records, "
@@ -194,6 +197,9 @@ def _right(facts: Facts) -> str:
 def _next(facts: Facts) -> tuple[str, str, str]:
     if facts.status == "passed":
         return "Open the vectors, search them, export them.", "methods", "Methods for a paper"
+    if facts.status == "empty":
+        text = "Fix the input, or name its columns, then run again."
+        return text, "input", "Input"
     if facts.status == "failed":
         text = "Fix what the checks name, then rerun the same command."
         return text, "validation", "Failed checks"
@@ -209,7 +215,7 @@ def commands(facts: Facts) -> str:
     folder = shlex.quote(str(facts.folder))
     if facts.status == "pending":
         return f"plm-embed watch {shlex.quote(str(facts.results))}"
-    if facts.status == "failed" or reader(facts.names) != "get":
+    if facts.status in {"failed", "empty"} or reader(facts.names) != "get":
         return f"plm-embed summary {folder}"
     export = f"plm-embed export {folder} vectors.parquet --to parquet"
     if not facts.example:

@@ -24,7 +24,8 @@ def summarize(path: Path) -> str:
         lines = [("model", facts.model)] if len(models) > 1 else []
         text = "\n".join(f"{name:<11} {value}" for name, value in [*lines, *_lines(facts)] if value)
         opening = "\n".join(f"    {line}" for line in facts.opening.splitlines())
-        blocks.append("\n".join(filter(None, [text + "\n", *_about_master(facts), opening])))
+        end = () if facts.without_vectors else _about_master(facts)
+        blocks.append("\n".join(filter(None, [facts.without_vectors, text + "\n", *end, opening])))
     return "\n\n\n".join(blocks)
 
 

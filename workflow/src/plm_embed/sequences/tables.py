@@ -41,7 +41,7 @@ csv.field_size_limit(LARGEST_RECORD)
 
 
 class NoColumnError(InputError):
-    """A column that a table lacks. Its remedy is that of a campaign."""
+    """A column that a table lacks. Its remedy is that of a configuration."""
 
 
 @contextmanager
@@ -74,8 +74,7 @@ def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> N
             raise NoColumnError(
                 f"{path}: no column {column!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: `table` in a configuration, --id, --sequence and --keep of "
-                "`plm-embed run`, --id-column, --sequence-column and --keep of single steps",
+                remedy="name yours: `id`, `sequence` and `keep` of the input",
             )
 
 

@@ -133,6 +133,9 @@ def _in_words(error: "ValidationError") -> Iterator[str]:
     place = "".join(steps).lstrip(".")
     if error.validator == "enum" and "propertyNames" in error.absolute_schema_path:
         hint = did_you_mean(str(error.instance), rule)
+        block, *below = str(error.instance).split(".")
+        if block in rule and below:
+            hint = f"; write `{': {'.join([block, *below])}: ...{'}' * len(below)}`"
         yield f"{place}.{error.instance}: there is no such key{hint}".lstrip(".")
     elif error.validator == "enum":
         hint = did_you_mean(str(error.instance), rule)

@@ -18,7 +18,8 @@ _RELATIVE = "# Paths are relative to "
 
 def write_kept(path: Path, config: Mapping[str, Any], title: str) -> None:
     """Write a configuration below a line of comment, with the folder that its paths start from."""
-    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True, width=100)
+    plain = json.loads(json.dumps(dict(config)))  # YAML would write anchors for shared values
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
     head = f"# {printable(title)}\n{_RELATIVE}{json.dumps(str(Path.cwd()))}\n"
     with atomic_path(path) as temporary:
         temporary.write_text(head + text, encoding="utf-8")
