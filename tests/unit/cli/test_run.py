@@ -65,6 +65,7 @@ def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
         ("embeding.layers=[1]", "did you mean embedding?"),
         ("embedding.layers=[99]", "has layers 0 to 6"),
         ("buckets", "write KEY=VALUE"),
+        ("embedding.layers=[1", "the value is not YAML"),
         ("buckets=many", "is not of type 'integer'"),
     ],
 )

@@ -139,7 +139,7 @@ def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: P
         Dataset(campaign.results, columns=["functoin"])
     with pytest.raises(PlmEmbedError, match="no representation mean_l9"):
         Dataset(campaign.results, "mean_l9")
-    with pytest.raises(PlmEmbedError, match="no record has function=nothing, letter by letter"):
+    with pytest.raises(PlmEmbedError, match="no record has function=nothing; a value must"):
         Dataset(campaign.results, where={"function": "nothing"})
     for block, said in ((-1, "not above 0"), (0, "not above 0"), (10.5, "not a whole number")):
         with pytest.raises(PlmEmbedError, match=f"block: {block} is {said}"):

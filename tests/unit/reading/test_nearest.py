@@ -301,7 +301,7 @@ def test_the_command_prints_or_writes_the_table(
     [
         ([], "give a file of queries, or --id"),
         (["--id", "nobody"], "no vector for nobody"),
-        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx: ends with one of .tsv, .csv"),
+        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx: must end with one of .tsv, .csv"),
     ],
 )
 def test_what_the_command_refuses(

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plm_embed.errors import ConfigError
 from plm_embed.io.paths import missing
 from plm_embed.io.threads import cores as usable_cores
@@ -20,6 +18,7 @@ from plm_embed.workflow.config import (
     Config,
     input_paths,
     input_tables,
+    key_and_value,
     models_of,
     refusal,
     with_defaults,
@@ -35,15 +34,12 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     """
     config: Config = dict(keys)
     for setting in settings:
-        key, equals, value = setting.partition("=")
+        key, value = key_and_value("--set", setting)
         *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
         block = config
         for name in blocks:
             block = block.setdefault(name, {})
-        if not equals:
-            example = "write KEY=VALUE, such as --set embedding.layers=[-1]"
-            raise ConfigError(f"--set {setting}: {example}", key="--set")
-        block[last] = yaml.safe_load(value)
+        block[last] = value
     if problems := mistakes(config, config):
         raise refusal(problems)
     config = with_defaults(config)

@@ -181,8 +181,12 @@ def deduplicate(
 
     log_command()
     startup.keep_pandas_out()
+    columns = [
+        Table(table["id"], table["sequence"], tuple(table["keep"]))
+        for table in json.loads(tables or "[]")
+    ]
     names = "--id-column, --sequence-column and --keep"
-    with nullcontext() if tables else columns_named(f"name yours: {names}"):
+    with nullcontext() if columns else columns_named(f"name yours: {names}"):
         run(
             inputs,
             output,
@@ -192,10 +196,7 @@ def deduplicate(
                 alphabet=alphabet, unknown=unknown_residues, gaps=gaps, strand=strand
             ),
             memory_mb=memory_mb,
-            tables=[
-                Table(table["id"], table["sequence"], tuple(table["keep"]))
-                for table in json.loads(tables or "[]")
-            ],
+            tables=columns,
         )
 
 

@@ -88,8 +88,9 @@ class Selection:
             index = self.embeddings.index
             values = " and ".join(f"{column}={value}" for column, value in self._where.items())
             words = "no record" if self._ids is None else "none of these records"
-            words += f" has {values}, letter by letter" if values else " is chosen"
-            raise PlmEmbedError(f"{index}: {words}", path=index)
+            words += f" has {values}" if values else " is chosen"
+            remedy = "a value must match exactly" if values else ""
+            raise PlmEmbedError(f"{index}: {words}", path=index, remedy=remedy)
         return count
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,23 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
     config = _yaml(Path("config/config.yaml")) if Path("config/config.yaml").exists() else {}
     changes = _yaml(configfile) if configfile else {}
     for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise ConfigError(f"--config {setting}: write KEY=VALUE, such as buckets=64", key=key)
-        changes = merged(changes, {key: yaml.safe_load(value)})
+        key, value = key_and_value("--config", setting)
+        changes = merged(changes, {key: value})
     config = merged(config, changes)
     if problems := mistakes(config, changes):
         raise refusal(problems)
     return with_defaults(config)
+
+
+def key_and_value(option: str, setting: str) -> tuple[str, Any]:
+    """Return the parts of `KEY=VALUE`, whose value is YAML. ConfigError otherwise."""
+    key, equals, value = setting.partition("=")
+    words = "write KEY=VALUE, such as buckets=64"
+    if equals:
+        with suppress(yaml.YAMLError):
+            return key, yaml.safe_load(value)
+        words = "the value is not YAML; is a bracket or a quote left open?"
+    raise ConfigError(f"{option} {setting}: {words}", key=key)
 
 
 def refusal(problems: Sequence[str]) -> ConfigError:
