@@ -1,14 +1,16 @@
 """Golden vectors: what the authors' formulas give in float64, written out family by family.
 
-To make the golden set of a new family, write its formulas and its words below, from the authors'
-code, with the names of tensors that their files have; add a tiny model to `support.tiny_models`;
-then run
+To make the golden set of a new family, add a tiny model to `support.tiny_models`, and fill five
+tables below from the authors' code, with the names of tensors that their files have: FORMULAS,
+WORDS, AROUND, CONFIG and HEADS. CONFIG must agree with the tiny model: three layers, width 32, two
+heads unless it says otherwise. Then run
 
 PYTHONPATH=workflow/src:tests python -m support.golden amplify
 
 It writes a checkpoint of random numbers in the published layout, sequences, and `reference.npz`:
-token ids, means over the residues after each layer, and all tokens of some sequences. Nothing here
-is shared with the engine, or with the reference in models/reference.py.
+token ids, means over the residues after each layer, and all tokens of some sequences. It fails if
+the formulas leave a tensor unread that is not one of HEADS. Nothing here is shared with the engine,
+or with the reference in models/reference.py.
 """
 
 import json
@@ -338,6 +340,18 @@ def tokenize(name: str, sequence: str) -> list[int]:
     return [first, *(numbers.get(letter, numbers["<unk>"]) for letter in sequence), last]
 
 
+def unread_tensors(name: str, weights: Weights, ids: Tensor) -> list[str]:
+    """Tensors that change nothing when they are not numbers."""
+    formulas = FORMULAS[name]
+    return [
+        key
+        for key in weights.keys() - HEADS[name].keys()
+        if formulas({**weights, key: weights[key] * math.nan}, CONFIG[name], ids)[-1]
+        .isfinite()
+        .all()
+    ]
+
+
 def write_set(name: str, folder: Path, sequences: Mapping[str, str], seed: int = 1) -> None:
     """Write the golden set of a family into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -349,6 +363,8 @@ def write_set(name: str, folder: Path, sequences: Mapping[str, str], seed: int =
     (folder / "sequences.fasta").write_text("".join(lines))
     weights = {key: tensor.double() for key, tensor in state.items()}
     ids = [tokenize(name, sequence) for sequence in sequences.values()]
+    if unread := unread_tensors(name, weights, torch.tensor(ids[0])):
+        sys.exit(f"golden: the formulas of {name} do not read {', '.join(unread)}")
     states = [
         torch.stack(FORMULAS[name](weights, config, torch.tensor(row))).numpy() for row in ids
     ]
@@ -368,9 +384,21 @@ def read_fasta(path: Path) -> dict[str, str]:
     return {title: residues.replace("\n", "") for title, residues in records}
 
 
-def main(names: Sequence[str]) -> None:
-    for name in names:
-        write_set(name, SETS / name, read_fasta(SETS / "protbert" / "sequences.fasta"))
+def main(names: Sequence[str], sets: Path = SETS) -> None:
+    tables: dict[str, Mapping[str, object]] = {
+        "FORMULAS": FORMULAS,
+        "WORDS": WORDS,
+        "AROUND": AROUND,
+        "CONFIG": CONFIG,
+        "HEADS": HEADS,
+        "support.tiny_models.TINY": TINY,
+    }
+    for name in names or [""]:
+        if empty := [table for table, families in tables.items() if name not in families]:
+            known = ", ".join(set.intersection(*map(set, tables.values())))
+            sys.exit(f"golden: family {name!r} is not in {', '.join(empty)}; complete: {known}")
+        write_set(name, sets / name, read_fasta(SETS / "protbert" / "sequences.fasta"))
+        print(*sorted((sets / name).iterdir()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from support import golden as program
 from support.families import TINY, golden, relative, source
-from support.golden import FORMULAS, SETS, read_fasta, write_set
+from support.golden import FORMULAS, SETS, main
 
 
 def published(name: str) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
@@ -39,8 +40,12 @@ def test_the_formulas_give_what_the_sets_hold(name: str) -> None:
         assert relative(states[:, first:stop].mean(1), known.means[i]) < 1e-13
 
 
-def test_the_set_of_amplify_is_what_the_program_writes(tmp_path: Path) -> None:
-    write_set("amplify", tmp_path, read_fasta(SETS / "protbert" / "sequences.fasta"))
+def test_the_set_of_amplify_is_what_the_program_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["amplify"], tmp_path)
+    tmp_path /= "amplify"
+    assert capsys.readouterr().out.split() == [str(path) for path in sorted(tmp_path.iterdir())]
     for path in (SETS / "amplify").iterdir():
         if path.suffix == ".npz":
             with np.load(path) as shipped, np.load(tmp_path / path.name) as made:
@@ -48,3 +53,18 @@ def test_the_set_of_amplify_is_what_the_program_writes(tmp_path: Path) -> None:
                 assert all(np.allclose(shipped[n], made[n], 1e-12, 1e-12) for n in shipped.files)
         else:
             assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_program_refuses_what_is_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match=r"family 'protbert' is not in WORDS, .*complete: amplify"):
+        main(["protbert"], tmp_path)
+    with pytest.raises(SystemExit, match="family '' is not in FORMULAS"):
+        main([], tmp_path)
+    monkeypatch.setitem(program.HEADS, "amplify", {})
+    monkeypatch.setitem(
+        program.CONFIG, "amplify", program.CONFIG["amplify"] | {"num_hidden_layers": 2}
+    )
+    with pytest.raises(SystemExit, match=r"do not read .*transformer_encoder\.2\.ffn\.w3\.weight"):
+        main(["amplify"], tmp_path)

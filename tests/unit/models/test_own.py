@@ -13,9 +13,11 @@ from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
+from plm_embed.models.families import FAMILIES
 from plm_embed.models.manifest import UNPUBLISHED, caveat
 from plm_embed.models.own import model_of
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.sequences.alphabet import STATES
 from support.checkpoints import (
     TINY_ESM1B,
     TINY_ESM2,
@@ -27,7 +29,13 @@ from support.checkpoints import (
 )
 from support.families import TINY, golden, relative, source, write_esmc_native
 
-FOLDERS = ("prott5", "prostt5", "ankh", "protbert", "amplify", "nt_v1", "nt_v2")
+FOLDERS = [
+    name
+    for name, model in TINY.items()
+    if (source(name) / "config.json").is_file()
+    and model.family.encoder.rows == FAMILIES[name].encoder.rows  # not with a shorter vocabulary
+    and model.family.alphabet is not STATES  # the weights are those of ProstT5
+]
 ODD = replace(TINY_ESM2, name="my-model.v2", layers=5, dim=48, heads=6)
 
 

@@ -1,6 +1,8 @@
 """The table of models and the search in it."""
 
+import re
 from argparse import Namespace
+from pathlib import Path
 
 import esm
 import pytest
@@ -9,7 +11,7 @@ import torch
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.family import Learned
-from plm_embed.models.registry import MODELS, find_model
+from plm_embed.models.registry import MODELS, find_model, read_models
 
 
 @pytest.mark.parametrize(
@@ -59,12 +61,27 @@ def test_no_name_means_two_models() -> None:
 
 
 def test_licenses_say_what_is_not_for_everyone() -> None:
-    free = {"esm2", "esm1b", "esm1v", "prostt5", "prostt5_3di", "amplify"}
     for model in MODELS.values():
-        mit = model.family.name in free or model.name == "esmc_6b"
-        assert (model.license == "MIT") == mit
-        closed = model.family.name in {"ankh", "nt_v1", "nt_v2"} or model.name == "esmc_600m"
-        assert ("non-commercial use only" in model.license) == closed
+        assert model.license
+        closed = re.search(r"\bNC\b|Non-Commercial", model.license)
+        assert model.license.endswith(": for non-commercial use only") == bool(closed)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("rnn: {models: {}}", "rnn: models/families/__init__.py has no such family"),
+        (
+            "esm2: {models: {mine: {layrs: 3, dim: 8, heads: 2}}}",
+            "esm2: mine: got an unexpected keyword argument 'layrs'",
+        ),
+        ("esm2: {layers: 3, models: {mine: {dim: 8}}}", "esm2: mine: missing 1 .* 'heads'"),
+    ],
+)
+def test_a_wrong_entry_of_the_table_is_named(entry: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(entry)
+    with pytest.raises(ValueError, match=rf"models\.yaml: {problem}"):
+        read_models(tmp_path / "models.yaml")
 
 
 def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> None:

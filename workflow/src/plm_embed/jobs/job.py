@@ -42,6 +42,7 @@ from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import read_part
 from plm_embed.store.store import Store
+from plm_embed.wording import count
 
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
@@ -186,7 +187,7 @@ def _wait(
             if not paths or node.left or node.stopping or any(codes) or checked >= until:
                 if failed := ", ".join(str(code) for code in codes if code):
                     node.problems.append(PassingError(f"other nodes ended with {failed}"))
-                raise node.error(f"{len(left):,} sequences are not embedded")
+                raise node.error(f"{count(len(left), 'sequence')} not embedded")
             time.sleep(1)
 
 
@@ -251,7 +252,7 @@ def write_record(
     write_completion(job.record, record)
     speed = f"; {tokens / worked:,.0f} tokens/s on {workers[0].device}" if worked else ""
     log.info(
-        f"bucket {record.bucket}: {len(keys):,} sequences, {found:,} already in the store, "
+        f"bucket {record.bucket}: {count(len(keys), 'sequence')}, {found:,} already in the store, "
         f"{record.computed:,} computed, {len(record.skipped):,} skipped, {seconds:.1f} s{speed}"
     )
 

@@ -37,6 +37,7 @@ from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, w
 from plm_embed.keys import Keys
 from plm_embed.store.parts import PartInfo
 from plm_embed.store.store import Store
+from plm_embed.wording import count
 
 log = logging.getLogger(__name__)
 CONTEXT: Any = multiprocessing.get_context("spawn")
@@ -243,10 +244,10 @@ class Node:
         self._beat()
         self.left = len(todo)
         if self.left and self._late:
-            words = f"no time left (ask for a longer runtime) for {self.left:,} sequences"
+            words = f"no time left (ask for a longer runtime) for {count(self.left, 'sequence')}"
             self.problems.append(PassingError(words))
         elif self.left and not self.stopping:
-            words = f"no working worker left for {self.left:,} sequences"
+            words = f"no working worker left for {count(self.left, 'sequence')}"
             self.problems.append(NodeError(words))
 
     def error(self, problem: str) -> PlmEmbedError:

@@ -93,19 +93,26 @@ class Model:
         return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
-def _read() -> dict[str, Model]:
+def read_models(path: Path) -> dict[str, Model]:
+    """Read models.yaml. ValueError for an entry that is wrong."""
     models = {}
-    for family, group in read_shipped(Path(__file__).with_name("models.yaml")).items():
+    for family, group in read_shipped(path).items():
+        if family not in FAMILIES:
+            raise ValueError(f"{path}: {family}: models/families/__init__.py has no such family")
         for name, entries in group.pop("models").items():
             values: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value
                 for key, value in (group | entries).items()
             }
-            models[name] = Model(name=name, family=FAMILIES[family], **values)
+            try:
+                models[name] = Model(name=name, family=FAMILIES[family], **values)
+            except TypeError as error:
+                problem = str(error).removeprefix("Model.__init__() ")
+                raise ValueError(f"{path}: {family}: {name}: {problem}") from None
     return models
 
 
-MODELS = _read()
+MODELS = read_models(Path(__file__).with_name("models.yaml"))
 _SPELLED = {
     name.lower(): (name, model)
     for model in MODELS.values()

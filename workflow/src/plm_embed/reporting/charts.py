@@ -132,7 +132,7 @@ def timeline(records: Iterable[Completion], attempts: Iterable[Heartbeat]) -> Ch
     """
     spans = [
         (run.worker.host, _time(run.started), _time(run.ended), "blue", run.bucket,
-         f"{run.computed:,} sequences")
+         count(run.computed, "sequence"))
         for run in records
     ]  # fmt: skip
     spans += [

@@ -36,7 +36,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     skipped = ", ".join(f"{number:,} {reason}" for reason, number in sorted(facts.reasons.items()))
     cleaned = f", {facts.cleaned:,} of them cleaned up; see `events` in {RECORDS}"
     yield "records", f"{statuses.total():,}"
-    yield "unique", f"{facts.summary.unique:,} sequences" if facts.summary else ""
+    yield "unique", count(facts.summary.unique, "sequence") if facts.summary else ""
     yield "reused", savings(facts.runs)
     yield "embedded", count(embedded, "record") + cleaned * (facts.cleaned > 0)
     yield "skipped", count(statuses["skipped"], "record") + (f" ({skipped})" if skipped else "")
