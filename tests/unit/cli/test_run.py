@@ -15,7 +15,12 @@ from click.testing import CliRunner
 
 from plm_embed.cli import snakemake_call
 from plm_embed.cli.main import group
-from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
+from plm_embed.cli.run_config import (
+    configuration,
+    snakemake_options,
+    with_inputs_checked,
+    write_configuration,
+)
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.workflow.call import CLONE, shell_line
@@ -89,6 +94,14 @@ def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], w
         CliRunner().invoke(group, words_of_run, catch_exceptions=False)
     assert str(found.value) == words
     assert not Path("results").exists()
+
+
+def test_only_tables_have_columns() -> None:
+    Path("t.csv").write_text("nr,lab\n1,MK\n", encoding="utf-8")
+    columns = {"id": "nr", "sequence": "lab", "keep": ["lab"]}
+    config = given(inputs=[{"path": path} | columns for path in ("some.fasta", "t.csv")])
+    checked = with_inputs_checked(configuration(config, []))
+    assert checked["inputs"] == ["some.fasta", {"path": "t.csv"} | columns]
 
 
 def test_only_vectors_are_kept_from_being_replaced() -> None:

@@ -128,6 +128,11 @@ def test_the_head_of_a_task_is_not_used(tmp_path: Path, caplog: pytest.LogCaptur
         WeightsError, match=r"has my_head\.weight, .*\n.*model\.base_model\.save_pre"
     ):
         model_of("mine", folder)
+    save_file({name.replace("layer.", "stack."): t for name, t in body.items()}, file)
+    with pytest.raises(
+        WeightsError, match=r"lacks layers\.0, has .*stack\.0.*\ndocs/models\.md lists"
+    ):
+        model_of("mine", folder)
     rest = {name: tensor for name, tensor in body.items() if "layer.4.output" not in name}
     save_file(rest | head, file)  # a head is no excuse for a body with holes
     with pytest.raises(WeightsError, match=r"lacks layers\.4\.fc2\.weight"):

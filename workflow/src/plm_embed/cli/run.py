@@ -74,9 +74,9 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli.run_config import (
-        check_inputs,
         configuration,
         snakemake_options,
+        with_inputs_checked,
         write_configuration,
     )
     from plm_embed.cli.snakemake_call import execute
@@ -94,7 +94,7 @@ def run(
         },
         settings,
     )
-    check_inputs(config)
+    config = with_inputs_checked(config)
     options = snakemake_options(config, profile, cores, device)
     configfile = write_configuration(config, options)
     folder = shlex.quote(str(results))

@@ -19,6 +19,7 @@ from plm_embed.workflow.config import (
     input_paths,
     input_tables,
     key_and_value,
+    listed,
     models_of,
     refusal,
     with_defaults,
@@ -47,15 +48,21 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     return config | {"model": models if len(models) > 1 else models[0]}
 
 
-def check_inputs(config: Config) -> None:
-    """Raise ConfigError for an input that is missing, and InputError for one that, by its first
-    bytes, cannot be read or lacks a column.
+def with_inputs_checked(config: Config) -> Config:
+    """Return the configuration with columns of tables alone, not of FASTA files.
+
+    ConfigError for an input that is missing, and InputError for one that, by its first bytes,
+    cannot be read or lacks a column.
     """
-    for path, table in zip(input_paths(config), input_tables(config), strict=True):
+    inputs = []
+    for entry, path, table in zip(
+        listed(config["inputs"]), input_paths(config), input_tables(config), strict=True
+    ):
         if words := missing(Path(path)):
             raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
         with columns_named("name yours: --id, --sequence and --keep"):
-            Reader(Path(path), table)
+            inputs.append(path if Reader(Path(path), table).format == "fasta" else entry)
+    return config | {"inputs": inputs}
 
 
 def snakemake_options(

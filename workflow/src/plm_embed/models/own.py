@@ -128,7 +128,7 @@ def _fit(
         for tensor, shape in expected.items()
         if shapes.get(tensor, shape) != shape
     )
-    problems = tensor_problems(expected, shapes, wrong)
+    problems = ([] if layers else ["lacks layers.0"]) + tensor_problems(expected, shapes, wrong)
     if contradiction := family.contradiction(config):
         problems.append(f"says {contradiction}")
     if not config and (family.required or not heads):
