@@ -87,7 +87,7 @@ class Encoder:
     """A norm after the last layer, in the order `pre`."""
     norm: Literal["layer", "rms"] = "layer"
     norm_bias: bool = True
-    """Whether the layers' norms have biases. Set False for RMS norms."""
+    """Biases of the layers' norms. Set False for RMS norms, which have none here."""
     final_norm_bias: bool = True
     """The same of the norm after the last layer."""
     epsilon: float = 1e-5
