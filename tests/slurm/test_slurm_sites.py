@@ -69,9 +69,10 @@ def test_a_profile_that_is_written_needs_no_editing(
     asked = ("profile", "--output", "mine", "--account", "lab")
     several = command(campaign, *asked)
     assert several.returncode == 1
-    assert "several: partition with GPUs gpu, requeued, ended, warned; add --queue NAME" in (
-        several.stderr
+    words = (
+        "more than one partition has GPUs: gpu, requeued, ended, warned; choose one with --queue"
     )
+    assert words in several.stderr
     refused = command(campaign, *asked, "--queue", "gpu", "--gpu-type", "nonesuch")
     assert refused.returncode == 1 and "SLURM refuses a job with this profile" in refused.stderr
     assert not (folder / "mine").exists()

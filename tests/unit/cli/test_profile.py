@@ -13,8 +13,11 @@ DEFAULTS = {"nodes": 1, "gpu": 0, "disk_mb": 1000}
 pytestmark = pytest.mark.workflow  # whole dry runs
 
 CONFIG = "ClusterName             = bed\n"
-ONE = "cpu*|up|(null)\ngpu|up|gpu:a100:4(S:0-1)\n"
-SEVERAL = ONE.replace("cpu*", "cpu") + "big|up|gpu:h100:8,gpu:v100:1\nold|down|(null)\n"
+ONE = "cpu*|up|(null)|1:00:00\ngpu|up|gpu:a100:4(S:0-1)|30:00\n"
+SEVERAL = (
+    ONE.replace("cpu*", "cpu")
+    + "big|up|gpu:h100:8,gpu:v100:1|1-02:00:00\nold|down|(null)|infinite\n"
+)
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     found = yaml.safe_load(done.stdout)
     assert found["executor"] == "slurm-steady"
     assert found["default-resources"] == DEFAULTS | {"slurm_account": "'lab'"}
-    embed = {"gpu": 1, "runtime": 240, "slurm_partition": "'gpu'"}
+    embed = {"gpu": 1, "runtime": 30, "slurm_partition": "'gpu'"}
     assert found["set-resources"]["embed"] == embed
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
     done = profile("slurm", "--output", "mine", "--constraint", "a100")
@@ -60,7 +63,7 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
     (slurm / "sacctmgr.answer").write_text("lab\nother\n")
     done = profile("slurm")
     assert done.returncode == 1
-    assert "several: partition with GPUs gpu, big; add --queue NAME" in done.stderr
+    assert "more than one partition has GPUs: gpu, big; choose one with --queue" in done.stderr
 
     terminal, end = os.openpty()
     with subprocess.Popen(
@@ -83,7 +86,9 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
     }
 
     done = profile("--output", "mine", "--queue", "big", "--account", "nope")
-    assert done.returncode == 1 and "--account nope: yours are lab, other" in done.stderr
+    assert (
+        done.returncode == 1 and "you have no account nope; yours are lab and other" in done.stderr
+    )
 
     Path("mine", "profile.yaml").write_text("executor: slurm\n", encoding="utf-8")
     done = profile("--output", "mine", "--queue", "big", "--account", "lab")

@@ -1,6 +1,7 @@
 """The command that writes a profile of Snakemake for the cluster that it is called on."""
 
 import getpass
+import math
 import re
 import shlex
 import shutil
@@ -80,17 +81,21 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
         )
     output.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    click.echo(f"{path}: now {program()} run ... --profile {shlex.quote(str(output))}", err=True)
+    folder = shlex.quote(str(output))
+    click.echo(f"wrote {path}; next: {program()} run ... --profile {folder}", err=True)
 
 
 def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
     """Add partitions, account and type of GPU. ConfigError for what SLURM does not have."""
     gpus: dict[str, list[str]] = {}  # types of GPUs ("" without a name) by partition that is up
+    limits: dict[str, float] = {}  # minutes
     default = ""
-    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G"):  # a line per kind of node
-        name, state, resources = line.strip().split("|")
+    # a line per kind of node
+    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G|%l"):
+        name, state, resources, limit = line.strip().split("|")
         if state == "up":
             default = name.rstrip("*") if name.endswith("*") else default
+            limits[name.rstrip("*")] = _minutes(limit)
             types = [match["type"] or "" for match in _GPU.finditer(resources)]
             gpus.setdefault(name.rstrip("*"), []).extend(types)
     with_gpus = [name for name, types in gpus.items() if types]
@@ -99,25 +104,41 @@ def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
             "sinfo: no partition that is up has GPUs", remedy="see profiles/README.md"
         )
     queue = options["queue"] or _choose(
-        "partition with GPUs", "--queue", with_gpus, default if default in with_gpus else ""
+        "partition with GPUs",
+        "--queue",
+        with_gpus,
+        default if default in with_gpus else "",
+        several="more than one partition has GPUs",
     )
     accounts = _accounts()
-    account = options["account"] or _choose("account", "--account", accounts)
+    account = options["account"] or _choose(
+        "account", "--account", accounts, several="you have more than one account"
+    )
     if accounts and account.lower() not in accounts:  # sbatch may not check it
-        raise ConfigError(f"--account {account}: yours are {', '.join(accounts)}")
+        raise ConfigError(
+            f"you have no account {account}; yours {'is' if len(accounts) == 1 else 'are'} "
+            f"{' and '.join(accounts)}",
+            key="--account",
+        )
     kind, types = options["gpu_type"], list(dict.fromkeys(filter(None, gpus.get(queue, []))))
     if not kind and types and _on_terminal():
         kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
     cpu_queue = options["cpu_queue"]
     if not cpu_queue and not default:
         without = [name for name in gpus if name not in with_gpus] or [queue]
-        cpu_queue = _choose("partition of jobs without GPUs", "--cpu-queue", without)
+        cpu_queue = _choose(
+            "partition of jobs without GPUs",
+            "--cpu-queue",
+            without,
+            several="more than one partition has no GPUs",
+        )
     content["default-resources"] |= _quoted(slurm_account=account, slurm_partition=cpu_queue)
     content["set-resources"]["embed"] |= _quoted(
         slurm_partition=queue, gpu_model=kind, constraint=options["constraint"]
     )
-    shared = content["default-resources"]
-    for resources in (shared | content["set-resources"]["embed"], shared):
+    shared, embed = content["default-resources"], content["set-resources"]["embed"]
+    embed["runtime"] = min(embed["runtime"], limits.get(queue, math.inf))
+    for resources in (shared | embed, shared):
         words = [
             f"{option}={str(resources[key]).strip(chr(39))}"
             for key, option in _SBATCH.items()
@@ -130,6 +151,15 @@ def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
         except ConfigError as error:
             job = f"a job with this profile ({shlex.join(words)})"
             raise PlmEmbedError(f"SLURM refuses {job}: {error}") from None
+
+
+def _minutes(limit: str) -> float:
+    """Return the minutes of a limit as SLURM writes it: 1-12:00:00, 12:00:00, 30:00, infinite."""
+    time = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):\d+", limit)
+    if not time:
+        return math.inf
+    days, hours, minutes = (int(number or 0) for number in time.groups())
+    return max((days * 24 + hours) * 60 + minutes, 1)
 
 
 def _accounts() -> list[str]:
@@ -179,7 +209,9 @@ def _quoted(**values: str) -> dict[str, str]:
     return {key: repr(value) for key, value in values.items() if value}
 
 
-def _choose(words: str, option: str, choices: Sequence[str], default: str = "") -> str:
+def _choose(
+    words: str, option: str, choices: Sequence[str], default: str = "", *, several: str
+) -> str:
     """Return the only choice, or the user's. ConfigError where nobody can be asked."""
     if len(choices) < 2:
         return "".join(choices)
@@ -187,7 +219,7 @@ def _choose(words: str, option: str, choices: Sequence[str], default: str = "") 
         return _prompt(words, choices, default or choices[0])
     if not default:
         raise ConfigError(
-            f"several: {words} {', '.join(choices)}", key=option, remedy=f"add {option} NAME"
+            f"{several}: {', '.join(choices)}", key=option, remedy=f"choose one with {option}"
         )
     return default
 

@@ -15,6 +15,7 @@ from plm_embed.cli import interrupted
 from plm_embed.errors import PlmEmbedError, missing_extra
 from plm_embed.io.terminal import printable
 from plm_embed.reporting.failures import alike, failures
+from plm_embed.wording import count
 from plm_embed.workflow.call import SNAKEFILE, shell_line
 
 RUN = Path(".snakemake", "plm-embed-run.json")
@@ -59,7 +60,7 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
         ]
         lines = [
             f"{same[0].log}: {same[0].reason}"
-            + (f" (and {len(same) - 1:,} more steps alike)" if same[1:] else "")
+            + (f" (and {count(len(same) - 1, 'similar step')})" if same[1:] else "")
             for same in alike(failed)
         ]
         lines = lines or ["Snakemake's messages are above"]
