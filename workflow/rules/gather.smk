@@ -26,7 +26,6 @@ for family in FAMILIES.values():
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * 8000,
-            runtime=240,
         params:
             sequences=lambda wildcards, input: Path(input.summary).parent,
             embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
@@ -58,7 +57,6 @@ rule validate:
     threads: 2
     resources:
         mem_mb=lambda wildcards, attempt: attempt * (8000 + worker_mb(MODELS[wildcards.model])),
-        runtime=240,
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=lambda wildcards, input: Path(input.embedded[0]).parent,

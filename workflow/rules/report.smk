@@ -30,7 +30,6 @@ rule report:
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: attempt * 4000,
-        runtime=60,
     params:
         folder=lambda wildcards, output: Path(output.report).parent,
         settings=lambda wildcards, output: json.dumps(config),

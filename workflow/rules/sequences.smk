@@ -17,7 +17,6 @@ rule deduplicate:
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: attempt * 2000,
-        runtime=240,
     params:
         folder=lambda wildcards, output: Path(output.summary).parent,
         reading=lambda wildcards: reading_options(config),

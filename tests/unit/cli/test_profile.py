@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-DEFAULTS = {"nodes": 1, "gpu": 0, "disk_mb": 1000}
+DEFAULTS = {"nodes": 1, "gpu": 0, "runtime": 60, "disk_mb": 1000}
 
 pytestmark = pytest.mark.workflow  # whole dry runs
 
@@ -53,7 +53,7 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert found["set-resources"]["embed"] == embed
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
     done = profile("slurm", "--output", "mine", "--constraint", "a100")
-    asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1)"
+    asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1 --time=30)"
     assert done.returncode == 1 and f"{asked}: sbatch: error: no such feature" in done.stderr
     assert not Path("mine").exists()
 

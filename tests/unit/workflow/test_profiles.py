@@ -21,6 +21,8 @@ def test_a_profile_says_what_it_is_for_on_one_screen(name: str) -> None:
     assert profile["scheduler"] == "greedy"
     # in a rule they would be obeyed again inside each cluster job
     assert ("retries" in profile) == (name != "default")
+    if "executor" in profile:  # no rule but embed has its own
+        assert profile["default-resources"]["runtime"] == 240
 
 
 @pytest.mark.parametrize("name", ["slurm", "pbs"])

@@ -137,7 +137,8 @@ def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
         slurm_partition=queue, gpu_model=kind, constraint=options["constraint"]
     )
     shared, embed = content["default-resources"], content["set-resources"]["embed"]
-    embed["runtime"] = min(embed["runtime"], limits.get(queue, math.inf))
+    for resources, partition in ((embed, queue), (shared, cpu_queue or default)):
+        resources["runtime"] = min(resources["runtime"], limits.get(partition, math.inf))
     for resources in (shared | embed, shared):
         words = [
             f"{option}={str(resources[key]).strip(chr(39))}"
@@ -146,8 +147,9 @@ def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
         ]
         if resources["gpu"]:
             words.append(f"--gpus={kind}:{resources['gpu']}".replace("=:", "="))
+        words.append(f"--time={resources['runtime']}")
         try:
-            _answer("sbatch", "--test-only", "--nodes=1", "--time=1", *words, "--wrap=true")
+            _answer("sbatch", "--test-only", "--nodes=1", *words, "--wrap=true")
         except ConfigError as error:
             job = f"a job with this profile ({shlex.join(words)})"
             raise PlmEmbedError(f"SLURM refuses {job}: {error}") from None
