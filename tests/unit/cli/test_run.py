@@ -267,3 +267,20 @@ def test_the_error_of_a_failed_step_is_shown_once(
     assert reason.startswith(f"results/logs/{MODEL}/weights.log: weights: https://")
     assert remedy.startswith("Run again; or run `curl")
     assert last == "Fix the problem and rerun the same command; finished work is kept"
+
+
+@pytest.mark.workflow
+def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "bin").mkdir()
+    refusal = "sbatch: error: Invalid partition name specified"
+    answers = {"sbatch": f"echo '{refusal}' >&2; exit 1", "squeue": "true", "scontrol": "true"}
+    for name, lines in answers.items():
+        (here / "bin" / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (here / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
+    words = ["run", "some.fasta", "--model", "esm2_t3_untrained", "--profile", "slurm"]
+    command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    shown = "Error in rule deduplicate:\n    message: sbatch: Invalid partition name specified."
+    assert shown in done.stderr, done.stderr

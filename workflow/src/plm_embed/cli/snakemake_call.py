@@ -71,13 +71,15 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
     """Run Snakemake; return its exit code, and whether it found this folder locked. After a Ctrl-C,
     which it gets too, it ends in order, and then this process does.
     """
+    # "rules" also hides why a scheduler refused or ended a job
+    quiet = ["host"] if "--profile" in options else ["host", "rules"]
     locked, interrupts = False, list[int]()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         with subprocess.Popen(
             # -P: a user's file that has the name of a module is none
             [sys.executable, "-P", "-m", "snakemake", "--snakefile", str(SNAKEFILE), *options,
-             "--quiet", "host", "rules"],
+             "--quiet", *quiet],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", env={**os.environ, "PYTHONSAFEPATH": "1"},
         ) as process:  # fmt: skip
