@@ -213,7 +213,7 @@ def test_without_a_compiler_torch_serves(
     compiled.load.cache_clear()
     for dtype, attend in ((torch.float32, sdpa), (torch.bfloat16, blocked)):
         assert choose.__wrapped__(CPU, dtype, 2, 8).attend is attend
-    assert "not C with AVX-512: RuntimeError: no C compiler" in caplog.text
+    assert "C with AVX-512 is not used: RuntimeError: no C compiler" in caplog.text
 
 
 def test_a_job_whose_compiler_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_heads_that_are_too_wide_are_left_to_torch(
 ) -> None:
     assert attention.choose.__wrapped__(CPU, dtype, 2, 24).attend is attend
     assert attention.choose.__wrapped__(CPU, dtype, 2, 264).attend is not attend
-    assert "not C with AVX-512: ValueError: heads of width 264" in caplog.text
+    assert "C with AVX-512 is not used: ValueError: heads of width 264" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
