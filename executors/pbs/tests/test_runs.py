@@ -69,7 +69,7 @@ def test_folders_of_any_name_work(
 def test_polaris_by_its_server_gets_whole_nodes(
     lever: Site, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would refuse never reaches qsub; the remedies that are named help."""
+    """Requests that the site would refuse never reach qsub; the remedies in the messages help."""
     monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01")
     pbs.config.queues["preemptable"] = Queue("preemptable")
     lever.write("touch {output}")

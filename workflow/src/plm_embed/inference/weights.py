@@ -12,6 +12,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from plm_embed.accuracy import FLOOR
 from plm_embed.errors import PlmEmbedError, WeightsError, some_path
 from plm_embed.io.files import exclusive, remove_abandoned, sha256_file, sync, temporary_prefix
 from plm_embed.io.paths import cache_folder
@@ -171,7 +172,7 @@ def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
     if damaged:
         log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
         return None
-    if not manifest.roundings:
+    if not FLOOR.keys() <= (manifest.roundings or {}).keys():  # a dtype is not measured
         log.info("%s: prepared by an earlier version: completed", output)
         return None
     log.info("%s: %s is already there and intact", output, manifest.model)
