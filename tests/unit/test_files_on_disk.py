@@ -16,7 +16,7 @@ from plm_embed.io.json_files import unsealed, write_sealed
 from plm_embed.jobs.completion_record import DROPPED, read_completion, write_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation
-from plm_embed.models.manifest import read_record, write_manifest
+from plm_embed.models.weights import read_record
 from plm_embed.sequences.summary import read_summary, write_summary
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
@@ -54,7 +54,7 @@ KINDS = [
         "a manifest of weights",
         "delete .*weights.json and run the campaign again",
         lambda path: read_record(path.parent),
-        write_manifest,
+        write_sealed,
         WeightsError,
         ("published", "self_test_sha256"),
     ),

@@ -17,8 +17,8 @@ from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.family import pooling_problems
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest
 from plm_embed.sequences.settings import ONE_STRAND
 
 

@@ -21,8 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from plm_embed.errors import PassingError
-from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
-from plm_embed.io.paths import cache_folder
+from plm_embed.io.files import atomic_path, cache_folder, remove_abandoned, sha256_file
 
 log = logging.getLogger(__name__)
 COMPILERS = ("gcc", "clang", "cc")

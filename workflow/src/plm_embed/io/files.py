@@ -127,6 +127,11 @@ def whole_files(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "plm-embed"
+
+
 def size(path: Path) -> int:
     """Return the bytes of a file, or of all files in and below a folder; 0 if there is none. Others
     may be at work in it.

@@ -25,10 +25,10 @@ from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models import distances, layers
 from plm_embed.models.family import ALiBi, Learned, Rotary, T5RelativeBias
 from plm_embed.models.layers import Layer
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.registry import Model
 from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import Manifest
 
 ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-4"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the

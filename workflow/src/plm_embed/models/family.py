@@ -22,7 +22,7 @@ from plm_embed.sequences.alphabet import PROTEIN, Alphabet
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.manifest import Manifest
+    from plm_embed.models.weights import Manifest
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
@@ -111,13 +111,6 @@ class Encoder:
     """Keep the feed-forward's last matrix in fp32 when the others are in float16, which could not
     hold its products.
     """
-
-    def __post_init__(self) -> None:
-        if self.norm == "rms" and (self.norm_bias or self.final_norm_bias):
-            raise ValueError(
-                'Encoder(norm="rms"): the engine computes RMS norms without biases; set '
-                "norm_bias=False and final_norm_bias=False"
-            )
 
     def branch_factor(self, layers: int) -> float:
         """Return what the output of attention and of the feed-forward is multiplied by."""

@@ -16,8 +16,8 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels.elementwise import Norm
 from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.weights import Manifest
 
 LATE_BIASES = {"cpu": False, "cuda": True}
 """The biases of what is added to the residual stream may wait for the next norm, which reads the

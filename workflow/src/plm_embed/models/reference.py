@@ -17,7 +17,7 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.models.family import Activation, ALiBi, Learned, Rotary, T5RelativeBias
-from plm_embed.models.manifest import Manifest
+from plm_embed.models.weights import Manifest
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,

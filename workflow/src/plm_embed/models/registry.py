@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.io.files import read_shipped
@@ -93,26 +92,18 @@ class Model:
         return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
-def read_models(path: Path) -> dict[str, Model]:
-    """Read models.yaml. ValueError for an entry that is wrong."""
-    models = {}
-    for family, group in read_shipped(path).items():
-        if family not in FAMILIES:
-            raise ValueError(f"{path}: {family}: models/families/__init__.py has no such family")
-        for name, entries in group.pop("models").items():
-            values: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in (group | entries).items()
-            }
-            try:
-                models[name] = Model(name=name, family=FAMILIES[family], **values)
-            except TypeError as error:
-                problem = str(error).removeprefix("Model.__init__() ")
-                raise ValueError(f"{path}: {family}: {name}: {problem}") from None
-    return models
-
-
-MODELS = read_models(Path(__file__).with_name("models.yaml"))
+MODELS = {
+    name: Model(
+        name=name,
+        family=FAMILIES[family],
+        **{
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in (group | entries).items()
+        },
+    )
+    for family, group in read_shipped(Path(__file__).with_name("models.yaml")).items()
+    for name, entries in group.pop("models").items()
+}
 _SPELLED = {
     name.lower(): (name, model)
     for model in MODELS.values()
