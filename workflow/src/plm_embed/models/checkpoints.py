@@ -288,7 +288,7 @@ def _contents(files: Files, trusted: bool) -> Contents:
                 usable = tensor.device.type == "cpu"
             shape = tuple(tensor.shape) if usable else ()
             dtype = str(tensor.dtype).removeprefix("torch.") if usable else ""
-            rows = tensor.__getitem__ if usable else str  # which nobody calls
+            rows: Any = tensor.__getitem__ if usable else None
             stored.append(Stored(path, str(name), shape, dtype, rows))
     if adapter := [tensor.path for tensor in stored if "lora_" in tensor.name]:
         raise _adapter(adapter[0])
@@ -303,13 +303,13 @@ def _in_safetensors(path: Path) -> list[Stored]:
         file: Any = open_as(framework="np")
     except (safetensors.SafetensorError, OSError) as error:
         raise _not_loaded(path, str(error)) from None
-    tensors = cache(partial(open_as, framework="pt"))  # loads torch
+    tensors: Any = cache(partial(open_as, framework="pt"))  # loads torch
     stored = []
     for name in sorted(file.keys()):
         rows = file.get_slice(name)
         dtype = _FLOATS.get(rows.get_dtype(), rows.get_dtype())
 
-        def read(part: slice, name: str = name) -> "torch.Tensor":
+        def read(part: slice, name: str = name) -> Any:
             return tensors().get_slice(name)[part]
 
         stored.append(Stored(path, name, tuple(rows.get_shape()), dtype, read))

@@ -52,8 +52,15 @@ def _hub_files(model: Model, folder: Path) -> None:
     from huggingface_hub.errors import EntryNotFoundError
 
     def fetch(name: str) -> Path:
-        options = {"revision": model.revision, "local_dir": folder, "endpoint": registry.HUB}
-        return Path(hf_hub_download(model.hub, name, **options))
+        return Path(
+            hf_hub_download(
+                model.hub,
+                name,
+                revision=model.revision,
+                local_dir=folder,
+                endpoint=registry.HUB,
+            )
+        )
 
     for name in model.files:
         fetch(name)

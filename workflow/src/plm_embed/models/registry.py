@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.io.files import read_shipped
@@ -92,18 +93,14 @@ class Model:
         return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
-MODELS = {
-    name: Model(
-        name=name,
-        family=FAMILIES[family],
-        **{
+MODELS: dict[str, Model] = {}
+for _family, _group in read_shipped(Path(__file__).with_name("models.yaml")).items():
+    for _name, _entries in _group.pop("models").items():
+        _values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
-            for key, value in (group | entries).items()
-        },
-    )
-    for family, group in read_shipped(Path(__file__).with_name("models.yaml")).items()
-    for name, entries in group.pop("models").items()
-}
+            for key, value in (_group | _entries).items()
+        }
+        MODELS[_name] = Model(name=_name, family=FAMILIES[_family], **_values)
 _SPELLED = {
     name.lower(): (name, model)
     for model in MODELS.values()
