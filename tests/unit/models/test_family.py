@@ -18,7 +18,7 @@ PER_LETTER = [family for family in FAMILIES.values() if family.token_per_letter]
 @pytest.mark.parametrize("family", PER_LETTER, ids=lambda family: family.name)
 def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
     sequence = family.alphabet.letters
-    tokenize = family.tokens_of({}).tokenize
+    tokenize = family.tokenizer.within({}).tokenize
     tokens = tokenize(sequence)
     first, stop = family.residues(len(tokens))
     assert stop - first == len(sequence)

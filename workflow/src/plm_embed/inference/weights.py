@@ -226,7 +226,7 @@ def _convert(
         source=source,
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
-        tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
+        tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
         published="sha256" if published else "no",
     )
     if held and (held.published == "sha256" or not published):

@@ -75,20 +75,15 @@ class Files:
 
 
 class Stored(NamedTuple):
-    """A tensor of a published file under its name there, and what reads some of its rows. The shape
-    is empty for what holds no numbers.
+    """A tensor of a published file under its name there, and what reads a slice of its rows. The
+    shape is empty for what holds no numbers.
     """
 
     path: Path
     name: str
     shape: tuple[int, ...]
     dtype: str
-    rows: "Callable[[slice], torch.Tensor]"
-    part: slice = slice(None)
-
-    def read(self) -> "torch.Tensor":
-        """Return the numbers of the rows that belong to it."""
-        return self.rows(self.part)
+    read: "Callable[..., torch.Tensor]"
 
 
 class Contents(NamedTuple):
@@ -331,7 +326,8 @@ def _renamed(stored: Iterable[Stored], family: Family) -> dict[str, Stored]:
             raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be shared out")
         for number, name in enumerate(names):
             part = tensor._replace(
-                shape=(rows, *tensor.shape[1:]), part=slice(number * rows, (number + 1) * rows)
+                shape=(rows, *tensor.shape[1:]),
+                read=partial(tensor.read, slice(number * rows, (number + 1) * rows)),
             )
             if name in tensors and not tensors[name].read().equal(part.read()):
                 raise _wrong(tensor.path, f"holds two unlike tensors for {name}")
@@ -434,19 +430,17 @@ def _fitted(
 ) -> Model:
     """Return the model that these tensors would be in a family; 0 for sizes that nothing shows."""
 
-    def size(tensor: str, axis: int) -> int:
-        shape = tensors[tensor].shape if tensor in tensors else ()
-        return shape[axis] if axis < len(shape) else 0
-
-    layers = {tensor.split(".")[1] for tensor in tensors if re.match(r"layers\.\d+\.", tensor)}
-    inner = size("layers.0.self_attn.q_proj.weight", 0)
-    dim, hidden = size("embed_tokens.weight", 1), size("layers.0.fc1.weight", 0)
+    rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
+    columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
+    layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
+    dim, hidden = columns.get("embed_tokens.weight", 0), rows.get("layers.0.fc1.weight", 0)
+    inner = rows.get("layers.0.self_attn.q_proj.weight", 0)
     stated = (config[key] for key in _HEADS if type(config.get(key)) is int)
-    heads = next(stated, size("embed_distances.weight", 1))
-    positions, rows = family.encoder.positions, size("embed_positions.weight", 0)
-    if isinstance(positions, Learned) and rows and not family.max_tokens:
-        encoder = replace(family.encoder, positions=replace(positions, rows=rows))
-        longest = rows - positions.offset - family.extra_tokens
+    heads = next(stated, columns.get("embed_distances.weight", 0))
+    positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
+    if isinstance(positions, Learned) and count and not family.max_tokens:
+        encoder = replace(family.encoder, positions=replace(positions, rows=count))
+        longest = count - positions.offset - family.extra_tokens
         family = replace(family, encoder=encoder, max_residues=longest)
     attention_dim = 0 if inner == dim else inner
     return Model(name, family, len(layers), dim, heads, attention_dim, hidden)
@@ -513,7 +507,7 @@ def _check_model(
         )
     # some models have one shape, and only a name can tell them apart
     named = MODELS.get(source.stem if source.is_file() else source.name)
-    if named and model.name in MODELS and not named.has_weights_of(model):
+    if named and model.name in MODELS and named.address != model.address:
         raise _wrong(
             source, f"is named after {named.name}, but the model asked for is {model.name}"
         )

@@ -70,7 +70,7 @@ class Engine:
         self.rows = ROWS[device.type]
         """Rows of one product. Equal bits in any batch are those of one number of rows."""
         self._family, self._encoder = manifest.family, manifest.family.encoder
-        self._tokens = self._family.tokens_of(tensors)
+        self._tokens = self._family.tokenizer.within(tensors)
         self.attention = kernel(manifest, device, dtype)
         self._fp32_attention = kernel(manifest, device, "float32")
         self.elementwise = elementwise.choose(device, self.dtype, form(manifest))

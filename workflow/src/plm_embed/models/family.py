@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import master_name
-from plm_embed.models.tokens import Ids, TokenizerFile, Tokens, Vocabulary
+from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
 from plm_embed.sequence_windows import stored_spans
 from plm_embed.sequences.alphabet import PROTEIN, Alphabet
 
@@ -111,10 +111,6 @@ class Encoder:
     """Keep the feed-forward's last matrix in fp32 when the others are in float16, which could not
     hold its products.
     """
-
-    def branch_factor(self, layers: int) -> float:
-        """Return what the output of attention and of the feed-forward is multiplied by."""
-        return 1.0 if self.residual_layers is None else (self.residual_layers / layers) ** 0.5
 
 
 TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
@@ -232,10 +228,6 @@ class Family:
     def token_per_letter(self) -> bool:
         """True if each letter is a token, so that lengths tell the number of tokens."""
         return isinstance(self.tokenizer, Vocabulary)
-
-    def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:
-        """Return the tokenizer of the weights that have these tensors."""
-        return self.tokenizer.within(tensors)
 
     def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
         """Return the letters of a sequence's own tokens, (T, 2) as

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
@@ -91,9 +89,6 @@ def pack(
     ]
     segments = np.array(parts, dtype=np.int64).ravel()
 
-    def staged(array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
-
-    return Batch(
-        staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues)
-    )
+    arrays = map(torch.from_numpy, (tokens, positions, ends, segments))
+    tensors = [array.pin_memory() if pinned else array for array in arrays]
+    return Batch(*tensors, lengths, tuple(residues))

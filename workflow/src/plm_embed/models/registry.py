@@ -67,12 +67,6 @@ class Model:
         """The address of its published weights; empty if there is none."""
         return self.url or (self.hub and f"{HUB}/{self.hub}/resolve/{self.revision}")
 
-    def has_weights_of(self, model: "Model") -> bool:
-        """Return whether the two are one model, or read other letters by the same published
-        weights.
-        """
-        return self.name == model.name or (self.address == model.address != "")
-
     @property
     def tokenizer_file(self) -> str:
         """The published file that decides the tokens; empty where letters do."""
