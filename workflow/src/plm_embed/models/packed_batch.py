@@ -83,12 +83,14 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    parts = [
+    cut = [
         (first, stop - first, length - stop)
         for (first, stop), length in zip(residues, lengths, strict=True)
     ]
-    segments = np.array(parts, dtype=np.int64).ravel()
+    segments = np.array(cut, dtype=np.int64).ravel()
 
-    arrays = map(torch.from_numpy, (tokens, positions, ends, segments))
-    tensors = [array.pin_memory() if pinned else array for array in arrays]
-    return Batch(*tensors, lengths, tuple(residues))
+    parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
+    tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
+    if pinned:
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    return Batch(**tensors, lengths=lengths, residues=tuple(residues))
