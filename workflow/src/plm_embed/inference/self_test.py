@@ -73,24 +73,22 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     in float64; write their last-layer means, (probes, D) fp32, as golden vectors; measure how far
     the rounding of each compute dtype alone moves them; and write the manifest with both, last.
     """
-    tensors, residues = stored_tensors(folder / TENSORS), manifest.family.residues
-
-    def probes(rounding: ComputeDtype | None) -> States:
-        sequences = PROBES[manifest.family.alphabet.name]
-        layer = manifest.layers
-        states = all_states(manifest, tensors, sequences, [layer], rounding)
-        every = [state[layer] for state in states]
-        return [(state, state[slice(*residues(len(state)))].mean(dim=0)) for state in every]
-
-    exact = probes(None)
+    tensors, sequences = stored_tensors(folder / TENSORS), PROBES[manifest.family.alphabet.name]
+    probes: dict[ComputeDtype | None, States] = {}
+    for rounding in (None, *FLOOR):
+        by_layer = all_states(manifest, tensors, sequences, [manifest.layers], rounding)
+        states = [layers[manifest.layers] for layers in by_layer]
+        rows = [slice(*manifest.family.residues(len(state))) for state in states]
+        means = [state[part].mean(dim=0) for state, part in zip(states, rows, strict=True)]
+        probes[rounding] = list(zip(states, means, strict=True))
     memory = io.BytesIO()
-    np.savez(memory, mean=np.stack([mean.numpy() for _, mean in exact]))
+    np.savez(memory, mean=np.stack([mean.numpy() for _, mean in probes[None]]))
     with atomic_path(folder / SELF_TEST) as temporary:
         temporary.write_bytes(memory.getvalue())
     useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
     roundings: dict[str, Rounding] = {}
     for dtype in FLOOR:
-        rounded = zip(probes(dtype), exact, strict=True)
+        rounded = zip(probes[dtype], probes[None], strict=True)
         pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
         roundings[dtype] = _distances(pairs) if pairs else useless
     largest = torch.finfo(torch.float16).max

@@ -96,9 +96,7 @@ for _family, _group in read_shipped(Path(__file__).with_name("models.yaml")).ite
         }
         MODELS[_name] = Model(name=_name, family=FAMILIES[_family], **_values)
 _BY_NAME = {
-    name.lower(): (name, model)
-    for model in MODELS.values()
-    for name in (model.name, *model.aliases)
+    name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
 }
 
 
@@ -110,13 +108,14 @@ def find_model(name: str) -> Model:
     """
     word = str(name).strip().lower()
     if word not in _BY_NAME:
-        hint = did_you_mean(word, _BY_NAME, 3, lambda near: _BY_NAME[near][0])
+        names = {name.lower(): name for m in MODELS.values() for name in (m.name, *m.aliases)}
+        hint = did_you_mean(word, names, 3, names.__getitem__)
         raise ConfigError(
             f"model: {name!r} is not known{hint}\ndocs/models.md lists all models; "
             "a model of your own needs its `weights`",
             key="model",
         )
-    return _BY_NAME[word][1]
+    return _BY_NAME[word]
 
 
 def tokens(name: str, residues: int, sequences: int) -> int:
