@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
+from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark, score_bound
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
-from plm_embed.models import reference
+from plm_embed.models import reference, weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import SELF_TEST, Manifest, weights_again
+from plm_embed.models.manifest import HEAD, SELF_TEST, Manifest, weights_again
 from plm_embed.models.tokens import Ids
 
 log = logging.getLogger(__name__)
@@ -56,18 +56,23 @@ PAIR_LAYERS = 2
 """Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
 take their time.
 """
-States = list[tuple[torch.Tensor, torch.Tensor]]
-"""All tokens' representations (T, D) of each sequence, and the mean over the residues (D,)."""
+States = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+"""All tokens' representations (T, D) of each sequence, and the means over the residues: of these
+(D,), and of TOKEN_SCORES (2,), which are 0 without a head of the language model.
+"""
 
 
 def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> Manifest:
     """Embed the probes by the published formulas in float64; write their last-layer means,
-    (probes, D) fp32, beside the weights, unless they are there; and measure how far the rounding of
-    each compute dtype alone moves them. Returns the manifest with both.
+    (probes, D) fp32, and scores beside the weights, unless they are there; and measure how far the
+    rounding of each compute dtype alone moves them. Returns the manifest with both.
     """
-    exact = _formulas(manifest, tensors)
+    head = weights.stored_tensors(folder / HEAD) if manifest.head_sha256 else None
+    exact = _formulas(manifest, tensors, head)
     memory = io.BytesIO()
-    np.savez(memory, mean=np.stack([mean.numpy() for _, mean in exact]))
+    golden = {"mean": np.stack([mean.numpy() for _, mean, _ in exact])}
+    golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
+    np.savez(memory, **golden)  # type: ignore[arg-type]
     content, path = memory.getvalue(), folder / SELF_TEST
     if not path.is_file() or path.read_bytes() != content:
         with atomic_path(path) as temporary:
@@ -75,7 +80,7 @@ def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor
     useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
     roundings: dict[str, Rounding] = {}
     for dtype in FLOOR:
-        rounded = zip(_formulas(manifest, tensors, dtype), exact, strict=True)
+        rounded = zip(_formulas(manifest, tensors, head, dtype), exact, strict=True)
         pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
         roundings[dtype] = _distances(pairs) if pairs else useless
     largest = torch.finfo(torch.float16).max
@@ -92,14 +97,24 @@ def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor
 def _formulas(
     manifest: Manifest,
     tensors: Mapping[str, torch.Tensor],
+    head: Mapping[str, torch.Tensor] | None,
     rounding: ComputeDtype | None = None,
 ) -> States:
     """Embed the probes by the published formulas, in float64 or rounded as a compute dtype does."""
     layer, residues = manifest.layers, manifest.family.residues
     probes = PROBES[manifest.family.alphabet.name]
-    states = reference.all_states(manifest, tensors, probes, [layer], rounding)
+    computed = reference.all_states(manifest, tensors, probes, [layer], rounding)
+    states = [by_layer[layer] for by_layer in computed]
+    scores = [torch.zeros(2, dtype=torch.float64)] * len(states)
+    if head:
+        tokenize = manifest.family.tokens_of(tensors).tokenize
+        scores = [
+            reference.token_scores(manifest, head, state, tokenize(probe)).mean(0)
+            for state, probe in zip(states, probes, strict=True)
+        ]
     return [
-        (state[layer], pool("mean", state[layer], residues(len(state[layer])))) for state in states
+        (state, pool("mean", state, residues(len(state))), mean)
+        for state, mean in zip(states, scores, strict=True)
     ]
 
 
@@ -112,7 +127,9 @@ def _distances(pairs: Sequence[tuple[tuple[torch.Tensor, torch.Tensor], ...]]) -
         for k in range(2)
     )
     cosine = min(float(torch.cosine_similarity(near[1], true[1], dim=0)) for near, true in pairs)
-    return Rounding(mean=means, tokens=tokens, cosine=round(cosine, 7))
+    score = max(float((near[2] - true[2]).abs().max()) for near, true in pairs)
+    rounded = float(f"{score:.4g}") if any(true[2].any() for _, true in pairs) else None
+    return Rounding(mean=means, tokens=tokens, cosine=round(cosine, 7), score=rounded)
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
@@ -133,10 +150,12 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
         )
     with np.load(io.BytesIO(content)) as stored:
         golden = torch.from_numpy(stored["mean"])
+        golden_scores = torch.from_numpy(stored["scores"]) if "scores" in stored else None
     probes = [engine.tokenize(probe) for probe in PROBES[manifest.family.alphabet.name]]
     slices = 2 if not budget or budget >= 2 * engine.rows else 1
     longest = max(range(len(probes)), key=lambda number: len(probes[number]))
     numbers, means, invariant = _in_places(engine, probes, slices, manifest.layers, [longest])
+    means, scores = means[:, : manifest.dim], means[:, manifest.dim :].double()
     expected = golden[numbers]
     errors = (means - expected).norm(dim=1) / expected.norm(dim=1)
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
@@ -148,6 +167,15 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
             f"would explain {limit:.1e}\n"
             "nothing was computed; exclude this node or device, or report this line"
         )
+    score_error = None
+    if golden_scores is not None:
+        score_error = float((scores - golden_scores[numbers]).abs().max())
+        if not score_error <= (limit := score_bound(dtype, manifest.roundings)):
+            raise DeviceError(
+                f"self-test failed on {device}: scores of {manifest.model} in {dtype} differ from "
+                f"the reference by {score_error:.1e} nats; rounding would explain {limit:.1e}\n"
+                "nothing was computed; exclude this node or device, or report this line"
+            )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
     slices = max(slices, -(-2 * PAIR_TOKENS // engine.rows))
     layers = min(PAIR_LAYERS, manifest.layers)
@@ -163,6 +191,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
         attention=engine.attention.name,
         elementwise=engine.elementwise.name,
         rounding=note,
+        score_error=score_error,
     )
 
 
@@ -211,14 +240,22 @@ def _run(
     engine: Engine, pieces: Sequence[Ids], layer: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """Return the states (tokens, D) of each sequence, and the means (n, D), pooled as a job does
-    it; as there, what float16 cannot hold is computed in float32.
+    it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
+    the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
     """
     batch = engine.pack(pieces).to(engine.device)
-    hidden = engine.forward(batch, [layer])[layer]
+
+    def compute(exact: bool) -> torch.Tensor:
+        hidden = engine.forward(batch, [layer], exact)[layer]
+        if not engine.has_head or layer < engine.manifest.layers:
+            return hidden
+        return torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
+
+    hidden = compute(exact=False)
     states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
     finite = means.isfinite().all(dim=1)
     if engine.precision == "float16" and not finite.all():
-        hidden = engine.forward(batch, [layer], exact=True)[layer]
+        hidden = compute(exact=True)
         pairs = zip(finite.tolist(), states, batch.split(hidden), strict=True)
         states = tuple(half if good else single for good, half, single in pairs)
         means = torch.where(finite[:, None], means, pool_batch("mean", hidden, batch))

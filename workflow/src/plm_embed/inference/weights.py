@@ -14,10 +14,18 @@ from pathlib import Path
 
 from plm_embed.accuracy import FLOOR
 from plm_embed.errors import PlmEmbedError, WeightsError, some_path
-from plm_embed.io.files import exclusive, remove_abandoned, sha256_file, sync, temporary_prefix
+from plm_embed.io.files import (
+    atomic_path,
+    exclusive,
+    remove_abandoned,
+    sha256_file,
+    sync,
+    temporary_prefix,
+)
 from plm_embed.io.paths import cache_folder
 from plm_embed.models.checkpoints import Files, files_of
 from plm_embed.models.manifest import (
+    HEAD,
     MANIFEST,
     SELF_TEST,
     TENSORS,
@@ -164,6 +172,7 @@ def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
     if not files and source.url != model.address and manifest.published != "sha256":
         return None
     digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
+    digests |= {HEAD: manifest.head_sha256} if manifest.head_sha256 else {}
     damaged = [
         name
         for name, digest in digests.items()
@@ -208,13 +217,8 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         if held and (held.model, held.weights_sha256, held.token_dropout) != (
             (model.name, weights_sha256, checkpoint.token_dropout)
         ):
-            raise WeightsError(
-                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
-                f"than {place} ({model.name}, {weights_sha256[:12]}). Campaigns may share them, "
-                f"so they are not replaced.\n"
-                f"Choose another folder, or delete {output} if nothing needs it.",
-                path=output,
-            )
+            names = (held.model, held.weights_sha256), (model.name, weights_sha256)
+            raise _others(output, names[0], place, names[1])
         if not tensors.is_file() or sha256_file(tensors) != weights_sha256:
             sync(temporary)
             temporary.replace(tensors)
@@ -225,6 +229,13 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+    head_sha256 = None
+    if checkpoint.head:
+        with atomic_path(output / HEAD) as path:
+            head_sha256 = weights.write(path, checkpoint.head)
+            if held and held.head_sha256 not in (None, head_sha256):
+                names = (held.model, held.head_sha256), (model.name, head_sha256)
+                raise _others(output, names[0], place, names[1])
     source = Source(checkpoint.layout, files.sha256, **origin)
     manifest = Manifest(
         model=model.name,
@@ -242,9 +253,11 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
         tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
         published="sha256" if published else "no",
+        head_sha256=head_sha256,
     )
     if held and (held.published == "sha256" or not published):
-        manifest = held  # the tensors are the same: what is known of them stays known
+        # the tensors are the same: what is known of them stays known
+        manifest = replace(held, head_sha256=head_sha256 or held.head_sha256)
     manifest = seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
@@ -253,6 +266,19 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     if doubt := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, doubt)
     return replace(manifest, source=source)  # as it was named here
+
+
+def _others(output: Path, held: tuple[str, str], place: str, read: tuple[str, str]) -> WeightsError:
+    """Return the error for a folder that holds other weights than a place; each by its model and
+    SHA-256.
+    """
+    (model, digest), (read_model, read_digest) = held, read
+    return WeightsError(
+        f"{output} holds other weights ({model}, SHA-256 {digest[:12]}) than {place} "
+        f"({read_model}, {read_digest[:12]}). Campaigns may share them, so they are not replaced.\n"
+        f"Choose another folder, or delete {output} if nothing needs it.",
+        path=output,
+    )
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:

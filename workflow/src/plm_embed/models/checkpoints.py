@@ -109,6 +109,8 @@ class Checkpoint:
     config: dict[str, Any] = field(default_factory=dict)
     kinds: dict[str, "torch.Tensor"] = field(default_factory=dict)
     readers: "dict[str, Callable[[], torch.Tensor]]" = field(default_factory=dict)
+    head: "dict[str, torch.Tensor]" = field(default_factory=dict)
+    """The head of the language model, by the names of `head_shapes`; empty if there is none."""
 
     @property
     def tensors(self) -> Tensors:
@@ -187,11 +189,14 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     if files.tokenizer:
         tokenizer = _tokenizer(files.tokenizer, model)
         checkpoint.add(TENSOR, tokenizer, lambda: tokenizer)
-    head: list[str] = []
+    task_head: list[str] = []
     for path in files.tensors:
         for published_name, tensor, read_rows in _tensors_in(path, checkpoint, published):
             if published_name.startswith(TASK_HEADS):
-                head.append(published_name)
+                task_head.append(published_name)
+            head_name = model.family.names.head_name(published_name)
+            if head_name and tensor is not None and tensor.ndim:
+                checkpoint.head[head_name] = read_rows(slice(None))
             names = model.family.names.engine_names(published_name)
             if not names:
                 continue
@@ -210,13 +215,33 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
                 checkpoint.add(name, kind, read_part)
     _check_model(files.source, checkpoint, model)
     _check_tensors(files.source, checkpoint.kinds, model)
-    if head:
-        log.info("%s: the tensors of its task head are not used: %s", files.source, some(head))
+    if task_head:
+        log.info("%s: the tensors of its task head are not used: %s", files.source, some(task_head))
+    _finish(files.source, checkpoint, model)
+    return checkpoint
+
+
+def _finish(source: Path, checkpoint: Checkpoint, model: Model) -> None:
+    """Clear rows of the embedding as the authors do, and tie the head of the language model to it.
+    A head that is not whole and of finite numbers is left out: vectors need none.
+    """
+    import torch
+
     if model.family.cleared_rows:
         table = checkpoint.readers["embed_tokens.weight"]().clone()
         table[torch.tensor(model.family.cleared_rows)] = 0
         checkpoint.add("embed_tokens.weight", table, lambda: table)
-    return checkpoint
+    head, rules = checkpoint.head, model.family.head
+    if head and rules and rules.tied:
+        head["out.weight"] = checkpoint.readers["embed_tokens.weight"]()
+    if {name: tuple(tensor.shape) for name, tensor in head.items()} != head_shapes(model) or any(
+        tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16)
+        or not tensor.isfinite().all()
+        for tensor in head.values()
+    ):
+        if head:
+            log.info("%s: the head of its language model is not whole: no scores", source)
+        head.clear()
 
 
 def stored_shapes(files: Files) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
@@ -477,6 +502,17 @@ def tensor_problems(
         f"has {name}, {UNMATCHED}" for name in tensors if name not in needed and name != TENSOR
     )
     return [text for text in chain.from_iterable(zip_longest(missing, unknown, wrong)) if text]
+
+
+def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors of the language model's head; empty without one."""
+    head, encoder, dim = model.family.head, model.family.encoder, model.dim
+    if head is None:
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {"out.weight": (encoder.rows, dim)}
+    shapes |= {"out.bias": (encoder.rows,), "layer_norm.weight": (dim,)}
+    shapes |= {"layer_norm.bias": (dim,)} if encoder.norm == "layer" else {}
+    return shapes | ({"dense.weight": (dim, dim), "dense.bias": (dim,)} if head.dense else {})
 
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from plm_embed.models.registry import MODELS, family_of
 MANIFEST = "manifest.json"
 TENSORS = "model.safetensors"
 SELF_TEST = "self_test.npz"
+HEAD = "lm_head.safetensors"
 """The files of a weights folder. The manifest comes last, with the SHA-256 of the others."""
 RECORD = "weights.json"
 """A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the
@@ -72,6 +73,10 @@ class Manifest:
     """SHA-256 of the published file that decides the tokens; its bytes are among the tensors."""
     tokens_sha256: str | None = None
     """SHA-256 of the part of that file that decides the tokens."""
+    head_sha256: str | None = None
+    """SHA-256 of lm_head.safetensors, which scores need and vectors do not; None if there is none,
+    because the checkpoint had none or an earlier version prepared it.
+    """
     folder: str | None = None
     """The folder of the prepared weights, in a campaign's record."""
 

@@ -1,9 +1,9 @@
 """A model's weights on disk: named by their SHA-256, checked on every use.
 
-A weights folder holds `model.safetensors`, `self_test.npz` and `manifest.json`, which is written
-last and has the SHA-256 of the others. The tensors bear fair-esm's names without prefixes, in
-sorted order and with the dtype of their source, so that equal tensors give an equal file, and an
-equal SHA-256, whichever layout they came in.
+A weights folder holds `model.safetensors`, `self_test.npz`, `lm_head.safetensors` if the checkpoint
+has a head, and `manifest.json`, which is written last and has the SHA-256 of the others. The
+tensors bear fair-esm's names without prefixes, in sorted order and with the dtype of their source,
+so that equal tensors give an equal file, and an equal SHA-256, whichever layout they came in.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from plm_embed.errors import WeightsError
 from plm_embed.models.checkpoints import Tensors
-from plm_embed.models.manifest import TENSORS, Manifest, read_manifest, weights_again
+from plm_embed.models.manifest import HEAD, TENSORS, Manifest, read_manifest, weights_again
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
 """Names of the dtypes in the format, in the order in which its own library writes them."""
@@ -33,18 +33,28 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
     is not read. Raises WeightsError, with what to run, when they differ from the manifest.
     """
     manifest = read_manifest(folder)
-    path = folder / TENSORS
+    return manifest, _checked(folder, TENSORS, manifest.weights_sha256, manifest.bytes)
+
+
+def load_head(folder: Path) -> Tensors | None:
+    """Load the head of the language model of a weights folder, like `load`; None if it has none."""
+    digest = read_manifest(folder).head_sha256
+    return _checked(folder, HEAD, digest) if digest else None
+
+
+def _checked(folder: Path, name: str, sha256: str, size: int | None = None) -> Tensors:
+    path = folder / name
     if not path.is_file():
         raise WeightsError(f"{path} is missing", remedy=weights_again(folder), path=path)
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != manifest.bytes:
-            wrong = f"has {size} bytes, its manifest says {manifest.bytes}"
+        held = os.fstat(file.fileno()).st_size
+        if size not in (None, held):
+            wrong = f"has {held} bytes, its manifest says {size}"
         else:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest == manifest.weights_sha256:
-                return manifest, stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
-            wrong = f"has SHA-256 {digest}, its manifest says {manifest.weights_sha256}"
+            if digest == sha256:
+                return stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
+            wrong = f"has SHA-256 {digest}, its manifest says {sha256}"
     raise WeightsError(
         f"{path} {wrong}: it is damaged or was replaced", remedy=weights_again(folder), path=path
     )
