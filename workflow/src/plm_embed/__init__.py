@@ -214,7 +214,7 @@ def score(
     sequences: "SequenceInput",
     model: str = "esm2_t6_8M_UR50D",
     *,
-    scores: "Sequence[Score]" = ("log_likelihood",),
+    scores: "Score | Sequence[Score]" = "log_likelihood",
     long_sequences: "LongSequences | Mapping[str, Any] | None" = None,
     on_error: "OnError" = "raise",
     weights: "str | Path | None" = None,

@@ -6,7 +6,7 @@ probes. A device may be off by a small multiple of that.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
@@ -75,8 +75,6 @@ class SelfTest:
     """The worst over the probes."""
     cosine: float
     """The worst over the probes."""
-    score_error: float | None = field(default=None, kw_only=True)
-    """The worst over the probes, in nats; None without a head of the language model."""
     batch_invariant: bool
     """True if a probe and a pair of 600 residues gave the same bits alone and with others, in the
     first rows of a batch, across the edge of two slices and in the last rows.
@@ -87,6 +85,8 @@ class SelfTest:
     """Name of the kernel in use."""
     rounding: str = ""
     """Text of `remark` on the compute dtype and these weights."""
+    score_error: float | None = None
+    """The worst over the probes, in nats; None without a head of the language model."""
 
 
 def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = False) -> float:

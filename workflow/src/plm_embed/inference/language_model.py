@@ -288,7 +288,7 @@ class LanguageModel:
         self,
         sequences: SequenceInput,
         *,
-        scores: Sequence[Score] = ("log_likelihood",),
+        scores: Score | Sequence[Score] = "log_likelihood",
         long_sequences: Long = None,
         on_error: OnError = "raise",
         bar: bool = True,
@@ -297,15 +297,15 @@ class LanguageModel:
         `plm_embed.score`.
         """
         check_word("on_error", on_error, get_args(OnError))
-        scores = (scores,) if isinstance(scores, str) else tuple(scores)
-        for name in scores:
+        names = (scores,) if isinstance(scores, str) else tuple(scores)
+        for name in names:
             check_word("scores", name, SCORES)
         named = list(named_sequences(sequences, self.policy))
-        fingerprint = self._fingerprint((), -1, long_sequences, scores)
+        fingerprint = self._fingerprint((), -1, long_sequences, names)
         computed = self.vectors(named, fingerprint, on_error, bar)
-        skipped = dict.fromkeys(scores, np.full(1, np.nan, np.float32))
+        skipped: Vectors = dict.fromkeys(names, np.full(1, np.nan, np.float32))
         rows = [skipped if values is None else values for values in computed]
-        return {name: np.array([values[name][0] for values in rows], "f4") for name in scores}
+        return {name: np.array([values[name][0] for values in rows], "f4") for name in names}
 
     def score_variants(self, sequence: str, variants: Sequence[str], *, bar: bool = True) -> Array:
         """Return a score (n,), fp32, of each variant of a sequence: how much more probable it is

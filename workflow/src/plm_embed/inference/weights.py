@@ -9,13 +9,14 @@ import errno
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plm_embed.accuracy import FLOOR
 from plm_embed.errors import PlmEmbedError, WeightsError, some_path
 from plm_embed.io.files import (
-    atomic_path,
     exclusive,
     remove_abandoned,
     sha256_file,
@@ -39,6 +40,9 @@ from plm_embed.models.manifest import (
 )
 from plm_embed.models.own import model_of
 from plm_embed.models.registry import Model
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -211,31 +215,43 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
 
     checkpoint = checkpoints.read(files, model, published=published)
     output.mkdir(parents=True, exist_ok=True)
-    tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
-    try:
-        weights_sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.kinds)
-        if held and (held.model, held.weights_sha256, held.token_dropout) != (
-            (model.name, weights_sha256, checkpoint.token_dropout)
-        ):
-            names = (held.model, held.weights_sha256), (model.name, weights_sha256)
-            raise _others(output, names[0], place, names[1])
-        if not tensors.is_file() or sha256_file(tensors) != weights_sha256:
-            sync(temporary)
-            temporary.replace(tensors)
-    except ValueError as error:
-        raise WeightsError(
-            f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
-            path=files.source,
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    head_sha256 = None
-    if checkpoint.head:
-        with atomic_path(output / HEAD) as path:
-            head_sha256 = weights.write(path, checkpoint.head)
-            if held and held.head_sha256 not in (None, head_sha256):
-                names = (held.model, held.head_sha256), (model.name, head_sha256)
-                raise _others(output, names[0], place, names[1])
+
+    def write(
+        name: str,
+        tensors: "Mapping[str, torch.Tensor]",
+        kinds: "Mapping[str, torch.Tensor]",
+        known: str | None,
+    ) -> str:
+        """Write a file of tensors, unless it is there, and return its SHA-256."""
+        temporary = output / f"{temporary_prefix()}{name}"
+        try:
+            digest = weights.write(temporary, tensors, kinds)
+            as_held = model.name, known or digest, checkpoint.token_dropout
+            if held and as_held != (held.model, digest, held.token_dropout):
+                raise WeightsError(
+                    f"{output} holds other weights ({held.model}, SHA-256 {(known or digest)[:12]})"
+                    f" than {place} ({model.name}, {digest[:12]}). Campaigns may share them, so "
+                    f"they are not replaced.\n"
+                    f"Choose another folder, or delete {output} if nothing needs it.",
+                    path=output,
+                )
+            if not (output / name).is_file() or sha256_file(output / name) != digest:
+                sync(temporary)
+                temporary.replace(output / name)
+        except ValueError as error:
+            raise WeightsError(
+                f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
+                path=files.source,
+            ) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+        return digest
+
+    known = (held.weights_sha256, held.head_sha256) if held else (None, None)
+    weights_sha256 = write(TENSORS, checkpoint.tensors, checkpoint.kinds, known[0])
+    head, head_sha256 = checkpoint.head, known[1]
+    if head:
+        head_sha256 = write(HEAD, head, head, known[1])
     source = Source(checkpoint.layout, files.sha256, **origin)
     manifest = Manifest(
         model=model.name,
@@ -247,7 +263,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         token_dropout=checkpoint.token_dropout,
         license=model.license,
         weights_sha256=weights_sha256,
-        bytes=tensors.stat().st_size,
+        bytes=(output / TENSORS).stat().st_size,
         source=source,
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
@@ -257,7 +273,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     )
     if held and (held.published == "sha256" or not published):
         # the tensors are the same: what is known of them stays known
-        manifest = replace(held, head_sha256=head_sha256 or held.head_sha256)
+        manifest = replace(held, head_sha256=head_sha256)
     manifest = seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
@@ -266,19 +282,6 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     if doubt := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, doubt)
     return replace(manifest, source=source)  # as it was named here
-
-
-def _others(output: Path, held: tuple[str, str], place: str, read: tuple[str, str]) -> WeightsError:
-    """Return the error for a folder that holds other weights than a place; each by its model and
-    SHA-256.
-    """
-    (model, digest), (read_model, read_digest) = held, read
-    return WeightsError(
-        f"{output} holds other weights ({model}, SHA-256 {digest[:12]}) than {place} "
-        f"({read_model}, {read_digest[:12]}). Campaigns may share them, so they are not replaced.\n"
-        f"Choose another folder, or delete {output} if nothing needs it.",
-        path=output,
-    )
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
