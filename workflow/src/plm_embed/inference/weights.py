@@ -220,18 +220,19 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         name: str,
         tensors: "Mapping[str, torch.Tensor]",
         kinds: "Mapping[str, torch.Tensor]",
-        known: str | None,
+        held_sha256: str | None,
     ) -> str:
         """Write a file of tensors, unless it is there, and return its SHA-256."""
         temporary = output / f"{temporary_prefix()}{name}"
         try:
             digest = weights.write(temporary, tensors, kinds)
-            as_held = model.name, known or digest, checkpoint.token_dropout
-            if held and as_held != (held.model, digest, held.token_dropout):
+            there = held_sha256 or digest
+            same = (model.name, digest, checkpoint.token_dropout)
+            if held and (held.model, there, held.token_dropout) != same:
                 raise WeightsError(
-                    f"{output} holds other weights ({held.model}, SHA-256 {(known or digest)[:12]})"
-                    f" than {place} ({model.name}, {digest[:12]}). Campaigns may share them, so "
-                    f"they are not replaced.\n"
+                    f"{output} holds other weights ({held.model}, SHA-256 {there[:12]}) than "
+                    f"{place} ({model.name}, {digest[:12]}). Campaigns may share them, so they are "
+                    f"not replaced.\n"
                     f"Choose another folder, or delete {output} if nothing needs it.",
                     path=output,
                 )
@@ -247,11 +248,13 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
             temporary.unlink(missing_ok=True)
         return digest
 
-    known = (held.weights_sha256, held.head_sha256) if held else (None, None)
-    weights_sha256 = write(TENSORS, checkpoint.tensors, checkpoint.kinds, known[0])
-    head, head_sha256 = checkpoint.head, known[1]
+    tensors, head = checkpoint.tensors, checkpoint.head
+    weights_sha256 = write(
+        TENSORS, tensors, checkpoint.kinds, held.weights_sha256 if held else None
+    )
+    head_sha256 = held.head_sha256 if held else None
     if head:
-        head_sha256 = write(HEAD, head, head, known[1])
+        head_sha256 = write(HEAD, head, head, head_sha256)
     source = Source(checkpoint.layout, files.sha256, **origin)
     manifest = Manifest(
         model=model.name,
