@@ -20,9 +20,10 @@ from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare, prepare_cached
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import layers
-from plm_embed.models.manifest import HEAD, MANIFEST, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.weights import HEAD, MANIFEST, read_manifest
 from support import checkpoints
 from support.families import (
     add_model,
@@ -256,7 +257,7 @@ def test_weights_without_a_head_have_vectors_and_no_scores(
     with np.load(folder / "self_test.npz") as stored:
         np.savez(folder / "self_test.npz", mean=stored["mean"])
     digest = checkpoints.sha256_file(folder / "self_test.npz")
-    write_manifest(folder / MANIFEST, replace(manifest, head_sha256=None, self_test_sha256=digest))
+    write_sealed(folder / MANIFEST, replace(manifest, head_sha256=None, self_test_sha256=digest))
     (folder / HEAD).unlink()
     assert np.array_equal(plm_embed.embed(PEPTIDES, MODEL), vectors)
     assert read_manifest(folder).head_sha256 is None

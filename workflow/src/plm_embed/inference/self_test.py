@@ -8,7 +8,7 @@ with them before it computes anything that is kept.
 import hashlib
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +18,22 @@ import torch
 from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark, score_bound
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.pooling import pool, pool_batch
+from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.files import atomic_path
+from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.devices import device_name
-from plm_embed.models import reference, weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import HEAD, SELF_TEST, Manifest, weights_again
+from plm_embed.models.reference import all_states, token_scores
 from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import (
+    HEAD,
+    MANIFEST,
+    SELF_TEST,
+    TENSORS,
+    Manifest,
+    stored_tensors,
+    weights_again,
+)
 
 log = logging.getLogger(__name__)
 # human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
@@ -62,25 +71,37 @@ and of TOKEN_SCORES (2,), which are 0 without a head of the language model.
 """
 
 
-def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """Embed the probes by the published formulas in float64; write their last-layer means,
-    (probes, D) fp32, and scores beside the weights, unless they are there; and measure how far the
-    rounding of each compute dtype alone moves them. Returns the manifest with both.
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Complete a weights folder, which has its tensors. Embed the probes by the published formulas
+    in float64; write their last-layer means, (probes, D) fp32, as golden vectors, and their scores,
+    (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
+    manifest with both, last.
     """
-    head = weights.stored_tensors(folder / HEAD) if manifest.head_sha256 else None
-    exact = _formulas(manifest, tensors, head)
+    tensors, residues = stored_tensors(folder / TENSORS), manifest.family.residues
+    head = stored_tensors(folder / HEAD) if manifest.head_sha256 else None
+    tokenize = manifest.family.tokenizer.within(tensors).tokenize
+
+    def probes(rounding: ComputeDtype | None) -> Iterator[States]:
+        sequences = PROBES[manifest.family.alphabet.name]
+        layer = manifest.layers
+        states = all_states(manifest, tensors, sequences, [layer], rounding)
+        for sequence, by_layer in zip(sequences, states, strict=True):
+            state, scores = by_layer[layer], torch.zeros(2, dtype=torch.float64)
+            if head:
+                scores = token_scores(manifest, head, state, tokenize(sequence)).mean(dim=0)
+            yield state, state[slice(*residues(len(state)))].mean(dim=0), scores
+
+    exact = list(probes(None))
     memory = io.BytesIO()
     golden = {"mean": np.stack([mean.numpy() for _, mean, _ in exact])}
     golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
     np.savez(memory, **golden)  # type: ignore[arg-type]
-    content, path = memory.getvalue(), folder / SELF_TEST
-    if not path.is_file() or path.read_bytes() != content:
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(content)
+    with atomic_path(folder / SELF_TEST) as temporary:
+        temporary.write_bytes(memory.getvalue())
     useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
     roundings: dict[str, Rounding] = {}
     for dtype in FLOOR:
-        rounded = zip(_formulas(manifest, tensors, head, dtype), exact, strict=True)
+        rounded = zip(probes(dtype), exact, strict=True)
         pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
         roundings[dtype] = _distances(pairs) if pairs else useless
     largest = torch.finfo(torch.float16).max
@@ -90,32 +111,10 @@ def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor
         # what it cannot hold is computed in float32 with its weights, which have as many bits as
         # tfloat32's
         roundings["float16"] = roundings["tfloat32"]
-    digest = hashlib.sha256(content).hexdigest()
-    return replace(manifest, self_test_sha256=digest, roundings=roundings)
-
-
-def _formulas(
-    manifest: Manifest,
-    tensors: Mapping[str, torch.Tensor],
-    head: Mapping[str, torch.Tensor] | None,
-    rounding: ComputeDtype | None = None,
-) -> list[States]:
-    """Embed the probes by the published formulas, in float64 or rounded as a compute dtype does."""
-    layer, residues = manifest.layers, manifest.family.residues
-    probes = PROBES[manifest.family.alphabet.name]
-    computed = reference.all_states(manifest, tensors, probes, [layer], rounding)
-    states = [by_layer[layer] for by_layer in computed]
-    scores = [torch.zeros(2, dtype=torch.float64)] * len(states)
-    if head:
-        tokenize = manifest.family.tokens_of(tensors).tokenize
-        scores = [
-            reference.token_scores(manifest, head, state, tokenize(probe)).mean(0)
-            for state, probe in zip(states, probes, strict=True)
-        ]
-    return [
-        (state, pool("mean", state, residues(len(state))), mean)
-        for state, mean in zip(states, scores, strict=True)
-    ]
+    digest = hashlib.sha256(memory.getvalue()).hexdigest()
+    manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
+    write_sealed(folder / MANIFEST, manifest)
+    return manifest
 
 
 def _distances(pairs: Sequence[tuple[States, States]]) -> Rounding:
