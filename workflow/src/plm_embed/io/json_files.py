@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.io.files import write_json
 
 SEAL = "sha256"
@@ -31,15 +31,15 @@ def read_sealed(  # noqa: PLR0917
     path: Path,
     kind: type[T],
     name: str,
-    remedy: str,
+    remedy: str | None = None,
     error: type[PlmEmbedError] = StoreError,
     dropped: Collection[str] = (),
 ) -> T:
     """Return the dataclass that was written to a sealed JSON file.
 
     Raise `error` when the file is missing, damaged, changed, or lacks a key or has one too many: it
-    names the path, says that this is not `name` ("a summary of sequences"), and gives `remedy`.
-    dropped: keys that earlier versions wrote.
+    names the path, says that this is not `name` ("a summary of sequences"), and gives `remedy`, by
+    default to delete it. dropped: keys that earlier versions wrote.
     """
     content = unsealed(path, name, remedy, error)
     try:
@@ -49,11 +49,12 @@ def read_sealed(  # noqa: PLR0917
         return msgspec.convert(content, kind, str_keys=True)
     except msgspec.ValidationError as unfit:
         problem = f"not {name} of this version ({unfit})"
+        remedy = delete(path) if remedy is None else remedy
         raise error(f"{path}: {problem}", remedy=remedy, path=path) from None
 
 
 def unsealed(
-    path: Path, name: str, remedy: str, error: type[PlmEmbedError] = StoreError
+    path: Path, name: str, remedy: str | None = None, error: type[PlmEmbedError] = StoreError
 ) -> dict[str, Any]:
     """Return the content of a sealed JSON file without its seal. Errors as `read_sealed`."""
     try:
@@ -65,6 +66,7 @@ def unsealed(
         problem = "there is no such file"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         problem = f"not {name}, or damaged"
+    remedy = delete(path) if remedy is None else remedy
     raise error(f"{path}: {problem}", remedy=remedy, path=path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.accuracy import Rounding
-from plm_embed.errors import WeightsError, delete
+from plm_embed.errors import WeightsError
 from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.models.checkpoints import Layout
 from plm_embed.models.family import Family
@@ -129,10 +129,8 @@ def read_record(folder: Path) -> Manifest | None:
     return read_record_file(folder / RECORD) if (folder / RECORD).exists() else None
 
 
-def read_record_file(path: Path, remedy: str = "") -> Manifest:
+def read_record_file(path: Path, remedy: str | None = None) -> Manifest:
     """Return what a manifest or a campaign's record says. WeightsError when it is missing or
     damaged.
     """
-    return read_sealed(
-        path, Manifest, "a manifest of weights", remedy or delete(path), WeightsError
-    )
+    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
