@@ -143,7 +143,7 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="names row 99 of 48"):
         adopted(files, prepared)
-    pq.write_table(pa.table({"key": ["a"]}), files.index)
+    pq.write_table(pa.table({"brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="no column `row`"):
         adopted(files, prepared)
     with h5py.File(files.vectors, "w") as file:
