@@ -23,8 +23,8 @@ from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.master.foreign import Files, Foreign, Names, read_foreign
 from plm_embed.models.family import Family
-from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
+from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader

@@ -20,8 +20,8 @@ from plm_embed.io.parquet import record_batches
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.checks import Findings
 from plm_embed.master.validation_record import Spot
-from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import check_keys, read_again, verified
 from plm_embed.store.hdf5 import decode, read_bits, take_bits
