@@ -21,7 +21,7 @@ from plm_embed.errors import (
     out_of_memory,
     some_path,
 )
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import read_summary

@@ -14,8 +14,8 @@ import yaml
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import read_manifest, read_record
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.watch import look
 from plm_embed.sequences.summary import read_summary

@@ -17,9 +17,8 @@ from plm_embed.inference.self_test import self_test
 from plm_embed.inference.weights import prepare
 from plm_embed.kernels.devices import choose_device
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import MODELS
-from plm_embed.models.weights import load, write
+from plm_embed.models.weights import load, read_manifest, write
 from support.checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
 
 FILES = ("manifest.json", "model.safetensors", "self_test.npz")

@@ -83,8 +83,8 @@ def weights(
     """
     from plm_embed.accuracy import check_dtype
     from plm_embed.inference.weights import prepare, prepare_cached
-    from plm_embed.models.manifest import write_manifest
-    from plm_embed.models.own import model_of
+    from plm_embed.io.json_files import write_sealed
+    from plm_embed.models.checkpoints import model_of
 
     log_command()
     if output:
@@ -95,7 +95,7 @@ def weights(
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:
-        write_manifest(record, manifest)
+        write_sealed(record, manifest)
     else:
         print(manifest.folder)
     if check:
@@ -344,7 +344,7 @@ def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> N
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import PROOF, VALIDATION
-    from plm_embed.models.manifest import RECORD
+    from plm_embed.models.weights import RECORD
     from plm_embed.reading.find import find_embeddings
     from plm_embed.reporting.outputs import CONFIG, RECORDS
     from plm_embed.workflow.kept_config import read_kept

@@ -28,9 +28,8 @@ from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
+from plm_embed.models.checkpoints import model_of
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import read_manifest
-from plm_embed.models.own import model_of
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
@@ -110,8 +109,8 @@ class LanguageModel:
             name = self._model.name
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
         if self._engine is None:
-            folder = Path(prepared_weights(self._model, self._weights).folder or "")
-            self.manifest = read_manifest(folder)
+            self.manifest = prepared_weights(self._model, self._weights)
+            folder = Path(self.manifest.folder or "")
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, self.dtype):
                 self._engine, self._room, _ = loading.load(folder, self.device, dtype)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from plm_embed.accuracy import SelfTest, fits, too_coarse
-from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError
+from plm_embed.errors import ConfigError, out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.self_test import self_test
@@ -17,8 +17,8 @@ from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.family import pooling_problems
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest
 from plm_embed.sequences.settings import ONE_STRAND
 
 
@@ -90,12 +90,13 @@ def load(
 
     DeviceError when the device lacks the memory, fails, or computes wrongly.
     """
-    with devices.loading(device):
+    try:
         model = Engine(*weights.load(folder), device, dtype)
         room = room_for(model, layers or [model.manifest.layers], budget)
-        try:
-            return model, room, self_test(model, folder, room.budget)
-        except PlmEmbedError as error:
-            if device.type == "cuda":  # the weights were right where they were made
-                raise DeviceError(str(error)) from error
-            raise
+        return model, room, self_test(model, folder, room.budget)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise devices.too_small(device) from error
+        if lost := devices.failure(error, device):
+            raise lost from error
+        raise

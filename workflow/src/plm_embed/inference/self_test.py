@@ -8,7 +8,7 @@ with them before it computes anything that is kept.
 import hashlib
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +18,21 @@ import torch
 from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.pooling import pool, pool_batch
+from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.files import atomic_path
+from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.devices import device_name
-from plm_embed.models import reference
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import SELF_TEST, Manifest, weights_again
+from plm_embed.models.reference import all_states
 from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import (
+    MANIFEST,
+    SELF_TEST,
+    TENSORS,
+    Manifest,
+    stored_tensors,
+    weights_again,
+)
 
 log = logging.getLogger(__name__)
 # human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
@@ -60,22 +68,29 @@ States = list[tuple[torch.Tensor, torch.Tensor]]
 """All tokens' representations (T, D) of each sequence, and the mean over the residues (D,)."""
 
 
-def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """Embed the probes by the published formulas in float64; write their last-layer means,
-    (probes, D) fp32, beside the weights, unless they are there; and measure how far the rounding of
-    each compute dtype alone moves them. Returns the manifest with both.
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Complete a weights folder, which has its tensors. Embed the probes by the published formulas
+    in float64; write their last-layer means, (probes, D) fp32, as golden vectors; measure how far
+    the rounding of each compute dtype alone moves them; and write the manifest with both, last.
     """
-    exact = _formulas(manifest, tensors)
+    tensors, residues = stored_tensors(folder / TENSORS), manifest.family.residues
+
+    def probes(rounding: ComputeDtype | None) -> States:
+        sequences = PROBES[manifest.family.alphabet.name]
+        layer = manifest.layers
+        states = all_states(manifest, tensors, sequences, [layer], rounding)
+        every = [state[layer] for state in states]
+        return [(state, state[slice(*residues(len(state)))].mean(dim=0)) for state in every]
+
+    exact = probes(None)
     memory = io.BytesIO()
     np.savez(memory, mean=np.stack([mean.numpy() for _, mean in exact]))
-    content, path = memory.getvalue(), folder / SELF_TEST
-    if not path.is_file() or path.read_bytes() != content:
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(content)
+    with atomic_path(folder / SELF_TEST) as temporary:
+        temporary.write_bytes(memory.getvalue())
     useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
     roundings: dict[str, Rounding] = {}
     for dtype in FLOOR:
-        rounded = zip(_formulas(manifest, tensors, dtype), exact, strict=True)
+        rounded = zip(probes(dtype), exact, strict=True)
         pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
         roundings[dtype] = _distances(pairs) if pairs else useless
     largest = torch.finfo(torch.float16).max
@@ -85,22 +100,10 @@ def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor
         # what it cannot hold is computed in float32 with its weights, which have as many bits as
         # tfloat32's
         roundings["float16"] = roundings["tfloat32"]
-    digest = hashlib.sha256(content).hexdigest()
-    return replace(manifest, self_test_sha256=digest, roundings=roundings)
-
-
-def _formulas(
-    manifest: Manifest,
-    tensors: Mapping[str, torch.Tensor],
-    rounding: ComputeDtype | None = None,
-) -> States:
-    """Embed the probes by the published formulas, in float64 or rounded as a compute dtype does."""
-    layer, residues = manifest.layers, manifest.family.residues
-    probes = PROBES[manifest.family.alphabet.name]
-    states = reference.all_states(manifest, tensors, probes, [layer], rounding)
-    return [
-        (state[layer], pool("mean", state[layer], residues(len(state[layer])))) for state in states
-    ]
+    digest = hashlib.sha256(memory.getvalue()).hexdigest()
+    manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
+    write_sealed(folder / MANIFEST, manifest)
+    return manifest
 
 
 def _distances(pairs: Sequence[tuple[tuple[torch.Tensor, torch.Tensor], ...]]) -> Rounding:

@@ -20,8 +20,8 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.master.foreign import Files, Foreign, KnownSequences, read_foreign
-from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
+from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.store.hdf5 import Array, largest
 from plm_embed.store.parts import PartRows, write_part

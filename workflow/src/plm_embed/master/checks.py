@@ -25,7 +25,7 @@ from plm_embed.master.gather import Piece, pieces, sums_of
 from plm_embed.master.norms import distribution
 from plm_embed.master.tables import Tables, record_name
 from plm_embed.master.validation_record import Norms
-from plm_embed.models.manifest import MANIFEST, RECORD, read_manifest
+from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store import checksums

@@ -22,8 +22,8 @@ from plm_embed.io.parquet import read_table, record_batches
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.check import Problem, check
 from plm_embed.master.validation_record import Spot
-from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import (
     bucket_names,

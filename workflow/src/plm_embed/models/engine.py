@@ -25,10 +25,10 @@ from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models import distances, layers
 from plm_embed.models.family import ALiBi, Learned, Rotary, T5RelativeBias
 from plm_embed.models.layers import Layer
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.registry import Model
 from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import Manifest
 
 ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-4"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
@@ -70,7 +70,7 @@ class Engine:
         self.rows = ROWS[device.type]
         """Rows of one product. Equal bits in any batch are those of one number of rows."""
         self._family, self._encoder = manifest.family, manifest.family.encoder
-        self._tokens = self._family.tokens_of(tensors)
+        self._tokens = self._family.tokenizer.within(tensors)
         self.attention = kernel(manifest, device, dtype)
         self._fp32_attention = kernel(manifest, device, "float32")
         self.elementwise = elementwise.choose(device, self.dtype, form(manifest))

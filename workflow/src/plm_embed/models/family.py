@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import master_name
-from plm_embed.models.tokens import Ids, TokenizerFile, Tokens, Vocabulary
+from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
 from plm_embed.sequence_windows import stored_spans
 from plm_embed.sequences.alphabet import PROTEIN, Alphabet
 
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.manifest import Manifest
+    from plm_embed.models.weights import Manifest
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
@@ -111,17 +111,6 @@ class Encoder:
     """Keep the feed-forward's last matrix in fp32 when the others are in float16, which could not
     hold its products.
     """
-
-    def __post_init__(self) -> None:
-        if self.norm == "rms" and (self.norm_bias or self.final_norm_bias):
-            raise ValueError(
-                'Encoder(norm="rms"): the engine computes RMS norms without biases; set '
-                "norm_bias=False and final_norm_bias=False"
-            )
-
-    def branch_factor(self, layers: int) -> float:
-        """Return what the output of attention and of the feed-forward is multiplied by."""
-        return 1.0 if self.residual_layers is None else (self.residual_layers / layers) ** 0.5
 
 
 TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
@@ -239,10 +228,6 @@ class Family:
     def token_per_letter(self) -> bool:
         """True if each letter is a token, so that lengths tell the number of tokens."""
         return isinstance(self.tokenizer, Vocabulary)
-
-    def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:
-        """Return the tokenizer of the weights that have these tensors."""
-        return self.tokenizer.within(tensors)
 
     def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
         """Return the letters of a sequence's own tokens, (T, 2) as

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
@@ -85,15 +83,14 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    parts = [
+    cut = [
         (first, stop - first, length - stop)
         for (first, stop), length in zip(residues, lengths, strict=True)
     ]
-    segments = np.array(parts, dtype=np.int64).ravel()
+    segments = np.array(cut, dtype=np.int64).ravel()
 
-    def staged(array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
-
-    return Batch(
-        staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues)
-    )
+    parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
+    tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
+    if pinned:
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    return Batch(**tensors, lengths=lengths, residues=tuple(residues))

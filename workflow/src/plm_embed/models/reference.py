@@ -17,7 +17,7 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.models.family import Activation, ALiBi, Learned, Rotary, T5RelativeBias
-from plm_embed.models.manifest import Manifest
+from plm_embed.models.weights import Manifest
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
@@ -40,7 +40,7 @@ def all_states(
     Without `rounding` in float64; with it in float32, where inputs and results of matrix products
     are rounded as this dtype does.
     """
-    tokenize = manifest.family.tokens_of(tensors).tokenize
+    tokenize = manifest.family.tokenizer.within(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
     outer = _Formulas(manifest, tensors, "", rounding)
     x = [outer.embed(row) for row in tokens]  # (T, D) each

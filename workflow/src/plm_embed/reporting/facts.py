@@ -21,8 +21,8 @@ from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
 from plm_embed.keys import bucket_names
 from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
-from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import Manifest, caveat, read_record
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.maps import Map, make_map

@@ -17,7 +17,7 @@ from plm_embed.models.tokens import Vocabulary
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.manifest import Manifest
+    from plm_embed.models.weights import Manifest
 
 CLS, PAD, EOS, MASK = 0, 1, 2, 32
 ROWS = 33
