@@ -23,8 +23,9 @@ from typing import Any
 import h5py
 from forked_jobs import NODES, Job, prepare_process, run_to_end
 
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import read_validation
-from plm_embed.models.manifest import read_manifest, write_manifest
+from plm_embed.models.weights import read_manifest
 
 ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"
@@ -86,7 +87,7 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
         final += ["--store", store, "--master", master, "--index", master.with_suffix(".parquet")]
         run_to_end(["gather", *final, "--records", model / "records.parquet"], folder)
         manifest = replace(read_manifest(weights), folder=str(weights))
-        write_manifest(model / "weights.json", manifest)
+        write_sealed(model / "weights.json", manifest)
         run_to_end(["validate", model], folder)
         with h5py.File(master, locking=False) as file:
             rows = len(file["emb"])
