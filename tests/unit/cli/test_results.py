@@ -37,7 +37,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sequences the reference was to compute, which knows no made-up vectors."""
     counts: list[int] = []
     monkeypatch.setattr(
-        "plm_embed.master.spot_checks.draw", lambda _, count, __: counts.append(count) or {}
+        "plm_embed.master.spot_checks.draw", lambda _, __, count: counts.append(count) or ()
     )
     return counts
 

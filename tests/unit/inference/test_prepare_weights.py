@@ -28,7 +28,7 @@ from support.checkpoints import (
     write_hugging_face,
 )
 
-FILES = ["manifest.json", "model.safetensors", "self_test.npz"]
+FILES = ["lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz"]
 GOLDEN = Path(__file__).parents[2] / "data" / "esm2_golden" / "esm2_t3_tiny_random.pt"
 
 
@@ -100,13 +100,10 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         self_test_sha256=sha256_file(tmp_path / "out" / "self_test.npz"),
         roundings=made.roundings,
         published="no",
+        head_sha256=sha256_file(tmp_path / "out" / "lm_head.safetensors"),
     )
     assert read_manifest(tmp_path / "out") == load(tmp_path / "out")[0] == made
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "manifest.json",
-        "model.safetensors",
-        "self_test.npz",
-    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM1B, random_state(TINY_ESM1B, 1))
     lines = "".join(
         f"{sha256_file(folder / name)}  {name}\n" for name in ("config.json", "model.safetensors")

@@ -22,7 +22,7 @@ from support.file_server import REPOSITORY, FileServer, server
 
 __all__ = ["server"]  # a fixture
 
-FILES = ["manifest.json", "model.safetensors", "self_test.npz"]
+FILES = ["lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz"]
 
 
 def served_file(server: FileServer, folder: Path) -> Model:

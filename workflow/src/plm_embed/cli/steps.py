@@ -308,8 +308,8 @@ def gather(**files: Path) -> None:
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
         --records M/records.parquet
     """
-    from plm_embed.master.attributes import workflow_commit
     from plm_embed.master.gather import gather as run
+    from plm_embed.master.gather import workflow_commit
 
     log_command()
     startup.keep_pandas_out()

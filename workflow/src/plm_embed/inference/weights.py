@@ -19,6 +19,7 @@ from plm_embed.models import checkpoints, weights
 from plm_embed.models.checkpoints import Files, files_of, model_of
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import (
+    HEAD,
     MANIFEST,
     SELF_TEST,
     TENSORS,
@@ -169,6 +170,7 @@ def _held(model: Model, files: Files | None, output: Path) -> tuple[Manifest | N
     if not same:
         return manifest, False
     digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
+    digests |= {HEAD: manifest.head_sha256} if manifest.head_sha256 else {}
     for name, digest in digests.items():
         if not (output / name).is_file() or sha256_file(output / name) != digest:
             log.info("%s: %s missing or damaged: made again", output, name)
@@ -194,19 +196,22 @@ def _convert(
 
     checkpoint = checkpoints.read(files, model, published=published)
     source = Source(checkpoint.layout, files.sha256, **origin)
+    head_sha256 = held.head_sha256 if held else None
     try:
         with atomic_path(output / TENSORS) as temporary:
             sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.kinds)
             if held and (held.model, held.weights_sha256, held.token_dropout) != (
                 (model.name, sha256, checkpoint.token_dropout)
             ):
-                raise WeightsError(
-                    f"{output} holds other weights ({held.model}, SHA-256 "
-                    f"{held.weights_sha256[:12]}) than {place} ({model.name}, {sha256[:12]}). "
-                    "Campaigns may share them, so they are not replaced.\n"
-                    f"Choose another folder, or delete {output} if nothing needs it.",
-                    path=output,
-                )
+                known = f"{held.model}, SHA-256 {held.weights_sha256[:12]}"
+                raise _others(output, known, f"{place} ({model.name}, {sha256[:12]})")
+        if checkpoint.head:
+            with atomic_path(output / HEAD) as temporary:
+                digest = weights.write(temporary, checkpoint.head)
+                if head_sha256 and head_sha256 != digest:
+                    known = f"another head, SHA-256 {head_sha256[:12]}"
+                    raise _others(output, known, f"{place} ({digest[:12]})")
+            head_sha256 = digest
     except ValueError as error:
         raise WeightsError(
             f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
@@ -228,9 +233,11 @@ def _convert(
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
         tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
         published="sha256" if published else "no",
+        head_sha256=head_sha256,
     )
     if held and (held.published == "sha256" or not published):
-        manifest = held  # the tensors are the same: what is known of them stays known
+        # the tensors are the same: what is known of them stays known
+        manifest = replace(held, head_sha256=head_sha256)
     manifest = self_test.seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
@@ -239,3 +246,12 @@ def _convert(
     if doubt := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, doubt)
     return replace(manifest, source=source)  # as it was named here
+
+
+def _others(output: Path, held: str, place: str) -> WeightsError:
+    """Return the error for a folder that holds other weights than a place."""
+    return WeightsError(
+        f"{output} holds other weights ({held}) than {place}. Campaigns may share them, so they "
+        f"are not replaced.\nChoose another folder, or delete {output} if nothing needs it.",
+        path=output,
+    )

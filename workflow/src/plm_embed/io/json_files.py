@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.io.files import write_json
 
 SEAL = "sha256"
@@ -28,13 +28,18 @@ def write_sealed(path: Path, record: object) -> None:
 
 
 def read_sealed(
-    path: Path, kind: type[T], name: str, remedy: str, error: type[PlmEmbedError] = StoreError
+    path: Path,
+    kind: type[T],
+    name: str,
+    remedy: str | None = None,
+    error: type[PlmEmbedError] = StoreError,
 ) -> T:
     """Return the dataclass, or dictionary, that was written to a sealed JSON file. Keys of other
     versions, which it does not have, are left out.
 
     Raise `error` when the file is missing, damaged, changed, or lacks a key: it names the path,
-    says that this is not `name` ("a summary of sequences"), and gives `remedy`.
+    says that this is not `name` ("a summary of sequences"), and gives `remedy`, by default to
+    delete it.
     """
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
@@ -47,6 +52,7 @@ def read_sealed(
         problem = f"not {name} of this version ({unfit})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         problem = f"not {name}, or damaged"
+    remedy = delete(path) if remedy is None else remedy
     raise error(f"{path}: {problem}", remedy=remedy, path=path)
 
 

@@ -97,13 +97,15 @@ class Contents(NamedTuple):
 @dataclass
 class Checkpoint:
     """A model under the engine's names: its tensors, and `kinds`, tensors on the device `meta` with
-    their shapes and dtypes.
+    their shapes and dtypes. head: that of the language model, by the names of `head_shapes`; empty
+    without one.
     """
 
     layout: Layout
     token_dropout: bool
     kinds: "dict[str, torch.Tensor]"
     tensors: Tensors
+    head: "dict[str, torch.Tensor]"
 
 
 def files_of(source: Path, model: Model) -> Files:
@@ -188,7 +190,32 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
         table[torch.tensor(model.family.cleared_rows)] = 0
     for name, tensor in made.items():
         kinds[name], readers[name] = tensor, partial(torch.Tensor.detach, tensor)
-    return Checkpoint(layout, bool(config.get("token_dropout")), kinds, Tensors(readers))
+    whole = Tensors(readers)
+    lm_head = _head(files.source, stored, whole, model)
+    return Checkpoint(layout, bool(config.get("token_dropout")), kinds, whole, lm_head)
+
+
+def _head(
+    source: Path, stored: Iterable[Stored], tensors: Tensors, model: Model
+) -> "dict[str, torch.Tensor]":
+    """Return the tensors of the language model's head; none where they are not all there, or not
+    finite: vectors need no head.
+    """
+    names, expected = model.family.names, head_shapes(model)
+    parts = {name: tensor for tensor in stored if (name := names.head_name(tensor.name))}
+    if parts and model.family.head and model.family.head.tied:
+        table = tensors["embed_tokens.weight"]
+        kind = str(table.dtype).removeprefix("torch.")
+        parts["out.weight"] = Stored(source, "", tuple(table.shape), kind, lambda _: table)
+    if {name: tensor.shape for name, tensor in parts.items()} == expected and all(
+        tensor.dtype in _FLOATS.values() for tensor in parts.values()
+    ):
+        head = {name: tensor.read(slice(None)) for name, tensor in parts.items()}
+        if all(tensor.isfinite().all() for tensor in head.values()):
+            return head
+    if parts:
+        log.info("%s: the head of its language model is not whole: no scores", source)
+    return {}
 
 
 def model_of(name: str, weights: Path | str | None = None) -> Model:
@@ -511,6 +538,17 @@ def _check_model(
         raise _wrong(
             source, f"is named after {named.name}, but the model asked for is {model.name}"
         )
+
+
+def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors of the language model's head; empty without one."""
+    head, encoder, dim = model.family.head, model.family.encoder, model.dim
+    if head is None:
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {"out.weight": (encoder.rows, dim)}
+    shapes |= {"out.bias": (encoder.rows,), "layer_norm.weight": (dim,)}
+    shapes |= {"layer_norm.bias": (dim,)} if encoder.norm == "layer" else {}
+    return shapes | ({"dense.weight": (dim, dim), "dense.bias": (dim,)} if head.dense else {})
 
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:

@@ -10,7 +10,7 @@ fp32 in every compute dtype. Shapes: T tokens of width D; H heads of d, together
 of F.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,9 @@ on CUDA per GPU type and version of torch, and per kernels, which completion rec
 kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records
 its result.
 """
+
+Rows = Callable[[slice], Tensor]
+"""Some rows of a (T, D) matrix in the compute dtype, made when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,37 @@ class Engine:
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
+        self._head: layers.LMHead | None = None
+
+    @property
+    def has_head(self) -> bool:
+        """Return whether the head of the language model is loaded."""
+        return self._head is not None
+
+    def load_head(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the head of the language model, which `log_probabilities` needs."""
+        self._head = layers.load_head(self.manifest, tensors, self.device)
+
+    @torch.inference_mode()
+    def log_probabilities(self, states: Tensor) -> Tensor:
+        """Return the natural logarithms of the probabilities of all tokens, (T, V) fp32, by the
+        head of the language model after the states (T, D) of the last layer.
+        """
+        assert self._head, "its head is not loaded"
+        return torch.cat([self._head.log_probabilities(states[i]) for i in self._slices(states)])
+
+    @torch.inference_mode()
+    def token_scores(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return the log-probability of each of the tokens (T,), and the entropy (nats) of the
+        distribution at its place, (T, 2) fp32, after the states (T, D) of the last layer.
+        """
+        assert self._head, "its head is not loaded"
+        scores = states.new_empty((len(states), 2))
+        for rows in self._slices(states):
+            logs = self._head.log_probabilities(states[rows])  # (rows, V)
+            scores[rows, :1] = logs.gather(1, tokens[rows, None].long())
+            scores[rows, 1] = -(logs.exp() * logs).sum(1)
+        return scores
 
     @torch.inference_mode()
     def forward(
@@ -107,6 +141,13 @@ class Engine:
         x = F.embedding(batch.tokens, weights.embedding)  # (T, D)
         if self.manifest.token_dropout:
             x = x * (1 - 0.15 * 0.8)  # training masked 15 % of the tokens and zeroed 80 % of these
+            if batch.masked is not None:  # as in training, the others make up for the masked one
+                lengths, total = batch.boundaries.diff(), sum(batch.lengths)
+                x[batch.masked] = 0
+                rates = torch.repeat_interleave(
+                    lengths / (lengths - 1), lengths, output_size=total
+                )  # (T,)
+                x[:total] *= rates[:, None]
         if weights.positions is not None and isinstance(positions, Learned):
             x = x + F.embedding(batch.positions + positions.offset, weights.positions)
         if weights.types is not None:
@@ -123,21 +164,22 @@ class Engine:
         """
         norm, dtype = ctx.fused.norm, ctx.dtype
         if self._encoder.order == "pre":
-            self._attention(layer, x, norm(x, layer.attention_norm, dtype), ctx)
-            self._feed_forward(layer, x, norm(x, layer.mlp_norm, dtype), ctx)
+            # slice by slice, so that the product finds its input in the cache
+            self._attention(layer, x, lambda i: norm(x[i], layer.attention_norm, dtype), ctx)
+            self._feed_forward(layer, x, lambda i: norm(x[i], layer.mlp_norm, dtype), ctx)
             return x
-        self._attention(layer, x, y, ctx)
+        self._attention(layer, x, y.__getitem__, ctx)
         y = norm(x, layer.attention_norm, dtype, keep=True)
-        self._feed_forward(layer, x, y, ctx)
+        self._feed_forward(layer, x, y.__getitem__, ctx)
         return norm(x, layer.mlp_norm, dtype, keep=True)
 
-    def _attention(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
+    def _attention(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the attention of y (T, D) to x (T, D)."""
         heads, width = self.manifest.heads, self.manifest.inner
-        qkv = y.new_empty((len(y), 3, heads, width // heads))  # (T, 3, H, d)
+        qkv = x.new_empty((len(x), 3, heads, width // heads), dtype=ctx.dtype)  # (T, 3, H, d)
         rotary = None if ctx.attend.rotates else ctx.packed.rotary
-        for rows in self._slices(y):
-            layer.qkv(y[rows], out=qkv[rows].view(-1, 3 * width))
+        for rows in self._slices(x):
+            layer.qkv(y(rows), out=qkv[rows].view(-1, 3 * width))
             if layer.query_key_norms is not None or rotary is not None:
                 angles = None if rotary is None else (rotary[0][rows], rotary[1][rows])
                 ctx.fused.query_key(qkv[rows], layer.query_key_norms, angles)
@@ -145,10 +187,10 @@ class Engine:
         for rows in self._slices(x):
             ctx.fused.add(x[rows], layer.out, mixed[rows])
 
-    def _feed_forward(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
+    def _feed_forward(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the feed-forward of y (T, D) to x (T, D)."""
         for rows in self._slices(x):
-            z = ctx.fused.up(y[rows], layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
+            z = ctx.fused.up(y(rows), layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
             z = z.float() if layer.fc2.dtype == torch.float32 else z
             ctx.fused.add(x[rows], layer.fc2, z)
 
@@ -185,16 +227,25 @@ class Engine:
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return ids
 
+    def own_tokens(self, sequence: str) -> Ids:
+        """Return the token ids of a normalized sequence without special tokens."""
+        ids = self.tokenize(sequence)
+        return ids[slice(*self._family.residues(len(ids)))]
+
     def spans(self, ids: Ids) -> NDArray[np.float32]:
         """Return the letters of a sequence's own tokens, as `Family.spans`."""
         return self._family.spans(self._tokens.letters, ids)
 
-    def pack(self, pieces: Sequence[Ids]) -> Batch:
-        """Pack tokenized sequences, in this order, in the CPU's memory. May run in a thread
-        beside `forward`.
+    def pack(self, pieces: Sequence[Ids], masked: Sequence[int] | None = None) -> Batch:
+        """Pack tokenized sequences, in this order, in the CPU's memory; `masked`: the residue of
+        each that is masked. May run in a thread beside `forward`.
         """
         residues = [self._family.residues(len(piece)) for piece in pieces]
-        return pack(pieces, residues, self.rows, pinned=self.device.type == "cuda")
+        pinned, head = self.device.type == "cuda", self._family.head
+        if masked is None or head is None:
+            return pack(pieces, residues, self.rows, pinned=pinned)
+        tokens = [first + place for (first, _), place in zip(residues, masked, strict=True)]
+        return pack(pieces, residues, self.rows, pinned=pinned, masked=tokens, mask=head.mask)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""

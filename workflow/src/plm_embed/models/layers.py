@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.kernels import elementwise
 from plm_embed.kernels.elementwise import Norm
 from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
@@ -55,6 +56,39 @@ class Weights:
     norm_before: Norm | None  # D
     layers: list[Layer]
     norm_after: Norm | None  # D
+
+
+@dataclass(frozen=True)
+class LMHead:
+    """The head of a masked language model, in fp32 whatever the compute dtype; V tokens."""
+
+    dense: Linear | None  # (D, D)
+    norm: Norm  # D
+    out: Linear  # (V, D)
+
+    def log_probabilities(self, x: Tensor) -> Tensor:
+        """Return the logarithms of the probabilities of all tokens, (n, V), fp32, after the last
+        layer's output x (n, D) fp32.
+        """
+        if self.dense is not None:
+            x = self.dense(x, "gelu")
+        return torch.log_softmax(self.out(elementwise.norm(x, self.norm, torch.float32)), dim=-1)
+
+
+def load_head(manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device) -> LMHead:
+    """Move the tensors of a head (see `checkpoints.head_shapes`) to `device`."""
+    encoder = manifest.family.encoder
+    on_device = {name: tensors[name].to(device, torch.float32) for name in tensors}
+
+    def linear(name: str) -> Linear:
+        return Linear(on_device[f"{name}.weight"], on_device[f"{name}.bias"])
+
+    weight, bias = on_device["layer_norm.weight"], on_device.get("layer_norm.bias")
+    return LMHead(
+        dense=linear("dense") if "dense.weight" in on_device else None,
+        norm=Norm(weight, bias, encoder.epsilon, encoder.norm == "rms"),
+        out=linear("out"),
+    )
 
 
 def load(

@@ -48,12 +48,19 @@ class Batch:
     """Rows of each sequence's own tokens, which are no special ones, counted from its first: from,
     and one past the last.
     """
+    masked: Tensor | None = None
+    """(n,) int64, the row of the one token of each sequence that is masked, if they are."""
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
-        parts = ("tokens", "positions", "boundaries", "segments")
+        parts = ("tokens", "positions", "boundaries", "segments", "masked")
         return replace(
-            self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts}
+            self,
+            **{
+                name: part.to(device, non_blocking=True)
+                for name in parts
+                if (part := getattr(self, name)) is not None
+            },
         )
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -69,11 +76,14 @@ def pack(
     rows: int,
     *,
     pinned: bool,
+    masked: Sequence[int] | None = None,
+    mask: int = 0,
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
-    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory is
-    copied to a device without waiting.
+    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. `masked`: the
+    token of each that is replaced by the id `mask`. Pinned memory is copied to a device without
+    waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -90,6 +100,9 @@ def pack(
     segments = np.array(cut, dtype=np.int64).ravel()
 
     parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
+    if masked is not None:
+        parts["masked"] = places = ends[:-1] + np.array(masked, dtype=np.int64)
+        tokens[places] = mask
     tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
     if pinned:
         tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}

@@ -1,10 +1,11 @@
 """A folder of prepared weights, and the record of it: whose weights they are, from where, published
 or not.
 
-It holds `model.safetensors`, `self_test.npz` and `manifest.json`, a sealed JSON file that is
-written last and has the SHA-256 of the others. The tensors bear fair-esm's names without prefixes,
-in sorted order and with the dtype of their source, so that equal tensors give an equal file, and an
-equal SHA-256, whichever layout they came in. No torch here before tensors are read or written.
+It holds `model.safetensors`, `self_test.npz`, `lm_head.safetensors` if the checkpoint has a head,
+and `manifest.json`, a sealed JSON file that is written last and has the SHA-256 of the others. The
+tensors bear fair-esm's names without prefixes, in sorted order and with the dtype of their source,
+so that equal tensors give an equal file, and an equal SHA-256, whichever layout they came in. No
+torch here before tensors are read or written.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 TENSORS = "model.safetensors"
 SELF_TEST = "self_test.npz"
+HEAD = "lm_head.safetensors"
 RECORD = "weights.json"
 """A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the
 results go.
@@ -85,6 +87,10 @@ class Manifest:
     """SHA-256 of the published file that decides the tokens; its bytes are among the tensors."""
     tokens_sha256: str | None = None
     """SHA-256 of the part of that file that decides the tokens."""
+    head_sha256: str | None = None
+    """SHA-256 of lm_head.safetensors, which scores need and vectors do not; None if there is none,
+    because the checkpoint had none or an earlier version prepared it.
+    """
     folder: str | None = None
     """The folder of the prepared weights, in a campaign's record."""
 
@@ -172,16 +178,25 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
     read. Raises WeightsError, with what to run, when it differs from the manifest.
     """
     manifest = read_manifest(folder)
-    path = folder / TENSORS
+    return manifest, _checked(folder / TENSORS, manifest.weights_sha256)
+
+
+def load_head(folder: Path) -> Tensors | None:
+    """Load the head of the language model of a weights folder, like `load`; None if it has none."""
+    digest = read_manifest(folder).head_sha256
+    return _checked(folder / HEAD, digest) if digest else None
+
+
+def _checked(path: Path, sha256: str) -> Tensors:
+    folder = path.parent
     if not path.is_file():
         raise WeightsError(f"{path} is missing", remedy=weights_again(folder), path=path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest == manifest.weights_sha256:
-            return manifest, stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
+        if digest == sha256:
+            return stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
     raise WeightsError(
-        f"{path} has SHA-256 {digest}, its manifest says {manifest.weights_sha256}: it is damaged "
-        "or was replaced",
+        f"{path} has SHA-256 {digest}, its manifest says {sha256}: it is damaged or was replaced",
         remedy=weights_again(folder),
         path=path,
     )
