@@ -24,11 +24,13 @@ def misspelt(settings: Any) -> Iterator[str]:
 
     settings: Snakemake's ResourceSettings. Other names may mean something to an executor.
     """
-    rules = [*RULES, *(f"gather_{model.family.name}" for model in MODELS.values())]
+    rules = (*RULES, *(f"gather_{model.family.name}" for model in MODELS.values()))
     blocks = {"default-resources": settings.default_resources or {}} | {
         f"set-resources: {rule}": names for rule, names in settings.overwrite_resources.items()
     }
-    pairs = [("set-resources", rule, rules) for rule in settings.overwrite_resources]
+    pairs: list[tuple[str, str, tuple[str, ...]]] = [
+        ("set-resources", str(rule), rules) for rule in settings.overwrite_resources
+    ]
     pairs += [(block, name, RESOURCES) for block, names in blocks.items() for name in names]
     for block, name, known in pairs:
         near = get_close_matches(name, known, 1, cutoff=0.85)
