@@ -311,7 +311,7 @@ class KnownSequences:
         replaced = "B" in getattr(family.tokenizer, "read_as", ())
         for id, header, sequence in self._read():
             name = key(sequence).encode()
-            self.length[name] = len(sequence)
+            self.length[name] = family.alphabet.length(sequence)
             if replaced and "B" in sequence:
                 self.rare.add(name)
             if self._by_id.setdefault(id, name) != name:

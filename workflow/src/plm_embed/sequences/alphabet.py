@@ -25,6 +25,22 @@ class Alphabet:
     """Letter that faces each of `letters` on the other strand; '' where there is none."""
     uracil: str = ""
     """The letter that U is read as; empty where U is a letter like the others."""
+    states: str = ""
+    """The lower-case letters of which one follows each residue; none if empty."""
+
+    @property
+    def letters_of_residue(self) -> int:
+        """Return how many letters of a normalized sequence stand for a residue."""
+        return 2 if self.states else 1
+
+    def length(self, sequence: str) -> int:
+        """Return the number of residues of a normalized sequence."""
+        return len(sequence) // self.letters_of_residue
+
+    def piece(self, sequence: str, start: int, stop: int) -> str:
+        """Return the residues of a normalized sequence from `start` on to before `stop`."""
+        width = self.letters_of_residue
+        return sequence[width * start : width * stop]
 
     def reverse_complement(self, sequence: str) -> str:
         """Return the other strand of a normalized sequence, read in its own direction."""

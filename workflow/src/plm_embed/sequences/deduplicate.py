@@ -230,7 +230,8 @@ class Account:
         sequences, events, reasons, details = normalized
         count, path = len(batch), str(reader.path)
         text, ends = text_and_ends(sequences)
-        lengths = pa.array(np.diff(ends, prepend=0).astype(np.int32))
+        letters = ALPHABETS[self._policy.alphabet].letters_of_residue
+        lengths = pa.array((np.diff(ends, prepend=0) // letters).astype(np.int32))
         digests = pa.py_buffer(self._digests(text, ends))
         keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
         by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
