@@ -145,7 +145,7 @@ def weights(
     "--tables",
     default="[]",
     help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "keep": [...]}.',
+    '{"id": ..., "sequence": ..., "structure": ..., "keep": [...]}.',
 )
 @click.option(
     "--memory-mb",
@@ -182,8 +182,7 @@ def deduplicate(
     log_command()
     startup.keep_pandas_out()
     columns = [
-        Table(table["id"], table["sequence"], tuple(table["keep"]))
-        for table in json.loads(tables or "[]")
+        Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
     names = "--id-column, --sequence-column and --keep"
     with nullcontext() if columns else columns_named(f"name yours: {names}"):

@@ -10,6 +10,7 @@ import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,10 @@ PROBES = {
         "ACGTACGTACGTRYSWKMBDHVNACGTACGGCTCTAG",
     ),
 }
+PROBES["protein_3di"] = tuple(
+    "".join(map("".join, zip(f"{residues}#", cycle(f"{states.lower()}#"), strict=False)))
+    for residues, states in zip(PROBES["protein"], PROBES["3di"], strict=True)
+)
 PAIR_TOKENS = 600
 """Tokens of each of two long sequences: a kernel that shares out its work by what else is in the
 call shows it with these.

@@ -91,6 +91,34 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
+class InterleavedVocabulary(Vocabulary):
+    """One token per residue and the state behind it. Those of the first of `letters` and each of
+    `states` have the ids from `first` on, then come those of the next one.
+    """
+
+    states: str = ""
+
+    @cached_property
+    def _ids(self) -> NDArray[np.uint16]:
+        """The id of each two bytes, (128, 128); 65535 where there is none."""
+        ids = np.full((128, 128), np.iinfo(np.uint16).max, np.uint16)
+        states = [*self.states.encode()]
+        for row, letter in enumerate(self.letters):
+            ids[ord(letter), states] = self.first + len(states) * row + np.arange(len(states))
+        for letter in self.unknown_letters:
+            ids[ord(letter), states] = self.unknown
+        return ids
+
+    def tokenize(self, sequence: str) -> NDArray[np.uint16]:
+        """Return the ids of a normalized sequence as `Vocabulary.tokenize`."""
+        pairs = np.frombuffer(sequence.encode("ascii"), np.uint8).reshape(-1, 2)
+        ids = self._ids[pairs[:, 0], pairs[:, 1]]
+        if (ids == np.iinfo(np.uint16).max).any():
+            raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
+        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint16, casting="unsafe")
+
+
+@dataclass(frozen=True)
 class TokenizerFile:
     """A file that lies beside the published weights. It is kept among the tensors, as bytes: so it
     goes wherever the weights go, and is part of their SHA-256.

@@ -10,7 +10,7 @@ from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 
-_KINDS = {"dna": "DNA", "3di": "3Di"}
+_KINDS = {"dna": "DNA", "3di": "3Di", "protein_3di": "protein (residues and 3Di states)"}
 
 
 def provenance(facts: Facts) -> Iterator[tuple[str, str]]:

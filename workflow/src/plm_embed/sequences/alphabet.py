@@ -54,6 +54,12 @@ STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
 """Foldseek's 3Di states of a protein's structure, one per residue, which share the letters of
 residues.
 """
+PROTEIN_3DI = Alphabet(
+    "protein_3di", f"{PROTEIN.letters}#", unknown="#", states=f"{STATES.letters.lower()}#"
+)
+"""Residues that are each followed by the 3Di state of its structure, as in MdEvVp; # is an unknown
+one of either.
+"""
 ALPHABETS: dict[AlphabetName, Alphabet] = {
-    alphabet.name: alphabet for alphabet in (PROTEIN, DNA, STATES)
+    alphabet.name: alphabet for alphabet in (PROTEIN, DNA, STATES, PROTEIN_3DI)
 }

@@ -267,6 +267,8 @@ class Account:
 
     def end(self, records: Path) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
+        if alone := self.events["structure_unknown"]:
+            self._warn(f"records without 3Di letters, each read as unknown (#): {alone:,}")
         if not self.accepted:
             self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
         elif self.records <= _COUNTED and (shared := self._shared_ids(records)):
