@@ -30,7 +30,7 @@ class Alphabet:
 
     @property
     def letters_of_residue(self) -> int:
-        """Return how many letters of a normalized sequence stand for a residue."""
+        """Return the number of letters per residue of a normalized sequence."""
         return 2 if self.states else 1
 
     def length(self, sequence: str) -> int:
