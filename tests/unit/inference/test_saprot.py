@@ -10,7 +10,7 @@ from plm_embed.errors import InputError, WeightsError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.weights import prepare
-from plm_embed.models.own import model_of
+from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import MODELS, find_model
 from support.checkpoints import read
 from support.families import TINY, add_model, golden, relative, source

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plm_embed.models.family import Encoder, Family, Learned, Names, Rotary
+from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Rotary
 from plm_embed.models.tokens import InterleavedVocabulary, Vocabulary
 from plm_embed.sequences.alphabet import PROTEIN_3DI
 
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.manifest import Manifest
+    from plm_embed.models.weights import Manifest
 
 CLS, PAD, EOS, MASK = 0, 1, 2, 32
 ROWS = 33
@@ -68,7 +68,7 @@ def fair_esm_states(
         return x
 
     with torch.inference_mode():
-        tokenize = manifest.family.tokens_of(tensors).tokenize
+        tokenize = manifest.family.tokenizer.within(tensors).tokenize
         ids = [tokenize(sequence).astype(np.int64) for sequence in sequences]
         states = [embed(torch.from_numpy(row)[None]) for row in ids]  # each (1, T, D)
         by_layer = [{0: state[0]} if 0 in layers else {} for state in states]
@@ -113,6 +113,7 @@ _NAMES = Names(
     prefixes=("esm.", "encoder.", "sentence_encoder."),
     # converters wrote untrained positions into the files of rotary models too
     unused=("lm_head.", "contact_head.", "pooler.", "embeddings.position_embeddings."),
+    head={"lm_head.dense": "dense", "lm_head.layer_norm": "layer_norm", "lm_head": "out"},
 )
 
 ESM2 = Family(
@@ -120,6 +121,7 @@ ESM2 = Family(
     tokenizer=VOCABULARY,
     encoder=Encoder(ROWS, Rotary()),
     names=_NAMES,
+    head=Head(MASK),
     config={
         "arch": "esm2",
         "model_type": "esm",
@@ -171,7 +173,8 @@ SAPROT = replace(
         states="pynwrqhgdlvtmfsaeikc#",
     ),
     encoder=Encoder(446, Rotary()),
-    names=replace(_NAMES, modules=_HUGGING_FACE),
+    names=replace(_NAMES, modules=_HUGGING_FACE, head={}),
+    head=None,  # of pairs, not of residues
     config={**ESM2.config, "vocab_size": 446},
     alphabet=PROTEIN_3DI,
 )
