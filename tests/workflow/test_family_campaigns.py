@@ -205,7 +205,7 @@ def test_a_campaign_of_residues_with_3di_states(tmp_path: Path) -> None:
     residues = sum(len(sequence) // 2 for sequence in both) + 4
     status, planned = tiny_campaign.run_command(folder, ["plan", "--configfile", "mine.yaml"])
     assert status == 0 and f"{len(both) + 1} sequences, {residues:,} residues" in planned, planned
-    done = snakemake(folder, *ONE_THREAD, "--configfile", "mine.yaml")
+    done = snakemake(folder, *ONE_THREAD, "--configfile", str(folder / "mine.yaml"))
     assert done.returncode == 0, done.stdout
     results = folder / "results" / "my_saprot"
     proof = read_validation(results / "validation.json")
