@@ -87,9 +87,11 @@ def run(
     from plm_embed.reporting.summary import gathered, summarize
     from plm_embed.workflow.config import models_of
 
-    columns = {"id": id_column, "sequence": sequence_column, "structure": structure}
-    columns |= {"keep": list(keep)}
-    columns = {name: value for name, value in columns.items() if value}
+    named = {
+        **{"id": id_column, "sequence": sequence_column, "structure": structure},
+        "keep": list(keep),
+    }
+    columns = {name: value for name, value in named.items() if value}
     config = configuration(
         {
             "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],

@@ -39,7 +39,7 @@ from plm_embed.models.weights import (
 log = logging.getLogger(__name__)
 # human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
 # alphabet that may reach a model
-PROBES = {
+PROBES: dict[str, tuple[str, ...]] = {
     "protein": (
         "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
         "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
