@@ -277,7 +277,7 @@ class LanguageModel:
         named = named_sequences(sequences, self.policy)
         while record := next(named, None):
             block.append(record)
-            tokens += family.tokens(len(record.sequence))
+            tokens += family.tokens(family.alphabet.length(record.sequence))
             if tokens >= BATCHES_AT_ONCE * self._room.budget:
                 yield from self._vectors_by_id(block, fingerprint, on_error)
                 block, tokens = [], 0
@@ -363,11 +363,11 @@ class LanguageModel:
         """Return the vectors of each by representation, None for one that is skipped. Each distinct
         sequence is computed once.
         """
-        policy = fingerprint.long_sequences
+        policy, length = fingerprint.long_sequences, self._model.family.alphabet.length
         named = [
             record
-            if record.problem or spans(len(record.sequence), policy)
-            else record._replace(problem=f"too_long ({len(record.sequence)} residues)")
+            if record.problem or spans(length(record.sequence), policy)
+            else record._replace(problem=f"too_long ({length(record.sequence)} residues)")
             for record in named
         ]
         refuse(named, on_error)

@@ -41,13 +41,13 @@ def reference_vectors(
     `states_of` computes in place of the family's reference. Raises ValueError for a sequence that
     the long-sequence policy gives no vector.
     """
-    cuts = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+    manifest, tensors = weights.load(folder)
+    family, alphabet = manifest.family, manifest.family.alphabet
+    cuts = [spans(alphabet.length(sequence), fingerprint.long_sequences) for sequence in sequences]
     if not all(cuts):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    manifest, tensors = weights.load(folder)
-    family = manifest.family
     texts = [
-        [sequence[start:stop] for start, stop in cut]
+        [alphabet.piece(sequence, *span) for span in cut]
         for sequence, cut in zip(sequences, cuts, strict=True)
     ]
     fits = [True] * len(texts)

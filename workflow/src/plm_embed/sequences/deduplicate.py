@@ -230,7 +230,8 @@ class Account:
         sequences, events, reasons, details = normalized
         count, path = len(batch), str(reader.path)
         text, ends = text_and_ends(sequences)
-        lengths = pa.array(np.diff(ends, prepend=0).astype(np.int32))
+        letters = ALPHABETS[self._policy.alphabet].letters_of_residue
+        lengths = pa.array((np.diff(ends, prepend=0) // letters).astype(np.int32))
         digests = pa.py_buffer(self._digests(text, ends))
         keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
         by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
@@ -266,6 +267,8 @@ class Account:
 
     def end(self, records: Path) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
+        if alone := self.events["structure_unknown"]:
+            self._warn(f"records without 3Di letters, each read as unknown (#): {alone:,}")
         if not self.accepted:
             self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
         elif self.records <= _COUNTED and (shared := self._shared_ids(records)):

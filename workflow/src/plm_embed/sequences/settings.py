@@ -22,17 +22,19 @@ _RESULTS = {
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of CSV, TSV and Parquet inputs: the id, the residues, and those to keep. FASTA
-    ignores it.
+    """The columns of CSV, TSV and Parquet inputs: the id, the residues, their 3Di states if they
+    have a column, and those to keep. FASTA ignores it.
     """
 
     id: str = "id"
     sequence: str = "sequence"
     keep: tuple[str, ...] = ()
+    structure: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.id, self.sequence, *self.keep)))
+        names = (self.id, self.sequence, self.structure, *self.keep)
+        return tuple(dict.fromkeys(filter(None, names)))
 
 
 def why_not_kept(name: str) -> str:

@@ -146,7 +146,11 @@ def residues_of(config: Config) -> ResiduePolicy:
 
 def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
-    residues, tables = residues_of(config), [vars(table) for table in input_tables(config)]
+    residues = residues_of(config)
+    tables = [
+        {key: value for key, value in vars(table).items() if value != ""}
+        for table in input_tables(config)
+    ]
     return [
         f"--buckets={config['buckets']}",
         f"--alphabet={residues.alphabet}",
