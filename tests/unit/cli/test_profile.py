@@ -87,7 +87,7 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
 
     done = profile("--output", "mine", "--queue", "big", "--account", "nope")
     assert (
-        done.returncode == 1 and "you have no account nope; yours are lab and other" in done.stderr
+        done.returncode == 1 and "--account nope: SLURM lists lab and other for you" in done.stderr
     )
 
     Path("mine", "profile.yaml").write_text("executor: slurm\n", encoding="utf-8")
@@ -108,4 +108,4 @@ def test_pbs_gets_the_profile_of_one_gpu_per_job(slurm: Path) -> None:
     assert named == {"executor": "pbs", "pbs-account": "lab", "pbs-queue": "gpu"}
     assert found["set-resources"]["embed"]["gpu"] == 1
     done = profile("pbs", "--queue", "nope")
-    assert done.returncode == 1 and "--queue nope: PBS has gpu" in done.stderr
+    assert done.returncode == 1 and "--queue nope: not an open queue; PBS has gpu" in done.stderr

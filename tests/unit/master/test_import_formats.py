@@ -150,7 +150,7 @@ def test_an_array_and_its_ids(
     proteins = fasta(tmp_path / "in.fasta", IDS)
     assert adopted_from(tmp_path / "means.npy", proteins, prepared, path).rows == 48
     np.save(tmp_path / "means.npy", means[1:])
-    with pytest.raises(PlmEmbedError, match=r"ids\.\w+: 48 rows for 47 vectors"):
+    with pytest.raises(PlmEmbedError, match=r"ids\.\w+: has 48 rows for the 47 vectors"):
         adopted_from(tmp_path / "means.npy", proteins, prepared, path)
 
 
@@ -160,10 +160,12 @@ def test_a_table_with_a_column_of_lists(tmp_path: Path, prepared: Path, means: n
     files = Files(path, None, (fasta(tmp_path / "in.fasta", IDS),), Table(), "name")
     assert adopted(files, prepared).rows == 48
     with pytest.raises(
-        PlmEmbedError, match=r"means\.parquet: no names of its rows; name the column"
+        PlmEmbedError, match=r"means\.parquet: its rows have no names; name the column"
     ):
         adopted(replace(files, id_column=""), prepared)
-    with pytest.raises(PlmEmbedError, match="no column `accession`; it has name, vector; name the"):
+    with pytest.raises(
+        PlmEmbedError, match="no column `accession`; the columns are name, vector; name the"
+    ):
         adopted(replace(files, id_column="accession"), prepared)
 
 

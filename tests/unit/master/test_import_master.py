@@ -156,7 +156,7 @@ def test_a_column_of_ids_that_the_index_lacks_is_refused(
     tmp_path: Path, prepared: Path, column: str
 ) -> None:
     files = replace(foreign_master(tmp_path, prepared), id_column=column)
-    said = f"no column `{column}`; it has cache_key, row, brc_fea_id, assembly_id; name the one"
+    said = f"no column `{column}`; the columns are cache_key, row, brc_fea_id, assembly_id; name"
     with pytest.raises(PlmEmbedError, match=said):
         adopted(files, prepared)
 

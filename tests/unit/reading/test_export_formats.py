@@ -163,13 +163,13 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
         assert isinstance(done.exception, UnknownIdError) and said in str(done.exception)
     arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", tmp_path]
     done = CliRunner().invoke(group, list(map(str, arguments)))
-    assert done.exit_code == 2 and "not a file of ids" in done.output
+    assert done.exit_code == 2 and "not a text file with one id per line" in done.output
     arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--where", "function"]
     done = CliRunner().invoke(group, list(map(str, arguments)))
     assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output
     arguments[-1:] = ["function=a", "--where", "function=b"]
     done = CliRunner().invoke(group, list(map(str, arguments)))
-    assert done.exit_code == 2 and "function: is named twice" in done.output
+    assert done.exit_code == 2 and "function is named twice" in done.output
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")

@@ -61,8 +61,8 @@ def watch(results: Path, once: bool) -> None:
 @click.option(
     "--lengths",
     type=EXISTING,
-    help="Plan by a table of lengths (lines of `length number`, or another campaign's "
-    "summary.json), not by the input.",
+    help="Plan from a table of lengths (lines of `length number`, or another campaign's "
+    "summary.json) instead of the input.",
 )
 @several(
     "--elsewhere",

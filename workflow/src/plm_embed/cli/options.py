@@ -48,7 +48,7 @@ STRAND = click.option(
     "--strand",
     default="as_given",
     type=click.Choice(get_args(Strand)),
-    help="For DNA; canonical: a sequence and its reverse complement are one.",
+    help="DNA only. canonical: treat a sequence and its reverse complement as one.",
 )
 
 

@@ -144,7 +144,9 @@ def _ids(text: str) -> list[str]:
         if isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG):
             ids = text.split(",")
             return ids if len(ids) == 1 else [id.strip() for id in ids if id.strip()]
-        raise click.BadParameter(f"{text}: not a file of ids", param_hint="--ids") from None
+        raise click.BadParameter(
+            f"{text}: not a text file with one id per line", param_hint="--ids"
+        ) from None
     return [line.partition("\t")[0] for line in lines if line.strip()]
 
 
@@ -155,7 +157,7 @@ def _where(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
         if not equals:
             raise click.BadParameter(f"{pair}: write COLUMN=VALUE", param=option)
         if column in where:
-            raise click.BadParameter(f"{column}: is named twice; it has one value", param=option)
+            raise click.BadParameter(f"{column} is named twice; give it one value", param=option)
         where[column] = value
     return where
 

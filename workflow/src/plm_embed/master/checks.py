@@ -52,7 +52,10 @@ def check_completion_records(
         except PlmEmbedError as error:
             problem(error.message, error.remedy)
     if not campaign.rows:
-        raise StoreError(f"{campaign.embedded}: no bucket has an intact completion record")
+        raise StoreError(
+            f"{campaign.embedded}: no bucket has an intact completion record",
+            remedy="run the workflow again",
+        )
     return True
 
 

@@ -71,7 +71,7 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
             raise _refusal(files.vectors, words)
         if not foreign.keys and not foreign.ids:
             remedy = "name the column with the ids: --index-id"
-            raise _refusal(files.vectors, "no names of its rows", remedy)
+            raise _refusal(files.vectors, "its rows have no names", remedy)
         yield foreign
 
 
@@ -261,9 +261,9 @@ def _index(files: Files, ending: str, count: int) -> tuple[Names, Names]:
         ids += _numbered(rows, id_texts)
         start += len(table)
     if not numbered and start != count:
-        raise _refusal(path, f"{start:,} rows for {count:,} vectors in {files.vectors}")
+        raise _refusal(path, f"has {start:,} rows for the {count:,} vectors in {files.vectors}")
     if unknown := [row for row, _ in (*keys, *ids) if not 0 <= row < count]:
-        raise _refusal(path, f"row {unknown[0]} of {count:,} in {files.vectors}")
+        raise _refusal(path, f"names row {unknown[0]}, but {files.vectors} has {count:,} rows")
     return keys, ids
 
 
@@ -275,7 +275,7 @@ def _header(path: Path, separator: str) -> list[str]:
 def _name_columns(path: Path, columns: Sequence[str], id_column: str) -> dict[str, str]:
     """Return the columns that name rows, by kind. StoreError where that of the ids is not there."""
     if id_column and id_column not in columns:
-        words = f"no column `{id_column}`; it has {', '.join(columns)}"
+        words = f"no column `{id_column}`; the columns are {', '.join(columns)}"
         raise _refusal(path, words, "name the one with the ids: --index-id")
     named = {"key": "cache_key", "id": id_column or "id"}
     return {kind: column for kind, column in named.items() if column in columns}

@@ -196,17 +196,17 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
             if not names:
                 continue
             if tensor is None or tensor.ndim == 0 or not len(tensor):
-                raise _wrong(path, f"holds {names[0]} without its numbers")
+                raise _wrong(path, f"holds {names[0]} without numbers")
             if len(tensor) % len(names):
                 both = " and ".join(names)
-                raise _wrong(path, f"holds {both} in one tensor that cannot be shared out")
+                raise _wrong(path, f"holds {both} in one tensor that cannot be split")
             rows = len(tensor) // len(names)
             for number, (name, kind) in enumerate(zip(names, tensor.split(rows), strict=True)):
                 read_part = partial(read_rows, slice(number * rows, (number + 1) * rows))
                 if name in checkpoint.kinds and not torch.equal(
                     checkpoint.readers[name](), read_part()
                 ):
-                    raise _wrong(path, f"holds two unlike tensors for {name}")
+                    raise _wrong(path, f"holds two different tensors for {name}")
                 checkpoint.add(name, kind, read_part)
     _check_model(files.source, checkpoint, model)
     _check_tensors(files.source, checkpoint.kinds, model)
@@ -320,7 +320,7 @@ def _unpickle(path: Path, published: bool) -> Any:
             with zipfile.ZipFile(path) as archive:
                 member = archive.testzip()
             if member:
-                raise _not_loaded(path, f"{member} in it is not what its checksum says")
+                raise _not_loaded(path, f"{member} in it does not match its checksum")
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except (MemoryError, WeightsError):
@@ -370,7 +370,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _wrong(path, f"is not valid JSON ({error}). Get the folder again") from None
     if not isinstance(value, dict):
-        raise _wrong(path, "holds no JSON object. Get the folder again")
+        raise _wrong(path, "is not a JSON object. Get the folder again")
     return value
 
 

@@ -135,7 +135,7 @@ def _fit(
         return model, [*problems, BARE]
     problems += [f"does not say {key}" for key in family.required if key not in config]
     if not heads:
-        problems.append("does not say its number of heads: name a folder with config.json")
+        problems.append("does not say its number of heads (num_attention_heads in config.json)")
     elif inner % heads:
         problems.append(f"has {heads} heads for a width of {inner}")
     return model, problems
