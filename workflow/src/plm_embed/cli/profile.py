@@ -47,8 +47,8 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """Write a profile for this cluster from what its scheduler says.
 
     Without SCHEDULER, it is the one that is installed here. On a terminal, the command asks for
-    what the scheduler leaves open; elsewhere, the options say it. Under SLURM, sbatch checks the
-    profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
+    what the scheduler leaves open; elsewhere, the options must tell. Under SLURM, sbatch checks
+    the profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
     "--threads",
     default=1,
     type=click.IntRange(1),
-    help="Threads that compare; more are faster where cores are idle.",
+    help="Threads that compare; more are faster if cores are idle.",
 )
 @click.option(
     "--weights",
@@ -88,8 +88,8 @@ def search(
 
     RESULTS is a results folder, a master, or a store. The queries are embedded here, with the model
     and the settings of these vectors, and compared with every vector. Each line of the answer is a
-    record: query, rank, similarity, and its columns in the index. A query that has no vector, such
-    as one with letters of no residue, is named and left out.
+    record: query, rank, similarity, and its columns in the index. A query without
+    a vector, such as one with unknown letters, is named and left out.
 
     \b
     Examples:

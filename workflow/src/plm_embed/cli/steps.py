@@ -42,7 +42,7 @@ from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePoli
 
 
 @click.command()
-@required("--model", help="Name or alias, as esm2_650m or facebook/esm2_t33_650M_UR50D.")
+@required("--model", help="Name or alias, such as esm2_650m or facebook/esm2_t33_650M_UR50D.")
 @click.option(
     "--source",
     type=PATH,
@@ -53,14 +53,16 @@ from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePoli
     "--cache",
     type=PATH,
     show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
-    help="Folder for prepared weights, which makes a folder for each content.",
+    help="Cache of prepared weights, with a folder for each content.",
 )
 @click.option(
     "--output",
     type=PATH,
     help="Prepare them in this folder itself: model.safetensors, manifest.json, self_test.npz.",
 )
-@click.option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
+@click.option(
+    "--record", type=PATH, help="Also write weights.json, by which a campaign names its weights."
+)
 @click.option(
     "--compute-dtype",
     type=DTYPE,
@@ -393,8 +395,8 @@ def gather(
 def validate(*, results: Path | None, spot_checks: int | None, **options: Path | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
-    RESULTS is a results folder with one model, or the folder of a model in it. It replaces all
-    options, by what the run's own config.yaml says.
+    RESULTS is a results folder with one model, or the folder of a model in it, whose
+    config.yaml then has the values of all options.
 
     \b
     Examples:
