@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 
@@ -179,7 +179,8 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
     network; then the package runs without its clone.
     """
     packages = environment(tmp_path / "venv")
-    needed = {Requirement(line).name for line in distribution("plm-embed").requires or ()}
+    (about,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
+    needed = {Requirement(line).name for line in PathDistribution(about).requires or ()}
     link(needed - {"plm-embed"}, packages)
     pip = {"PIP_PYTHON": str(tmp_path / "venv"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
