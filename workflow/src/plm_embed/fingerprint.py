@@ -9,9 +9,13 @@ from typing import Any, Literal
 
 import msgspec
 
-Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
+Pooling = Literal[
+    "mean", "mean_special", "bos", "max", "mean_chain1", "mean_chain2", "per_residue", "per_token"
+]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
 """Poolings that keep a matrix of each sequence, not a vector."""
+BY_CHAIN = frozenset[Pooling]({"mean_chain1", "mean_chain2"})
+"""Poolings of pairs of chains alone."""
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16", "int8"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32). int8: float32 whose linear layers multiply 8-bit integers, on CPUs.
@@ -21,7 +25,7 @@ LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
 """Strand of DNA; canonical: of a sequence and its reverse complement the alphabetically first one.
 """
-AlphabetName = Literal["protein", "dna", "3di"]
+AlphabetName = Literal["protein", "protein_pair", "dna", "3di"]
 """Alphabet of the sequences that a model reads."""
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
@@ -31,6 +35,8 @@ POOLING_DEFINITIONS: dict[Pooling, str] = {
     "bos": "representation of the first token, which is special and stands for the sequence",
     "max": "element-wise maximum over the sequence's own tokens; special tokens and padding are "
     "left out",
+    "mean_chain1": "arithmetic mean over the residues of the first chain of a pair",
+    "mean_chain2": "arithmetic mean over the residues of the second chain of a pair",
     "per_residue": "one row per residue; special tokens and padding are left out",
     "per_token": "one row per token of several letters, and which these are; special tokens and "
     "padding are left out",
@@ -81,6 +87,10 @@ class Fingerprint:
     engine: str
     """Version of the arithmetic and label of the attention kernel, of the model's family."""
     strand: Strand = "as_given"
+    linker: str = ""
+    """Letters that the model reads between the two chains of a pair, of which no vector has a part;
+    empty where sequences are single chains.
+    """
 
     @property
     def batch_invariant(self) -> bool:
@@ -102,12 +112,14 @@ class Fingerprint:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Return every field as JSON, but for a strand as given: ids were made before there was a
-        choice.
+        """Return every field as JSON, but for a strand as given and no linker: ids were made before
+        there was a choice.
         """
         plain = asdict(self)
         if self.strand == "as_given":
             del plain["strand"]
+        if not self.linker:
+            del plain["linker"]
         return json.dumps(plain, sort_keys=True)
 
     @property

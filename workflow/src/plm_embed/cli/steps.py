@@ -145,7 +145,7 @@ def weights(
     "--tables",
     default="[]",
     help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "keep": [...]}.',
+    '{"id": ..., "sequence": ..., "keep": [...]}, and "partner" for a second chain.',
 )
 @click.option(
     "--memory-mb",
@@ -182,8 +182,7 @@ def deduplicate(
     log_command()
     startup.keep_pandas_out()
     columns = [
-        Table(table["id"], table["sequence"], tuple(table["keep"]))
-        for table in json.loads(tables or "[]")
+        Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
     names = "--id-column, --sequence-column and --keep"
     with nullcontext() if columns else columns_named(f"name yours: {names}"):
@@ -209,6 +208,7 @@ SETTINGS: tuple[tuple[str, Any, str], ...] = (
     ("long-sequences", click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
     ("max-residues", NUMBER, "Longest piece for the model; 0: no limit."),
     ("overlap", NUMBER, "Residues that neighboring windows share."),
+    ("linker", str, "Residues between the chains of pairs (deduplicate --alphabet protein_pair)."),
     ("device", DEVICE, "auto: GPUs where there are any, else the CPU."),
     ("threads", COUNT, "CPU threads, shared by the workers."),
     ("toks-per-batch", NUMBER, "Tokens per batch; 0: the device's default."),

@@ -34,11 +34,12 @@ def resolved(settings: Settings, model: Model | Manifest, name: str) -> Settings
             "-1 is the last\nname existing layers, each once",
             key="embedding.layers",
         )
-    for problem in pooling_problems(settings.pooling, model.family, name):
+    linker = settings.linker
+    for problem in pooling_problems(settings.pooling, model.family, name, linker):
         raise ConfigError(problem, key="embedding.pooling")
     if settings.strand == "canonical" and not model.family.alphabet.complements:
         raise ConfigError(ONE_STRAND, key="residues.strand")
-    long = within_limit(settings.long_sequences, name, model.max_residues)
+    long = within_limit(settings.long_sequences, name, model.max_residues, linker)
     return replace(settings, layers=layers, long_sequences=long)
 
 
@@ -75,6 +76,7 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         storage_dtype=settings.storage_dtype,
         engine=engine.name(manifest, device, dtype),
         strand=settings.strand,
+        linker=settings.linker,
     )
 
 

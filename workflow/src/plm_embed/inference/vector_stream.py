@@ -83,10 +83,15 @@ class VectorStream:
         """Seconds that the device was at work."""
         self.exact = 0
         """Sequences that were computed in fp32, because float16 could not hold their numbers."""
-        self._windows = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+        family, linker = engine.manifest.family, fingerprint.linker
+        lengths = map(family.alphabet.length, sequences)
+        self._windows = [spans(length, fingerprint.long_sequences) for length in lengths]
         self._pieces = [(i, span) for i, cut in enumerate(self._windows) for span in cut]
-        self._texts = [sequences[i][start:stop] for i, (start, stop) in self._pieces]
-        family = engine.manifest.family
+        self._texts = [
+            text
+            for sequence, cut in zip(sequences, self._windows, strict=True)
+            for text in family.texts(sequence, cut, linker)
+        ]
         counted = [family.tokens(len(text)) for text in self._texts]
         self._counted, self._costs = counted, counted.copy()  # costs: once tokenized, the true ones
         self._ids: dict[int, Ids] = {}
@@ -213,11 +218,14 @@ class VectorStream:
 
     def _pack(self, batch: list[int]) -> Batch:
         tokenized = [self._ids.pop(piece, None) for piece in batch]
+        family, linker = self.engine.manifest.family, self.fingerprint.linker
+        pairs = [self.sequences[self._pieces[piece][0]] for piece in batch] if linker else ()
         return self.engine.pack(
             [
                 self.engine.tokenize(self._texts[piece]) if ids is None else ids
                 for piece, ids in zip(batch, tokenized, strict=True)
-            ]
+            ],
+            [family.linker_tokens(pair, linker) for pair in pairs],
         )
 
     def _launch(self, batch: Batch, exact: bool = False) -> Launched:
@@ -306,7 +314,8 @@ class VectorStream:
         while places := packer.take(self.engine.rows):
             numbers = [overflown[place] for place in places]
             pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
-            again = self._launch(self.engine.pack(pieces), exact=True)
+            linkers = [batch.linkers[i] for i in numbers] if batch.linkers else ()
+            again = self._launch(self.engine.pack(pieces, linkers), exact=True)
             for i, vectors in zip(numbers, self._collect(again), strict=True):
                 sequences[i] = vectors
 

@@ -12,6 +12,7 @@ of F.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -189,12 +190,15 @@ class Engine:
         """Return the letters of a sequence's own tokens, as `Family.spans`."""
         return self._family.spans(self._tokens.letters, ids)
 
-    def pack(self, pieces: Sequence[Ids]) -> Batch:
+    def pack(self, pieces: Sequence[Ids], linkers: Sequence[tuple[int, int]] = ()) -> Batch:
         """Pack tokenized sequences, in this order, in the CPU's memory. May run in a thread
-        beside `forward`.
+        beside `forward`. linkers: as `Batch` has them, of pairs of chains.
         """
-        residues = [self._family.residues(len(piece)) for piece in pieces]
-        return pack(pieces, residues, self.rows, pinned=self.device.type == "cuda")
+        left_out = [stop - first for first, stop in linkers] or repeat(0)
+        lengths = [len(piece) - part for piece, part in zip(pieces, left_out, strict=False)]
+        residues = [self._family.residues(length) for length in lengths]
+        pinned = self.device.type == "cuda"
+        return pack(pieces, residues, self.rows, pinned=pinned, linkers=linkers)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import master_name
+from plm_embed.fingerprint import BY_CHAIN, master_name
 from plm_embed.models.tokens import Ids, TokenizerFile, Tokens, Vocabulary
-from plm_embed.sequence_windows import stored_spans
-from plm_embed.sequences.alphabet import PROTEIN, Alphabet
+from plm_embed.sequence_windows import Span, stored_spans
+from plm_embed.sequences.alphabet import PROTEIN, SEPARATOR, Alphabet
 
 if TYPE_CHECKING:
     import torch
@@ -259,6 +259,21 @@ class Family:
         """
         return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
 
+    def texts(self, sequence: str, cut: Sequence[Span], linker: str) -> list[str]:
+        """Return the letters of the pieces of a normalized sequence; of a pair of chains, which is
+        one piece, with the linker between them.
+        """
+        if linker:
+            return [sequence.replace(SEPARATOR, linker)]
+        return [sequence[start:stop] for start, stop in cut]
+
+    def linker_tokens(self, pair: str, linker: str) -> tuple[int, int]:
+        """Return which tokens of a pair of chains are the linker's: the first, and one past the
+        last.
+        """
+        first = self.tokenizer.leading + pair.index(SEPARATOR)
+        return first, first + len(linker)
+
     def residues(self, tokens: int) -> tuple[int, int]:
         """Return which of a sequence's tokens are its letters': the first, and one past the
         last.
@@ -271,8 +286,19 @@ class Family:
         return master_name(self.name)
 
 
-def pooling_problems(pooling: Sequence[str], family: Family, model: str) -> Iterator[str]:
-    """Say what a model cannot do of these poolings."""
+def pooling_problems(
+    pooling: Sequence[str], family: Family, model: str, linker: str = ""
+) -> Iterator[str]:
+    """Say what a model cannot do of these poolings, of pairs of chains if there is a linker."""
+    if linker and family.alphabet != PROTEIN:
+        yield f"embedding.linker: {model} reads no proteins, and only their chains can be paired"
+    elif not set(linker) <= set(PROTEIN.letters):
+        yield f"embedding.linker: {linker}: must be residues in capital letters, such as GGGG"
+    for name in () if linker else BY_CHAIN.intersection(pooling):
+        yield (
+            f"embedding.pooling: {name}: sequences are single chains; name the `partner` of the "
+            "inputs, or set embedding.linker"
+        )
     if "bos" in pooling and not family.bos:
         yield f"embedding.pooling: bos: {model} has no <cls> token; choose mean or max"
     if "per_residue" in pooling and not family.token_per_letter:

@@ -48,8 +48,10 @@ class Batch:
     lengths: tuple[int, ...]
     residues: tuple[tuple[int, int], ...]
     """Rows of each sequence's own tokens, which are no special ones, counted from its first: from,
-    and one past the last.
+    and one past the last. In a pair of chains they count without the linker.
     """
+    linkers: tuple[tuple[int, int], ...] = ()
+    """Rows of the linker in each pair of chains, likewise; none where there are no pairs."""
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
@@ -71,11 +73,12 @@ def pack(
     rows: int,
     *,
     pinned: bool,
+    linkers: Sequence[tuple[int, int]] = (),
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
-    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory is
-    copied to a device without waiting.
+    Zeros stand behind them up to whole slices of `rows`; `residues` and `linkers` as in `Batch`.
+    Pinned memory is copied to a device without waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -94,6 +97,5 @@ def pack(
     def staged(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
 
-    return Batch(
-        staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues)
-    )
+    arrays = map(staged, (tokens, positions, ends, segments))
+    return Batch(*arrays, lengths, tuple(residues), tuple(linkers))

@@ -82,6 +82,11 @@ def methods(facts: Facts) -> str:
     ]
     if fingerprint.strand == "canonical":
         sentences.append("A sequence and its reverse complement were treated as one.")
+    if fingerprint.linker:
+        sentences.append(
+            "Each sequence is a pair of chains, which the model read with the linker "
+            f"{fingerprint.linker} between them; no vector has a part of the linker."
+        )
     if facts.validation and facts.validation.status == "passed":
         sentences.append(
             f"The result was validated in full, and {len(facts.validation.spot_checks)} vectors "

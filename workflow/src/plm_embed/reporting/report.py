@@ -343,6 +343,8 @@ def _settings(facts: Facts) -> Rows:
         yield "long sequences", f"{long.policy}{limit}{overlap}"
         if fingerprint.strand == "canonical":
             yield "strand", "a sequence and its reverse complement are one"
+        if fingerprint.linker:
+            yield "pairs of chains", f"joined by {fingerprint.linker}, which is in no vector"
         computed = f"computed in {fingerprint.compute_dtype}"
         yield "precision", f"{computed}, stored as {fingerprint.storage_dtype}"
     if facts.summary:

@@ -2,9 +2,12 @@
 letter is the matter of its tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plm_embed.fingerprint import AlphabetName
+
+SEPARATOR = ":"
+"""The sign between the two chains of a pair, which is no letter of any alphabet."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,12 @@ class Alphabet:
     """Letter that faces each of `letters` on the other strand; '' where there is none."""
     uracil: str = ""
     """The letter that U is read as; empty where U is a letter like the others."""
+    pairs: bool = False
+    """Sequences are pairs of chains with the separator between them."""
+
+    def length(self, sequence: str) -> int:
+        """Return the number of residues of a normalized sequence, or of both chains of a pair."""
+        return len(sequence) - sequence.count(SEPARATOR)
 
     def reverse_complement(self, sequence: str) -> str:
         """Return the other strand of a normalized sequence, read in its own direction."""
@@ -32,6 +41,8 @@ class Alphabet:
 
 
 PROTEIN = Alphabet("protein", "LAGVSERTIDPKQNFYMHWCXBUZO", unknown="X", stop="*")
+PAIR = replace(PROTEIN, name="protein_pair", pairs=True)
+"""Two chains of proteins, in their order, as in EVQL:DIQM."""
 DNA = Alphabet("dna", "ACGTRYSWKMBDHVN", "N", complements="TGCAYRSWMKVHDBN", uracil="T")
 """The four bases and IUPAC's letters for several of them."""
 STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
@@ -39,5 +50,5 @@ STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
 residues.
 """
 ALPHABETS: dict[AlphabetName, Alphabet] = {
-    alphabet.name: alphabet for alphabet in (PROTEIN, DNA, STATES)
+    alphabet.name: alphabet for alphabet in (PROTEIN, PAIR, DNA, STATES)
 }
