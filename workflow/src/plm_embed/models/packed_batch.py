@@ -38,7 +38,8 @@ class Batch:
     """Packed sequences: `tokens`, `positions` (T,) int32, T a multiple of `ROWS`.
 
     `lengths` count special tokens too; `boundaries` (n + 1,) int32 are their sums from 0 on,
-    `segments` (3 n,) int64 are the tokens of each sequence before, among and after its residues.
+    `segments` (3 n,) int64 are the tokens of each sequence before, among and after its residues; of
+    pairs of chains (5 n,): before, of the first, of the linker, of the second, and after.
     """
 
     tokens: Tensor
@@ -88,10 +89,17 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    parts = [
+    parts: list[tuple[int, ...]] = [
         (first, stop - first, length - stop)
         for (first, stop), length in zip(residues, lengths, strict=True)
     ]
+    if linkers:
+        parts = [
+            (first, low - first, high - low, second - low, after - (high - low))
+            for (first, _, after), (_, second), (low, high) in zip(
+                parts, residues, linkers, strict=True
+            )
+        ]
     segments = np.array(parts, dtype=np.int64).ravel()
 
     def staged(array: NDArray[Any]) -> Tensor:
