@@ -8,12 +8,12 @@ from torch import Tensor
 from plm_embed.fingerprint import MATRICES, Pooling
 from plm_embed.models.packed_batch import Batch
 
-_OF_PAIRS: dict[Pooling, list[int]] = {
-    "mean": [1, 3],
-    "max": [1, 3],
+_OF_PAIRS: dict[Pooling, slice | list[int]] = {
+    "mean": slice(1, 4, 2),
+    "max": slice(1, 4, 2),
     "mean_special": [0, 1, 3, 4],
-    "mean_chain1": [1],
-    "mean_chain2": [3],
+    "mean_chain1": slice(1, 2),
+    "mean_chain2": slice(3, 4),
 }
 """Segments of a pair of chains that a pooling covers."""
 
