@@ -34,7 +34,6 @@ SETTINGS: dict[str, Any] = {
         "pairs.fasta",
     ],
     "embedding": {"pooling": ["mean", "mean_chain1", "mean_chain2", "per_residue"]},
-    "validate": {"spot_checks": 4},
 }
 
 
