@@ -12,9 +12,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from plm_embed.kernels.node_gpus import PCI, ask_nvidia, nvidia_gpus
+from plm_embed.kernels.hardware import ask_nvidia, nvidia_gpus
 
 log = logging.getLogger(__name__)
+PCI = Path("/sys/bus/pci/devices")
 LOCKS = Path("/tmp")
 """Folder of the locks: one for all users of a machine, who share its GPUs."""
 SECONDS_BETWEEN_LOOKS = 1.0

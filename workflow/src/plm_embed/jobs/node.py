@@ -52,6 +52,10 @@ SECONDS_TO_START = 900.0
 """A worker that has not checked its device by then hangs; libraries on a busy network filesystem
 load in minutes.
 """
+ORPHANED = signal.SIGUSR2
+"""The signal that a worker gets when its parent process ends. Not SIGTERM: threads of the parent
+may keep its end of the pipe open a little longer, so that the pipe does not tell the two apart.
+"""
 SECONDS_TO_END = 10.0
 """The kernel may never let go of a process that waits for a broken device."""
 
@@ -119,35 +123,42 @@ def serve(  # noqa: PLR0917
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":  # elsewhere the closed pipe must do
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, ORPHANED)
     startup.spare_collector()
     log_to_stderr()
     bind(gpu, settings.threads)
     worker = failure = None
+    orphaned = False
     try:
         from plm_embed.jobs.worker import Worker  # torch: not in the parent
 
         with Worker(weights, store, settings, info) as worker:
             worker.serve(pipe)
     except BaseException as error:
-        failure = _failure(error, f"{store} or the scratch folder")
+        failure, orphaned = _failure(error, f"{store} or the scratch folder"), _is_orphaned(error)
     try:
-        if worker:
+        if worker and not orphaned:
             pipe.send(worker.message())
-        if failure:
+        if failure and not orphaned:
             pipe.send(failure)
     except OSError:
-        if failure:  # nobody else says so in the log of the job, which may be tried again
-            words = f"plm-embed: unfinished: the job was killed: {failure}"
-            print(printable(words), file=sys.stderr, flush=True)
+        orphaned = True
+    if failure and orphaned:  # nobody else says so in the log of the job, which may be tried again
+        words = f"plm-embed: unfinished: the job was killed: {failure}"
+        print(printable(words), file=sys.stderr, flush=True)
     startup.end_at_once(1 if failure else 0)
+
+
+def _is_orphaned(error: BaseException) -> bool:
+    """Tell whether a worker ended because its parent process had."""
+    return isinstance(error, (EOFError, BrokenPipeError))
 
 
 def _failure(error: BaseException, written: str) -> PlmEmbedError:
     """Return what ended a worker in words: as a NodeError where the node is to blame, as a
     PassingError where another worker may do better. written: the folders that it writes to.
     """
-    if isinstance(error, (EOFError, BrokenPipeError)):
+    if _is_orphaned(error):
         return PassingError("its parent process has ended")
     if isinstance(error, PlmEmbedError):
         kinds = (NodeError, PassingError, PlmEmbedError)

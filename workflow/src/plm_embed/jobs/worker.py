@@ -30,12 +30,12 @@ from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import Meter
 from plm_embed.jobs.heartbeat import job_id, moment
-from plm_embed.jobs.node import Chunk, Message
+from plm_embed.jobs.node import ORPHANED, Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_counts
 from plm_embed.store.hdf5 import Array
 from plm_embed.store.parts import BYTES_PER_PART, PartInfo, PartRows, write_part
@@ -155,8 +155,12 @@ class Worker:
                 last = time.monotonic()
                 pipe.send(self.message(share))
 
-        def stop(*_: object) -> None:
+        orphaned = False
+
+        def stop(number: int, _: object) -> None:
+            nonlocal orphaned
             self.stopping = True
+            orphaned = orphaned or number == ORPHANED
 
         pipe.send(self.message())
         while not self.stopping:
@@ -168,12 +172,13 @@ class Worker:
             self.load()
             # until there is something to publish, a signal ends the process at once
             signal.signal(signal.SIGTERM, stop)
+            signal.signal(ORPHANED, stop)
             seconds = self.embed(chunk.keys, chunk.sequences, tell)
             if chunk.publish:
                 self.publish(wait=True)
             if not self.stopping:
                 pipe.send(self.message(seconds=seconds))
-        raise PassingError("stopped by a signal")
+        raise EOFError if orphaned else PassingError("stopped by a signal")
 
     def load(self) -> tuple[Engine, Room]:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""

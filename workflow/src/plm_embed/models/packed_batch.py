@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
@@ -53,12 +51,19 @@ class Batch:
     """
     linkers: tuple[tuple[int, int], ...] = ()
     """Rows of the linker in each pair of chains, likewise; none where there are no pairs."""
+    masked: Tensor | None = None
+    """(n,) int64, the row of the one token of each sequence that is masked, if they are."""
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
-        parts = ("tokens", "positions", "boundaries", "segments")
+        parts = ("tokens", "positions", "boundaries", "segments", "masked")
         return replace(
-            self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts}
+            self,
+            **{
+                name: part.to(device, non_blocking=True)
+                for name in parts
+                if (part := getattr(self, name)) is not None
+            },
         )
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -75,11 +80,14 @@ def pack(
     *,
     pinned: bool,
     linkers: Sequence[tuple[int, int]] = (),
+    masked: Sequence[int] | None = None,
+    mask: int = 0,
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
     Zeros stand behind them up to whole slices of `rows`; `residues` and `linkers` as in `Batch`.
-    Pinned memory is copied to a device without waiting.
+    `masked`: the token of each that is replaced by the id `mask`. Pinned memory is copied to a
+    device without waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -89,21 +97,22 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    parts: list[tuple[int, ...]] = [
+    cut: list[tuple[int, ...]] = [
         (first, stop - first, length - stop)
         for (first, stop), length in zip(residues, lengths, strict=True)
     ]
     if linkers:
-        parts = [
-            (first, low - first, high - low, second - low, after - (high - low))
-            for (first, _, after), (_, second), (low, high) in zip(
-                parts, residues, linkers, strict=True
-            )
+        cut = [
+            (first, low - first, high - low, first + both - low, after - (high - low))
+            for (first, both, after), (low, high) in zip(cut, linkers, strict=True)
         ]
-    segments = np.array(parts, dtype=np.int64).ravel()
+    segments = np.array(cut, dtype=np.int64).ravel()
 
-    def staged(array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
-
-    arrays = map(staged, (tokens, positions, ends, segments))
-    return Batch(*arrays, lengths, tuple(residues), tuple(linkers))
+    parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
+    if masked is not None:
+        parts["masked"] = places = ends[:-1] + np.array(masked, dtype=np.int64)
+        tokens[places] = mask
+    tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
+    if pinned:
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    return Batch(**tensors, lengths=lengths, residues=tuple(residues), linkers=tuple(linkers))
