@@ -149,8 +149,10 @@ def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
     items = iter(sequences.items() if isinstance(sequences, Mapping) else sequences)
     first = 1
     while block := list(islice(items, AT_ONCE)):
-        block = list(map(_joined, block)) if in_pairs else block
-        pairs = [_pair(item, number) for number, item in enumerate(block, first)]
+        pairs = [
+            _pair(_joined(item) if in_pairs else item, number)
+            for number, item in enumerate(block, first)
+        ]
         # half a character, as Python has for bytes that are no text, is none of Arrow's
         ids, residues = (
             [(text or "").encode(errors="replace").decode() for text in texts]
