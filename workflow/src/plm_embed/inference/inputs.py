@@ -41,7 +41,7 @@ SequenceItem = str | Chains | tuple[str, str | Chains] | SequenceRecord
 """A sequence; an id and a sequence; or a record of Biopython. A missing value, as tables have them,
 is a sequence without a vector.
 """
-SequenceInput = str | Path | Mapping[str, str | Chains] | Iterable[SequenceItem]
+SequenceInput = str | Path | Reader | Mapping[str, str | Chains] | Iterable[SequenceItem]
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
@@ -62,6 +62,7 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     where the model reads proteins, or the reverse.
     """
     path = Path(sequences) if isinstance(sequences, Path | str) else None
+    path = sequences.path if isinstance(sequences, Reader) else path
     letters = LetterCheck(ALPHABETS[policy.alphabet], path)
     for batch in _batches(sequences, ALPHABETS[policy.alphabet].pairs):
         letters.look(batch.residues)
@@ -116,6 +117,9 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
 
 
 def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
+    if isinstance(sequences, Reader):
+        yield from sequences
+        return
     if isinstance(sequences, Path | str):
         path = _existing_file(sequences)
         if isinstance(sequences, str) and not path:

@@ -253,7 +253,7 @@ class Family:
     @property
     def extra_tokens(self) -> int:
         """Count the tokens of each piece that goes through the model besides its residues'."""
-        return self.tokenizer.leading + self.tokenizer.trailing
+        return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
 
     @property
     def token_per_letter(self) -> bool:
@@ -287,14 +287,14 @@ class Family:
         """Return which tokens of a pair of chains are the linker's: the first, and one past the
         last.
         """
-        first = self.tokenizer.leading + pair.index(SEPARATOR)
+        first = len(self.tokenizer.prefix) + pair.index(SEPARATOR)
         return first, first + len(linker)
 
     def residues(self, tokens: int) -> tuple[int, int]:
         """Return which of a sequence's tokens are its letters': the first, and one past the
         last.
         """
-        return self.tokenizer.leading, tokens - self.tokenizer.trailing
+        return len(self.tokenizer.prefix), tokens - len(self.tokenizer.suffix)
 
     @property
     def master(self) -> str:
