@@ -25,7 +25,7 @@ LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
 """Strand of DNA; canonical: of a sequence and its reverse complement the alphabetically first one.
 """
-AlphabetName = Literal["protein", "protein_pair", "dna", "3di"]
+AlphabetName = Literal["protein", "protein_pair", "dna", "3di", "protein_3di"]
 """Alphabet of the sequences that a model reads."""
 Score = Literal["log_likelihood", "entropy", "pseudo_perplexity"]
 """log_likelihood: mean log-probability (natural) of the sequence's own residues, by the head of the

@@ -135,7 +135,7 @@ def weights(
     "--tables",
     default="[]",
     help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "keep": [...]}, and "partner" for a second chain.',
+    '{"id": ..., "sequence": ..., "structure": ..., "partner": ..., "keep": [...]}.',
 )
 @click.option(
     "--memory-mb",

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import pyarrow.compute as pc
+
 from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import Batch, Faults, batch_of
@@ -63,13 +65,16 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     """
     path = Path(sequences) if isinstance(sequences, Path | str) else None
     path = sequences.path if isinstance(sequences, Reader) else path
-    letters = LetterCheck(ALPHABETS[policy.alphabet], path)
+    letters, alone = LetterCheck(ALPHABETS[policy.alphabet], path), False
     for batch in _batches(sequences, ALPHABETS[policy.alphabet].pairs):
         letters.look(batch.residues)
         if batch.first == 0:
             log.warning("%s: text before the first header is ignored", path)
             continue
         normalized = normalize_batch(batch, policy)
+        if not alone and pc.any(pc.match_substring(normalized.events, "structure_unknown")).as_py():
+            alone = True
+            log.warning("residues without 3Di letters are each read as unknown (#)")
         accepted = iter(normalized.sequences.to_pylist())
         columns = batch.ids, normalized.reasons, normalized.details
         rows = zip(*(column.to_pylist() for column in columns), strict=True)

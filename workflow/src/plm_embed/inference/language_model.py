@@ -280,7 +280,7 @@ class LanguageModel:
         named = named_sequences(sequences, self.policy)
         while record := next(named, None):
             block.append(record)
-            tokens += family.tokens(len(record.sequence))
+            tokens += family.tokens(family.alphabet.length(record.sequence))
             if tokens >= BATCHES_AT_ONCE * self._room.budget:
                 yield from self._vectors_by_id(block, fingerprint, on_error)
                 block, tokens = [], 0

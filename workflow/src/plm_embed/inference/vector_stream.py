@@ -101,15 +101,16 @@ class VectorStream:
         self.exact = 0
         """Sequences that were computed in fp32, because float16 could not hold their numbers."""
         family, linker = engine.manifest.family, fingerprint.linker
-        lengths = map(family.alphabet.length, sequences)
-        self._windows = [spans(length, fingerprint.long_sequences) for length in lengths]
+        self.lengths = [family.alphabet.length(sequence) for sequence in sequences]
+        """Residues of each sequence."""
+        self._windows = [spans(length, fingerprint.long_sequences) for length in self.lengths]
         self._pieces = [(i, span) for i, cut in enumerate(self._windows) for span in cut]
         self._texts = [
             text
             for sequence, cut in zip(sequences, self._windows, strict=True)
             for text in family.texts(sequence, cut, linker)
         ]
-        counted = [family.tokens(len(text)) for text in self._texts]
+        counted = [family.tokens(stop - start + len(linker)) for _, (start, stop) in self._pieces]
         self._counted, self._costs = counted, counted.copy()  # costs: once tokenized, the true ones
         self._ids: dict[int, Ids] = {}
         self._copies: torch.cuda.Stream | None = None
@@ -250,9 +251,7 @@ class VectorStream:
             raise devices.too_small(self.engine.device)
         i, _ = self._pieces[batch[0]]
         self.left_out[i] = "out_of_memory"
-        log.warning(
-            "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
-        )
+        log.warning("a sequence of %d residues does not fit into memory: skipped", self.lengths[i])
         return False
 
     def _tokenized(self) -> Iterator[tuple[list[int], list[int]]]:
@@ -414,8 +413,8 @@ class VectorStream:
             largest = np.max([largest_number(v, name) for v in (pieces if rounded else [vectors])])
             if not largest <= limit:  # NaN compares false
                 raise PlmEmbedError(
-                    f"{name} of a sequence of {len(sequence)} residues ({sequence[:20]}...) is not "
-                    f"finite or too large to store ({largest:.3g})\n"
+                    f"{name} of a sequence of {self.lengths[i]} residues ({sequence[:20]}...) is "
+                    f"not finite or too large to store ({largest:.3g})\n"
                     "compute and store in float32 (embedding.compute_dtype and storage_dtype); if "
                     "that is so already, suspect the device"
                 )

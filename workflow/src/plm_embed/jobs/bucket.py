@@ -43,7 +43,7 @@ class Bucket(Wanted):
 def read_sequences(path: Path) -> Sequences:
     """Read a bucket file. StoreError where a key is not the SHA-256 of its sequence."""
     table = bucket_table(path, ["key", "sequence", "length"])
-    lengths = table["length"].to_numpy().astype(np.int32)
+    lengths = table["length"].to_numpy()
     return Sequences(key_array(table["key"]), table["sequence"].to_pylist(), lengths)
 
 

@@ -207,14 +207,12 @@ class Worker:
             beside = self.store.folder / "scratch"
             folder = scratch_folder(self._settings.scratch, 2 * BYTES_PER_PART, beside)
             self._scratch = self._stack.enter_context(folder)
-        model = self.load()
-        length = model[0].manifest.family.alphabet.length
-        stream = VectorStream(*model, self.store.fingerprint, sequences)
+        stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
         total, done, busy = max(stream.tokens, 1), 0, 0.0
         began = last = time.monotonic()
         for step in stream.run():
             for i, vectors in step.finished:
-                self._rows.add(keys[i], length(sequences[i]), vectors)
+                self._rows.add(keys[i], stream.lengths[i], vectors)
             time_now = time.monotonic()
             self._rows.tokens += step.tokens
             self._rows.seconds += time_now - last

@@ -224,7 +224,9 @@ class Engine:
     def tokenize(self, sequence: str) -> Ids:
         """Return the token ids of a normalized sequence with special tokens. May run in threads."""
         ids = self._tokens.tokenize(sequence)
-        if self._family.token_per_letter and len(ids) != self._family.tokens(len(sequence)):
+        if self._family.token_per_letter and len(ids) != self._family.tokens(
+            self._family.alphabet.length(sequence)
+        ):
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return ids
 

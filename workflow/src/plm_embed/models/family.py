@@ -281,7 +281,7 @@ class Family:
         """
         if linker:
             return [sequence.replace(SEPARATOR, linker)]
-        return [sequence[start:stop] for start, stop in cut]
+        return [self.alphabet.piece(sequence, *span) for span in cut]
 
     def linker_tokens(self, pair: str, linker: str) -> tuple[int, int]:
         """Return which tokens of a pair of chains are the linker's: the first, and one past the

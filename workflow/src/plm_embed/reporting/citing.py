@@ -9,7 +9,7 @@ from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 from plm_embed.wording import count
 
-_KINDS = {"dna": "DNA", "3di": "3Di"}
+_KINDS = {"dna": "DNA", "3di": "3Di", "protein_3di": "protein (residues and 3Di states)"}
 
 
 def provenance(facts: Facts) -> Iterator[tuple[str, str]]:

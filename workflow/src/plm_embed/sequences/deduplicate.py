@@ -239,15 +239,16 @@ class Account:
         sequences, events, reasons, details = normalized
         count, path = len(batch), str(reader.path)
         text, ends = text_and_ends(sequences)
-        pairs = ALPHABETS[self._policy.alphabet].pairs
-        lengths = pa.array((np.diff(ends, prepend=0) - pairs).astype(np.int32))
+        alphabet = ALPHABETS[self._policy.alphabet]
+        letters = np.diff(ends, prepend=0) - alphabet.pairs
+        lengths = pa.array((letters // alphabet.letters_of_residue).astype(np.int32))
         digests = pa.py_buffer(self._digests(text, ends))
         keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
         # for each record the place of its sequence among the accepted, null for none
         skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
         places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
         by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
-        if pairs:
+        if alphabet.pairs:
             by_name[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
         columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self._keep]
         numbers = pa.array(np.arange(batch.first, batch.first + count))
@@ -278,6 +279,8 @@ class Account:
 
     def end(self, records: Path) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
+        if alone := self.events["structure_unknown"]:
+            self._warn(f"records without 3Di letters, each read as unknown (#): {alone:,}")
         if not self.accepted:
             self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
         elif self.records <= _COUNTED and (shared := self._shared_ids(records)):

@@ -24,18 +24,19 @@ _RESULTS = {
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of CSV, TSV and Parquet inputs: the id, the residues, those of a second chain if
-    it has a column, and those to keep. FASTA ignores it.
+    """The columns of CSV, TSV and Parquet inputs: the id, the residues, their 3Di states or the
+    residues of a second chain if there is such a column, and those to keep. FASTA ignores it.
     """
 
     id: str = "id"
     sequence: str = "sequence"
     keep: tuple[str, ...] = ()
+    structure: str = ""
     partner: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        names = (self.id, self.sequence, self.partner, *self.keep)
+        names = (self.id, self.sequence, self.structure, self.partner, *self.keep)
         return tuple(dict.fromkeys(filter(None, names)))
 
 

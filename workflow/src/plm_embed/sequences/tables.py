@@ -75,7 +75,7 @@ def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> N
             raise NoColumnError(
                 f"{path}: no column {column!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: `id`, `sequence`, `partner` and `keep` of the input",
+                remedy="name yours: `id`, `sequence`, `structure`, `partner` or `keep` of the input",
             )
 
 
@@ -88,6 +88,9 @@ def _batches(
         ids, residues, *columns = (rows[name] for name in (table.id, table.sequence, *table.keep))
         ids = ids.fill_null("")
         faults = _faults(ids, residues, table.id, table.sequence)
+        if table.structure:
+            residues, unequal = _interleaved(residues, rows[table.structure])
+            faults = unequal | faults
         residues = residues.fill_null("")
         if table.partner:
             partners = rows[table.partner]
@@ -97,6 +100,26 @@ def _batches(
         if large := [place for place, (reason, _) in faults.items() if reason == "too_large"]:
             residues = pc.if_else(pa.array(np.isin(np.arange(len(rows)), large)), "", residues)
         yield Batch(first + start, ids, ids, residues, tuple(columns), faults)
+
+
+def _interleaved(
+    residues: pa.StringArray, structures: pa.StringArray
+) -> tuple[pa.StringArray, Faults]:
+    """Return each residue with its 3Di state behind it, as in MdEvVp, and the places of rows that
+    have not one for each. Where there is no structure the residues stay alone.
+    """
+    pairs, faults = list[str](), Faults()
+    columns = zip(residues.to_pylist(), structures.to_pylist(), strict=True)
+    for place, (cell, structure) in enumerate(columns):
+        if cell is None or structure is None or structure.strip() in {"", *MISSING}:
+            pairs.append(cell or "")
+            continue
+        letters, states = "".join(cell.upper().split()), "".join(structure.lower().split())
+        pairs.append("".join(map("".join, zip(letters, states, strict=False))))
+        if len(letters) != len(states):
+            detail = f"{len(letters):,} residues, {len(states):,} 3Di letters"
+            faults[place] = "unlike_lengths", detail
+    return pa.array(pairs, pa.string()), faults
 
 
 def _faults(ids: pa.StringArray, cells: pa.StringArray, id: str, name: str) -> Faults:

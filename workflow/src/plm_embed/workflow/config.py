@@ -156,9 +156,8 @@ def residues_of(config: Config) -> ResiduePolicy:
 def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
     residues = residues_of(config)
-    # without a partner as ever: Snakemake runs the step again where its options differ
     tables = [
-        {name: value for name, value in vars(table).items() if value or name != "partner"}
+        {key: value for key, value in vars(table).items() if value != ""}
         for table in input_tables(config)
     ]
     return [
