@@ -75,7 +75,7 @@ def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> N
             raise NoColumnError(
                 f"{path}: no column {column!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: id, sequence, structure, partner and keep of the input",
+                remedy="name yours: `id`, `sequence`, `structure`, `partner`, `keep` of the input",
             )
 
 
