@@ -159,7 +159,7 @@ class Names:
         layer = re.search(r"(?<=\.)\d+(?=\.)", bare)
         if layer:
             bare = f"{bare[: layer.start()]}N{bare[layer.end() :]}"
-        module, kind = self._module(bare)
+        module, _, kind = bare.rpartition(".")
         engine = self.modules.get(bare) or self.modules.get(module)
         if engine is None:
             return (name,)
@@ -171,19 +171,15 @@ class Names:
 
     def head_name(self, name: str) -> str:
         """Return the name in the head of the language model of a tensor; empty for any other."""
-        module, kind = self._module(self._bare(name))
+        module, _, kind = self._bare(name).rpartition(".")
         return f"{self.head[module]}.{kind}" if module in self.head else ""
 
     def _bare(self, name: str) -> str:
+        """Return a published name without prefixes."""
         for prefix in self.prefixes:
             name = name.removeprefix(prefix)
-        return name
-
-    @staticmethod
-    def _module(bare: str) -> tuple[str, str]:
-        module, _, kind = bare.rpartition(".")
         # norms of checkpoints from TensorFlow, and those that transformers 5 writes
-        return module, {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 
 
 @dataclass(frozen=True, eq=False)
