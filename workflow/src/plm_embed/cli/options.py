@@ -58,11 +58,12 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
     "strand": (
         click.Choice(get_args(Strand)),
-        "For DNA; canonical: a sequence and its reverse complement are one.",
+        "DNA only. canonical: treat a sequence and its reverse complement as one.",
     ),
     "policy": (click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
     "max_residues": (NUMBER, "Longest piece for the model; 0: no limit."),
     "overlap": (NUMBER, "Residues that neighboring windows share."),
+    "linker": (str, "Residues between the chains of pairs (deduplicate --alphabet protein_pair)."),
     "device": (click.Choice(get_args(DeviceName)), "auto: GPUs where there are any, else the CPU."),
     "threads": (COUNT, "CPU threads, shared by the workers."),
     "toks_per_batch": (NUMBER, "Tokens per batch; 0: the device's default."),

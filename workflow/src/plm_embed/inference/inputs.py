@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import pyarrow.compute as pc
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import Batch, Faults, batch_of
 from plm_embed.sequences.normalize import normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
@@ -37,11 +37,13 @@ class SequenceRecord(Protocol):
     seq: object
 
 
-SequenceItem = str | tuple[str, str] | SequenceRecord
+Chains = tuple[str, str]
+"""The chains of a pair, where pairs are embedded."""
+SequenceItem = str | Chains | tuple[str, str | Chains] | SequenceRecord
 """A sequence; an id and a sequence; or a record of Biopython. A missing value, as tables have them,
 is a sequence without a vector.
 """
-SequenceInput = str | Path | Reader | Mapping[str, str] | Iterable[SequenceItem]
+SequenceInput = str | Path | Reader | Mapping[str, str | Chains] | Iterable[SequenceItem]
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
@@ -64,7 +66,7 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     path = Path(sequences) if isinstance(sequences, Path | str) else None
     path = sequences.path if isinstance(sequences, Reader) else path
     letters, alone = LetterCheck(ALPHABETS[policy.alphabet], path), False
-    for batch in _batches(sequences):
+    for batch in _batches(sequences, ALPHABETS[policy.alphabet].pairs):
         letters.look(batch.residues)
         if batch.first == 0:
             log.warning("%s: text before the first header is ignored", path)
@@ -119,7 +121,7 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
         log.warning("%s no vector: %s", count, some(lines))
 
 
-def _batches(sequences: SequenceInput) -> Iterator[Batch]:
+def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
     if isinstance(sequences, Reader):
         yield from sequences
         return
@@ -129,7 +131,7 @@ def _batches(sequences: SequenceInput) -> Iterator[Batch]:
             if _FILE_NAME.search(sequences):
                 raise InputError(f"{sequences}: there is no such file", path=sequences)
             shown = sequences if len(sequences) <= 40 else f"{sequences[:40]}..."
-            raise InputError(f"{shown!r} is no file; put a single sequence into a list")
+            raise InputError(f"{shown!r} is not a file; put a single sequence into a list")
         with columns_named(
             "rename yours: a table of sequences has the columns id and sequence here; in Python, "
             "pairs of id and sequence will do"
@@ -150,13 +152,16 @@ def _batches(sequences: SequenceInput) -> Iterator[Batch]:
             raise InputError(message)
     if not isinstance(sequences, Iterable):
         raise InputError(
-            f"sequences: {sequences!r} holds none",
+            f"sequences: {sequences!r} holds no sequences",
             remedy="give a list of sequences, a dictionary by id, or a file",
         )
     items = iter(sequences.items() if isinstance(sequences, Mapping) else sequences)
     first = 1
     while block := list(islice(items, AT_ONCE)):
-        pairs = [_pair(item, number) for number, item in enumerate(block, first)]
+        pairs = [
+            _pair(_joined(item) if in_pairs else item, number)
+            for number, item in enumerate(block, first)
+        ]
         # half a character, as Python has for bytes that are no text, is none of Arrow's
         ids, residues = (
             [(text or "").encode(errors="replace").decode() for text in texts]
@@ -165,6 +170,30 @@ def _batches(sequences: SequenceInput) -> Iterator[Batch]:
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
         yield batch_of(first, ids, ids, residues, faults=faults)
         first += len(block)
+
+
+def _joined(item: object) -> object:
+    """Return two chains as the text of a pair, beside an id if there is one, or None where a chain
+    is missing; anything else, such as the text of a pair, as it is.
+    """
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        return item
+    first, second = item
+    if isinstance(second, tuple | list):
+        return first, _joined(second)
+    if _is_missing(first) or _is_missing(second):
+        return None
+    if isinstance(first, str) and isinstance(second, str) and SEPARATOR not in second:
+        return SEPARATOR.join(item)
+    return item
+
+
+def _is_missing(value: object) -> bool:
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def _pair(item: object, number: int) -> tuple[str, str | None]:
@@ -188,15 +217,11 @@ def _pair(item: object, number: int) -> tuple[str, str | None]:
         raise InputError(
             f"sequence {number}: {str(value)!r} is the name of a file",
             record=number,
-            remedy="give a file by itself, not in a list; an aligned sequence without its dots",
+            remedy="pass a file by itself, not in a list; remove the dots from an aligned sequence",
         )
     if isinstance(value, str):
         return id, value
-    if (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        or (isinstance(value, float) and math.isnan(value))
-    ):
+    if _is_missing(value):
         return id, None
     if hasattr(value, "reverse_complement"):  # Biopython's Seq
         return id, str(value)
@@ -204,6 +229,7 @@ def _pair(item: object, number: int) -> tuple[str, str | None]:
         f"sequence {number} is a {type(value).__name__}; sequences are strings, pairs of an id and "
         "a sequence, or records of Biopython",
         record=number,
+        remedy="for pairs of chains, name a linker" if isinstance(value, tuple | list) else "",
     )
 
 

@@ -100,13 +100,17 @@ class VectorStream:
         """Seconds that the device was at work."""
         self.exact = 0
         """Sequences that were computed in fp32, because float16 could not hold their numbers."""
-        family = engine.manifest.family
+        family, linker = engine.manifest.family, fingerprint.linker
         self.lengths = [family.alphabet.length(sequence) for sequence in sequences]
         """Residues of each sequence."""
         self._windows = [spans(length, fingerprint.long_sequences) for length in self.lengths]
         self._pieces = [(i, span) for i, cut in enumerate(self._windows) for span in cut]
-        self._texts = [family.alphabet.piece(sequences[i], *span) for i, span in self._pieces]
-        counted = [family.tokens(stop - start) for _, (start, stop) in self._pieces]
+        self._texts = [
+            text
+            for sequence, cut in zip(sequences, self._windows, strict=True)
+            for text in family.texts(sequence, cut, linker)
+        ]
+        counted = [family.tokens(stop - start + len(linker)) for _, (start, stop) in self._pieces]
         self._counted, self._costs = counted, counted.copy()  # costs: once tokenized, the true ones
         self._ids: dict[int, Ids] = {}
         self._copies: torch.cuda.Stream | None = None
@@ -284,12 +288,15 @@ class VectorStream:
     def _pack(self, batch: list[int]) -> Batch:
         tokenized = [self._ids.pop(piece, None) for piece in batch]
         masked = self._masked and [self._masked[self._pieces[piece][0]] for piece in batch]
+        family, linker = self.engine.manifest.family, self.fingerprint.linker
+        pairs = [self.sequences[self._pieces[piece][0]] for piece in batch] if linker else ()
         return self.engine.pack(
             [
                 self.engine.tokenize(self._texts[piece]) if ids is None else ids
                 for piece, ids in zip(batch, tokenized, strict=True)
             ],
             masked,
+            [family.linker_tokens(pair, linker) for pair in pairs],
         )
 
     def _launch(self, batch: Batch, exact: bool = False) -> Launched:
@@ -390,7 +397,8 @@ class VectorStream:
             residues = (
                 None if masked is None else [int(masked[i]) - batch.residues[i][0] for i in numbers]
             )
-            again = self._launch(self.engine.pack(pieces, residues), exact=True)
+            linkers = [batch.linkers[i] for i in numbers] if batch.linkers else ()
+            again = self._launch(self.engine.pack(pieces, residues, linkers), exact=True)
             for i, vectors in zip(numbers, self._collect(again), strict=True):
                 sequences[i] = vectors
 

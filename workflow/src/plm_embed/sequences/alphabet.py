@@ -2,9 +2,12 @@
 letter is the matter of its tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plm_embed.fingerprint import AlphabetName
+
+SEPARATOR = ":"
+"""The sign between the two chains of a pair, which is no letter of any alphabet."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Alphabet:
     """Letter that faces each of `letters` on the other strand; '' where there is none."""
     uracil: str = ""
     """The letter that U is read as; empty where U is a letter like the others."""
+    pairs: bool = False
+    """Sequences are pairs of chains with the separator between them."""
     states: str = ""
     """The lower-case letters of which one follows each residue; none if empty."""
 
@@ -34,8 +39,8 @@ class Alphabet:
         return 2 if self.states else 1
 
     def length(self, sequence: str) -> int:
-        """Return the number of residues of a normalized sequence."""
-        return len(sequence) // self.letters_of_residue
+        """Return the number of residues of a normalized sequence, or of both chains of a pair."""
+        return (len(sequence) - sequence.count(SEPARATOR)) // self.letters_of_residue
 
     def piece(self, sequence: str, start: int, stop: int) -> str:
         """Return the residues of a normalized sequence from `start` on to before `stop`."""
@@ -48,6 +53,8 @@ class Alphabet:
 
 
 PROTEIN = Alphabet("protein", "LAGVSERTIDPKQNFYMHWCXBUZO", unknown="X", stop="*")
+PAIR = replace(PROTEIN, name="protein_pair", pairs=True)
+"""Two chains of proteins, in their order, as in EVQL:DIQM."""
 DNA = Alphabet("dna", "ACGTRYSWKMBDHVN", "N", complements="TGCAYRSWMKVHDBN", uracil="T")
 """The four bases and IUPAC's letters for several of them."""
 STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
@@ -61,5 +68,5 @@ PROTEIN_3DI = Alphabet(
 one of either.
 """
 ALPHABETS: dict[AlphabetName, Alphabet] = {
-    alphabet.name: alphabet for alphabet in (PROTEIN, DNA, STATES, PROTEIN_3DI)
+    alphabet.name: alphabet for alphabet in (PROTEIN, PAIR, DNA, STATES, PROTEIN_3DI)
 }

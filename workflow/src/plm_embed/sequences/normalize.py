@@ -3,6 +3,7 @@ record.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from string import ascii_lowercase, ascii_uppercase
@@ -12,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import Batch, text_and_ends
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.wording import some
+from plm_embed.wording import count, some
 
 EVENTS = (
     *("whitespace_removed", "upper_cased", "u_to_t", "gaps_removed", "stop_removed"),
@@ -137,6 +138,25 @@ def _normalize_interleaved(
     return Normalized(text, {name: count for name, count in events.items() if count})
 
 
+def normalize_pair(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
+    """Normalize the two chains of a record, each as a protein. One that cannot be used makes the
+    record skipped for its reason; another number of chains is `not_a_pair`.
+    """
+    chains = raw.split(SEPARATOR)
+    if len(chains) != 2 and raw.strip():
+        detail = f"{count(len(chains), 'chain')}, where {SEPARATOR!r} stands between two"
+        return Skipped("not_a_pair", detail)
+    sequences, events = list[str](), Counter[str]()
+    for number, chain in enumerate(chains, start=1):
+        outcome = normalize(chain, replace(policy, alphabet="protein"))
+        if isinstance(outcome, Skipped):
+            detail = f"chain {number}" + (f": {outcome.detail}" if outcome.detail else "")
+            return Skipped(outcome.reason, detail)
+        sequences.append(outcome.sequence)
+        events.update(outcome.events)
+    return Normalized(SEPARATOR.join(sequences), dict(events))
+
+
 def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
     """Return 'J at 12, 45; 7 at 3': where the first few of `letters` are, leaving out position
     `dropped`.
@@ -165,26 +185,28 @@ class NormalizedBatch(NamedTuple):
 
 
 def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
-    """Normalize each record of a batch, by `normalize` where there is anything to do."""
-    count = len(batch)
+    """Normalize each record of a batch, by `normalize` where there is anything to do, or of pairs
+    of chains by `normalize_pair`.
+    """
+    size, record = len(batch), normalize_pair if ALPHABETS[policy.alphabet].pairs else normalize
     odd = _odd(batch, policy)
     if not len(odd):
-        none = pa.nulls(count, pa.string())
-        return NormalizedBatch(batch.residues, pa.repeat(pa.scalar(""), count), none, none)
-    events = [""] * count
-    reasons: list[str | None] = [None] * count
-    details: list[str | None] = [None] * count
+        none = pa.nulls(size, pa.string())
+        return NormalizedBatch(batch.residues, pa.repeat(pa.scalar(""), size), none, none)
+    events = [""] * size
+    reasons: list[str | None] = [None] * size
+    details: list[str | None] = [None] * size
     changed: list[str] = []
-    places = np.arange(count)  # of the sequences among those of the file and then the changed ones
+    places = np.arange(size)  # of the sequences among those of the file and then the changed ones
     for place in odd.tolist():
         fault = batch.faults.get(place)
         raw = batch.residues[place].as_py()
-        outcome = Skipped(*fault) if fault else normalize(raw, policy)
+        outcome = Skipped(*fault) if fault else record(raw, policy)
         if isinstance(outcome, Skipped):
             reasons[place], details[place] = outcome
             places[place] = -1
         else:
-            places[place] = count + len(changed)
+            places[place] = size + len(changed)
             changed.append(outcome.sequence)
             events[place] = ";".join(f"{name}={many}" for name, many in outcome.events.items())
     both = pa.concat_arrays([batch.residues, pa.array(changed, pa.string())])
@@ -194,7 +216,8 @@ def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
 
 def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
     """Return the places of records with a fault, or to which `normalize` has something to do."""
-    if policy.strand == "canonical" or policy.alphabet == "protein_3di":
+    alphabet = ALPHABETS[policy.alphabet]
+    if policy.strand == "canonical" or alphabet.states or alphabet.pairs:
         return np.arange(len(batch))
     text, ends = text_and_ends(batch.residues)
     codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])

@@ -100,7 +100,8 @@ def notices(config: Config) -> Iterator[str]:
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return the part of the fingerprint that is known before anything is computed."""
     settings = settings_of(config)
-    long = within_limit(settings.long_sequences, model.name, model.max_residues)
+    limits = model.name, model.max_residues, settings.linker
+    long = within_limit(settings.long_sequences, *limits)
     layers = [layer % (model.layers + 1) for layer in settings.layers]
     return to_plain(settings.recipe | {"long_sequences": long, "layers": layers})
 
@@ -198,9 +199,10 @@ def _model_mistakes(config: Config) -> Iterator[str]:
         if outside := [layer for layer in settings.layers if not -most - 1 <= layer <= most]:
             layers = f"{model.name} has layers 0 to {most}, and -1 for the last"
             yield f"embedding.layers: {outside}: {layers}"
-        yield from pooling_problems(settings.pooling, model.family, model.name)
+        yield from pooling_problems(settings.pooling, model.family, model.name, settings.linker)
         try:
-            within_limit(settings.long_sequences, model.name, model.max_residues)
+            limits = model.name, model.max_residues, settings.linker
+            within_limit(settings.long_sequences, *limits)
         except PlmEmbedError as error:
             yield str(error)
 
