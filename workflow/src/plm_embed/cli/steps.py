@@ -121,7 +121,7 @@ def weights(
 @click.option(
     "--tables",
     default="[]",
-    help='Columns of each input, as JSON: [{"id": ..., "sequence": ..., "keep": [...]}, ...].',
+    help='Columns of each input, as JSON: [{"id": ..., "sequence": ..., "keep": [...] ...}, ...].',
 )
 @click.option(
     "--memory-mb", default=MEMORY_MB, type=click.IntRange(LEAST_MEMORY_MB), help="Memory limit."
@@ -152,8 +152,7 @@ def deduplicate(
     log_command()
     startup.keep_pandas_out()
     given = [
-        Table(table["id"], table["sequence"], tuple(table["keep"]))
-        for table in json.loads(tables or "[]")
+        Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
     remedy = "name yours: --id-column, --sequence-column and --keep"
     with nullcontext() if given else columns_named(remedy):
