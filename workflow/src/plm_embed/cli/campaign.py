@@ -70,8 +70,8 @@ def plan(
 ) -> None:
     """Estimate what a campaign will cost before it runs.
 
-    The plan tells what is in the input and what is left to compute, the time, the number of buckets
-    that makes jobs of good length, the bytes, and the command.
+    The plan shows what is in the input and what is left to compute, the time, a good number of
+    buckets, the disk space, and the command.
 
     \b
     Example:

@@ -28,7 +28,7 @@ _SECONDS = 30.0
 
 @click.command()
 @click.argument("scheduler", type=click.Choice(["slurm", "pbs"]), required=False)
-@click.option("--output", type=PATH, help="Folder to write it to; without it, it is printed.")
+@click.option("--output", type=PATH, help="Folder to write to; without it, the profile is printed.")
 @click.option("--account", default="", help="Account or project to charge.")
 @click.option("--queue", default="", help="Partition or queue of the jobs with GPUs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
@@ -154,8 +154,8 @@ def _partitions() -> tuple[dict[str, float], list[str], str]:
             if re.search("(^|,)gpu:", resources):
                 with_gpus[name] = None
     if not with_gpus:
-        remedy = "see profiles/README.md"
-        raise ConfigError("sinfo: no partition that is up has GPUs", remedy=remedy)
+        remedy = "copy a shipped profile: profiles/README.md"
+        raise ConfigError("sinfo: no partition with GPUs is up", remedy=remedy)
     return limits, list(with_gpus), usual
 
 
@@ -199,7 +199,8 @@ def _with_pbs(text: str, options: Mapping[str, str]) -> str:
             if block.count("enabled = True") == block.count("started = True") == 1
         ]
         if queue not in queues:
-            raise ConfigError(f"--queue {queue}: PBS has {', '.join(queues)}", key="--queue")
+            words = f"--queue {queue}: not an open queue; PBS has {', '.join(queues)}"
+            raise ConfigError(words, key="--queue")
     named = {"pbs-account": options["account"], "pbs-queue": queue}
     return _filled(text, {key: value and json.dumps(value) for key, value in named.items()})
 

@@ -66,7 +66,7 @@ def search(
     RESULTS is a results folder, a master, or a store. The queries, a FASTA file or a table, are
     embedded here, with the model and the settings of these vectors, and compared with every vector.
     Each line of the answer is a record: query, rank, similarity, and its columns in the index. A
-    query that has no vector, such as one with letters of no residue, is named and left out.
+    query without a vector, such as one with unknown letters, is named and left out.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ from plm_embed.wording import count
 
 
 @click.command()
-@required("--model", help="Name or alias, as esm2_650m or facebook/esm2_t33_650M_UR50D.")
+@required("--model", help="Name or alias, such as esm2_650m or facebook/esm2_t33_650M_UR50D.")
 @click.option(
     "--source", type=PATH, help="A fair-esm .pt, or a Hugging Face folder; else downloaded."
 )
