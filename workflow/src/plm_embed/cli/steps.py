@@ -28,6 +28,7 @@ from plm_embed.cli.options import (
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import (
     MATRICES,
+    SCORES,
     AlphabetName,
     ComputeDtype,
     LongPolicy,
@@ -67,6 +68,7 @@ from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePoli
     default="auto",
     help="Refuse weights for which this dtype is too coarse.",
 )
+@click.option("--scores", is_flag=True, help="Refuse weights that can give no scores.")
 @click.option(
     "--check",
     is_flag=True,
@@ -81,6 +83,7 @@ def weights(
     output: Path | None,
     record: Path | None,
     compute_dtype: Literal["auto"] | ComputeDtype,
+    scores: bool,
     check: bool,
 ) -> None:
     """Download or adopt the weights of a model, and verify them.
@@ -92,7 +95,7 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
-    from plm_embed.inference.weights import prepare, prepare_cached
+    from plm_embed.inference.weights import need_head, prepare, prepare_cached
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
@@ -104,6 +107,8 @@ def weights(
         manifest = prepare_cached(model_of(model, source), source, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
+    if scores:
+        need_head(manifest)
     if record:
         write_sealed(record, manifest)
     else:
@@ -204,6 +209,7 @@ COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 SETTINGS: tuple[tuple[str, Any, str], ...] = (
     ("layers", int, "0 to the number of layers, -1: last (repeatable)."),
     ("pooling", click.Choice(get_args(Pooling)), "The vectors to store (repeatable)."),
+    ("scores", click.Choice(SCORES), "Scores to store beside them (repeatable)."),
     ("compute-dtype", DTYPE, "auto: bfloat16 from compute capability 8.0 on, else float32."),
     ("storage-dtype", click.Choice(get_args(StorageDtype)), "Number format on disk."),
     ("long-sequences", click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),

@@ -110,6 +110,17 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
+def need_head(manifest: Manifest) -> None:
+    """Raise WeightsError where prepared weights have no head of the language model."""
+    if manifest.head_sha256 is None:
+        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
+        raise WeightsError(
+            f"{folder}: has no head of the language model, which scores need: an earlier version "
+            "prepared it, or its checkpoint has none",
+            remedy=f"delete {folder} and run again, with the weights as they are published",
+        )
+
+
 def with_sha256(model: str, sha256: str) -> Path | None:
     """Return the folder in the cache that holds these very weights of a model, if there is one."""
     for path in weights_cache().glob(f"{model}*/{MANIFEST}"):

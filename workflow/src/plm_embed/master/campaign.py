@@ -168,10 +168,11 @@ class Campaign:
             "inputs": inputs | {"embedded": self.vectors},
             **provenance,
         }
-        if (
-            fingerprint.strand != "as_given"
-        ):  # masters that know of one strand have no such attribute
+        # masters of earlier versions, which know of one strand and no scores, lack these
+        if fingerprint.strand != "as_given":
             values["strand"] = fingerprint.strand
+        if fingerprint.scores:
+            values["scores"] = list(fingerprint.scores)
         return {
             name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
             for name, value in sorted(values.items())

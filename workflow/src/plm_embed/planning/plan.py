@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -38,8 +39,8 @@ SHORT_HOURS = 0.5
 @dataclass(frozen=True)
 class Forecast:
     """The work that is left of one model. weights: in words; verified: nothing speaks against
-    their being the published ones; stored: unique sequences that the store has; speeds: the first
-    one is planned for.
+    their being the published ones; stored: unique sequences that the store has; passes: through the
+    model for each token; speeds: the first one is planned for.
     """
 
     model: str
@@ -47,6 +48,7 @@ class Forecast:
     verified: bool
     stored: int
     todo: Work
+    passes: float
     speeds: tuple[Speed, ...]
 
     @property
@@ -150,8 +152,11 @@ def _forecast(
 ) -> Forecast:
     settings = settings_of(config)
     left = lengths_left(config, model, counted)
-    todo = costs.work(model, left, settings.long_sequences)
-    work = todo if todo.tokens else costs.work(model, counted.lengths, settings.long_sequences)
+    masked = "pseudo_perplexity" in settings.scores
+    work_of = partial(costs.work, model, policy=settings.long_sequences, masked=masked)
+    todo, whole = work_of(left), work_of(counted.lengths)
+    work = todo if todo.tokens else whole
+    plain = costs.work(model, counted.lengths, settings.long_sequences)
     dtype = settings.compute_dtype
     measured: dict[str, Speed] = {}
     for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
@@ -168,7 +173,8 @@ def _forecast(
             for name in dict.fromkeys(devices)
         ]
     stored = counted.unique - sum(left.values())
-    return Forecast(model.name, *_weights(config, model), stored, todo, tuple(speeds))
+    passes = whole.tokens / max(plain.tokens, 1)
+    return Forecast(model.name, *_weights(config, model), stored, todo, passes, tuple(speeds))
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:

@@ -188,10 +188,28 @@ class Embeddings:
 
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the residues of the sequences of these rows (increasing)."""
-        lengths = np.empty(len(rows), np.int32)
-        for places, values in self._read(rows, _lengths):
-            lengths[places] = values
+        lengths: NDArray[np.int32] = self._column("length", rows, np.int32)
         return lengths
+
+    def scores(self, name: str, rows: Rows | None = None) -> NDArray[np.float32]:
+        """Return a score of each row (n,), such as "log_likelihood", or of some rows (increasing).
+        PlmEmbedError where it was not asked for.
+        """
+        if name not in (known := self.fingerprint.scores):
+            raise PlmEmbedError(
+                f"{self.path}: has no score {name}; it has {', '.join(known) or 'none'}",
+                path=self.path,
+                remedy=f"for the next run: `embedding.scores: [{name}]`",
+            )
+        numbers = np.arange(len(self)) if rows is None else rows
+        scores: NDArray[np.float32] = self._column(name, numbers, np.float32)
+        return scores
+
+    def _column(self, name: str, rows: Rows, dtype: type) -> NDArray[Any]:
+        column: NDArray[Any] = np.empty(len(rows), dtype)
+        for places, values in self._read(rows, lambda part, held: part.column_at(name, held)):
+            column[places] = values
+        return column
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the ids of all records that have a vector, in the order of the index; of a
@@ -530,10 +548,6 @@ class Embeddings:
         if name and name not in names:
             raise PlmEmbedError(f"{name} is no {words} representation")
         return name or names[0]
-
-
-def _lengths(part: Part, rows: Rows) -> NDArray[np.int32]:
-    return part.column_at("length", rows)
 
 
 def _plain(value: Any) -> Any:
