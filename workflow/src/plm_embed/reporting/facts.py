@@ -43,8 +43,9 @@ class Facts:
 
     results: the folder that the models of a campaign share; folder: that of the model; runs:
     completion records; master_size: rows and columns; names: representations of the master, the
-    default one first; scores: their distributions, in words; example: the id of a record with a vector; statuses, reasons: records by
-    outcome, and skipped ones by reason; cleaned: records whose letters were changed; sizes: bytes.
+    default one first; scores: their distributions, in words; example: the id of a record with a
+    vector; statuses, reasons: records by outcome, and skipped ones by reason; cleaned: records
+    whose letters were changed; sizes: bytes.
     """
 
     results: Path

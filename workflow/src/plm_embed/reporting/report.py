@@ -338,8 +338,7 @@ def _settings(facts: Facts) -> Rows:
         yield "layers", ", ".join(map(str, fingerprint.layers))
         for pooling in fingerprint.pooling:
             yield f"pooling: {pooling}", POOLING_DEFINITIONS[pooling]
-        for score, spread in facts.scores.items():
-            yield score, spread
+        yield from facts.scores.items()
         limit = f", at most {long.max_residues:,} residues" if long.max_residues else ""
         overlap = f", {long.overlap:,} shared" if long.overlap else ""
         yield "long sequences", f"{long.policy}{limit}{overlap}"
