@@ -96,7 +96,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
         with pytest.raises(PlmEmbedError, match="has no per-residue representation"):
             embeddings.per_residue("p0")
     with plm_embed.open(folder / "store") as store:
-        assert np.array_equal(store.per_token_by_key(key)[1], spans)
+        assert np.array_equal(store.per_token(key)[1], spans)
     check_exports(folder / "master_dnabert_embeddings.h5", matrix, spans)
     records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)

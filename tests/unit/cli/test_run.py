@@ -284,3 +284,14 @@ def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.Monke
     assert done.returncode == 1
     shown = "Error in rule deduplicate:\n    message: sbatch: Invalid partition name specified."
     assert shown in done.stderr, done.stderr
+    assert "rule deduplicate:\n    input" not in done.stderr, "it is quiet otherwise"
+
+
+@pytest.mark.workflow
+def test_a_run_without_any_vector_is_no_success(here: Path) -> None:
+    (here / "letters.fasta").write_text(">a\n?!\n")
+    words = ["run", "letters.fasta", "--model", "esm2_t3_untrained", "--set", "buckets=1"]
+    command = [sys.executable, "-m", "plm_embed", *words, "--cores", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("No record could be embedded: 1 unknown_residues.\n")

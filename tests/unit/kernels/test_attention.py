@@ -15,8 +15,9 @@ from plm_embed.errors import PassingError
 from plm_embed.io import compiled
 from plm_embed.kernels import attention, compiled_attention, devices, torch_attention
 from plm_embed.kernels.attention import Attend, Kernel, choose
-from plm_embed.kernels.packed import Packed, pack
+from plm_embed.kernels.packed import Packed
 from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
+from support.packed import pack
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 2, 700)

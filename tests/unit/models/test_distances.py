@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plm_embed.kernels.attention import Attend
-from plm_embed.kernels.packed import Distances, pack
+from plm_embed.kernels.packed import Distances
 from plm_embed.kernels.torch_attention import blocked, sdpa
 from plm_embed.models import distances, reference
 from plm_embed.models.checkpoints import tensor_shapes
@@ -17,6 +17,7 @@ from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import Manifest, Source
+from support.packed import pack
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 700)

@@ -1,6 +1,7 @@
 """The command that runs a whole campaign: sequences in, proven vectors out."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -65,7 +66,8 @@ def run(
     This is a whole campaign, without a configuration to write. INPUTS are FASTA files or tables.
     The configuration that these options make is written to RESULTS/config.yaml, and Snakemake runs
     it. After an interruption, the same command goes on; a finished campaign is left as it is. You
-    can add inputs or models. Other settings need another --results.
+    can add inputs or models. Other settings need another --results. Exit code 1: a step failed, or
+    no record has a vector.
 
     \b
     Examples:
@@ -80,7 +82,7 @@ def run(
         write_configuration,
     )
     from plm_embed.cli.snakemake_call import execute
-    from plm_embed.reporting.summary import summarize
+    from plm_embed.reporting.summary import gathered, summarize
     from plm_embed.workflow.config import models_of
 
     columns = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
@@ -101,4 +103,7 @@ def run(
     click.echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
     results = Path(config["results"])
     execute(options, results, list(models_of(config)))
-    say(summarize(results))
+    masters = gathered(results)
+    say(summarize(masters))
+    if not any(facts.rows for facts in masters):
+        sys.exit(1)

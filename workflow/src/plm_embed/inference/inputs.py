@@ -39,7 +39,7 @@ SequenceItem = str | tuple[str, str] | SequenceRecord
 """A sequence; an id and a sequence; or a record of Biopython. A missing value, as tables have them,
 is a sequence without a vector.
 """
-SequenceInput = str | Path | Mapping[str, str] | Iterable[SequenceItem]
+SequenceInput = str | Path | Reader | Mapping[str, str] | Iterable[SequenceItem]
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
@@ -60,6 +60,7 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     where the model reads proteins, or the reverse.
     """
     path = Path(sequences) if isinstance(sequences, Path | str) else None
+    path = sequences.path if isinstance(sequences, Reader) else path
     letters = LetterCheck(ALPHABETS[policy.alphabet], path)
     for batch in _batches(sequences):
         letters.look(batch.residues)
@@ -114,6 +115,9 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
 
 
 def _batches(sequences: SequenceInput) -> Iterator[Batch]:
+    if isinstance(sequences, Reader):
+        yield from sequences
+        return
     if isinstance(sequences, Path | str):
         path = _existing_file(sequences)
         if isinstance(sequences, str) and not path:

@@ -10,7 +10,7 @@ fp32 in every compute dtype. Shapes: T tokens of width D; H heads of d, together
 of F.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,9 @@ on CUDA per GPU type and version of torch, and per kernels, which completion rec
 kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records
 its result.
 """
+
+Rows = Callable[[slice], Tensor]
+"""Some rows of a (T, D) matrix in the compute dtype, made when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -161,21 +164,22 @@ class Engine:
         """
         norm, dtype = ctx.fused.norm, ctx.dtype
         if self._encoder.order == "pre":
-            self._attention(layer, x, norm(x, layer.attention_norm, dtype), ctx)
-            self._feed_forward(layer, x, norm(x, layer.mlp_norm, dtype), ctx)
+            # slice by slice, so that the product finds its input in the cache
+            self._attention(layer, x, lambda i: norm(x[i], layer.attention_norm, dtype), ctx)
+            self._feed_forward(layer, x, lambda i: norm(x[i], layer.mlp_norm, dtype), ctx)
             return x
-        self._attention(layer, x, y, ctx)
+        self._attention(layer, x, y.__getitem__, ctx)
         y = norm(x, layer.attention_norm, dtype, keep=True)
-        self._feed_forward(layer, x, y, ctx)
+        self._feed_forward(layer, x, y.__getitem__, ctx)
         return norm(x, layer.mlp_norm, dtype, keep=True)
 
-    def _attention(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
+    def _attention(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the attention of y (T, D) to x (T, D)."""
         heads, width = self.manifest.heads, self.manifest.inner
-        qkv = y.new_empty((len(y), 3, heads, width // heads))  # (T, 3, H, d)
+        qkv = x.new_empty((len(x), 3, heads, width // heads), dtype=ctx.dtype)  # (T, 3, H, d)
         rotary = None if ctx.attend.rotates else ctx.packed.rotary
-        for rows in self._slices(y):
-            layer.qkv(y[rows], out=qkv[rows].view(-1, 3 * width))
+        for rows in self._slices(x):
+            layer.qkv(y(rows), out=qkv[rows].view(-1, 3 * width))
             if layer.query_key_norms is not None or rotary is not None:
                 angles = None if rotary is None else (rotary[0][rows], rotary[1][rows])
                 ctx.fused.query_key(qkv[rows], layer.query_key_norms, angles)
@@ -183,10 +187,10 @@ class Engine:
         for rows in self._slices(x):
             ctx.fused.add(x[rows], layer.out, mixed[rows])
 
-    def _feed_forward(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
+    def _feed_forward(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the feed-forward of y (T, D) to x (T, D)."""
         for rows in self._slices(x):
-            z = ctx.fused.up(y[rows], layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
+            z = ctx.fused.up(y(rows), layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
             z = z.float() if layer.fc2.dtype == torch.float32 else z
             ctx.fused.add(x[rows], layer.fc2, z)
 

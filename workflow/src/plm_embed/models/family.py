@@ -253,7 +253,7 @@ class Family:
     @property
     def extra_tokens(self) -> int:
         """Count the tokens of each piece that goes through the model besides its residues'."""
-        return self.tokenizer.leading + self.tokenizer.trailing
+        return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
 
     @property
     def token_per_letter(self) -> bool:
@@ -279,7 +279,7 @@ class Family:
         """Return which of a sequence's tokens are its letters': the first, and one past the
         last.
         """
-        return self.tokenizer.leading, tokens - self.tokenizer.trailing
+        return len(self.tokenizer.prefix), tokens - len(self.tokenizer.suffix)
 
     @property
     def master(self) -> str:

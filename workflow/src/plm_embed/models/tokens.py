@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # families import no torch
 
 Ids = NDArray[np.uint8] | NDArray[np.uint16]
 Tokenize = Callable[[str], Ids]
-"""Token ids of a normalized sequence, special tokens included: (leading + n + trailing,)."""
+"""Token ids of a normalized sequence, special tokens included: (prefix + n + suffix,)."""
 
 TENSOR = "tokenizer"
 """The name of a tokenizer file's bytes among the tensors of a weights folder."""
@@ -56,16 +56,6 @@ class Vocabulary:
     unknown_letters: str = ""
     unknown: int = 0
 
-    @property
-    def leading(self) -> int:
-        """Count the special tokens before those of the sequence."""
-        return len(self.prefix)
-
-    @property
-    def trailing(self) -> int:
-        """Count the special tokens after them."""
-        return len(self.suffix)
-
     @cached_property
     def _ids(self) -> NDArray[np.uint8]:
         """The id of each byte; 255 where there is none."""
@@ -103,8 +93,9 @@ class TokenizerFile:
     """The first letter of each of a sequence's tokens and one past its last, by other means than
     those of `read`, so that one can prove the other.
     """
-    leading: int
-    trailing: int
+    prefix: tuple[str, ...]
+    suffix: tuple[str, ...] = ()
+    """Special tokens before and behind those of the sequence."""
 
     def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
         """Return the tokenizer of the file among the tensors of a weights folder."""
