@@ -52,7 +52,7 @@ def run(folder: Path, scores: list[str], *options: str) -> int:
     embedding = {"scores": scores, "long_sequences": WINDOWS}
     config = {"inputs": ["p.fasta"], "weights_folder": "weights", "embedding": embedding}
     (folder / "scored.yaml").write_text(yaml.safe_dump(config | {"model": MODEL}))
-    done = snakemake(folder, "--cores", "1", "--configfile", "scored.yaml", *options)
+    done = snakemake(folder, "--cores", "1", "--configfile", str(folder / "scored.yaml"), *options)
     print(done.stdout)
     return done.returncode
 
