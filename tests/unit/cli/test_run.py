@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
         (["t.csv", "--id", "nr"], "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: "
-         "--id, --sequence and --keep"),
+         "--id, --sequence, --structure, --partner and --keep"),
     ],
 )  # fmt: skip
 def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:

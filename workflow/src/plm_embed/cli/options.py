@@ -65,6 +65,7 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "policy": (click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
     "max_residues": (NUMBER, "Longest piece for the model; 0: no limit."),
     "overlap": (NUMBER, "Residues that neighboring windows share."),
+    "linker": (str, "Residues between the chains of pairs (deduplicate --alphabet protein_pair)."),
     "device": (click.Choice(get_args(DeviceName)), "auto: GPUs where there are any, else the CPU."),
     "threads": (COUNT, "CPU threads, shared by the workers."),
     "toks_per_batch": (NUMBER, "Tokens per batch; 0: the device's default."),

@@ -34,6 +34,8 @@ from plm_embed.program import program
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
 @click.option("--sequence", "sequence_column", help="Column with the residues (tables only).")
+@click.option("--structure", help="Column with their 3Di letters, for SaProt (tables only).")
+@click.option("--partner", help="Column of the second chain of pairs (tables only).")
 @several("--keep", help="Column to carry into the index; repeatable.")
 @click.option(
     "--device",
@@ -57,6 +59,8 @@ def run(
     cores: int | None,
     id_column: str | None,
     sequence_column: str | None,
+    structure: str | None,
+    partner: str | None,
     keep: tuple[str, ...],
     device: str,
     settings: tuple[str, ...],
@@ -85,8 +89,11 @@ def run(
     from plm_embed.reporting.summary import gathered, summarize
     from plm_embed.workflow.config import models_of
 
-    columns = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
-    columns = {name: value for name, value in columns.items() if value}
+    named = {
+        **{"id": id_column, "sequence": sequence_column, "structure": structure},
+        **{"partner": partner, "keep": list(keep)},
+    }
+    columns = {name: value for name, value in named.items() if value}
     config = configuration(
         {
             "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],

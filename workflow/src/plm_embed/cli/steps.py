@@ -139,7 +139,7 @@ def weights(
     "--tables",
     default="[]",
     help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "keep": [...]}.',
+    '{"id": ..., "sequence": ..., "structure": ..., "partner": ..., "keep": [...]}.',
 )
 @click.option(
     "--memory-mb",
@@ -173,8 +173,7 @@ def deduplicate(
     log_command()
     startup.keep_pandas_out()
     given = [
-        Table(table["id"], table["sequence"], tuple(table["keep"]))
-        for table in json.loads(tables or "[]")
+        Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
     remedy = "name yours: --id-column, --sequence-column and --keep"
     with nullcontext() if given else columns_named(remedy):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -45,14 +46,14 @@ def reference_vectors(
     `masked_tokens` together. Raises ValueError for a sequence that the long-sequence policy gives
     no vector.
     """
-    cuts = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+    manifest, tensors = weights.load(folder)
+    family, linker = manifest.family, fingerprint.linker
+    lengths = map(family.alphabet.length, sequences)
+    cuts = [spans(length, fingerprint.long_sequences) for length in lengths]
     if not all(cuts):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    manifest, tensors = weights.load(folder)
-    family = manifest.family
     texts = [
-        [sequence[start:stop] for start, stop in cut]
-        for sequence, cut in zip(sequences, cuts, strict=True)
+        family.texts(sequence, cut, linker) for sequence, cut in zip(sequences, cuts, strict=True)
     ]
     fits = [True] * len(texts)
     if most_tokens is not None and not family.token_per_letter:
@@ -66,16 +67,18 @@ def reference_vectors(
     if head and manifest.layers not in layers:
         layers.append(manifest.layers)
     hidden = compute(manifest, tensors, pieces, layers) if pieces else []
+    # a pair of chains is one piece
+    places = [family.linker_tokens(pair, linker) for pair in sequences] if linker else repeat(None)
     vectors = [
         {
             representation(pooling, layer): pool(
-                pooling, state, family.residues(len(state))
+                pooling, state, family.residues(len(state) - len(linker)), place
             ).numpy()
             for pooling in fingerprint.pooling
             for layer, state in states.items()
             if layer in fingerprint.layers
         }
-        for states in hidden
+        for states, place in zip(hidden, places, strict=False)
     ]
     if head:
         tokenize = family.tokenizer.within(tensors).tokenize
@@ -95,7 +98,8 @@ def reference_vectors(
     ]
     if head and "pseudo_perplexity" in fingerprint.scores:
         for i in sorted(range(len(texts)), key=lambda i: len(sequences[i])):
-            (text, *others), length = texts[i], len(sequences[i])
+            text, *others = texts[i]
+            length = len(text)
             masked_tokens -= length * family.tokens(length)
             if others or masked_tokens < 0:
                 break

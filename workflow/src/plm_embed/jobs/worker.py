@@ -216,7 +216,7 @@ class Worker:
         began = last = time.monotonic()
         for step in stream.run():
             for i, vectors in step.finished:
-                self._rows.add(keys[i], len(sequences[i]), vectors)
+                self._rows.add(keys[i], stream.lengths[i], vectors)
             time_now = time.monotonic()
             self._rows.tokens += step.tokens
             self._rows.seconds += time_now - last

@@ -173,6 +173,8 @@ class Campaign:
             values["strand"] = fingerprint.strand
         if fingerprint.scores:
             values["scores"] = list(fingerprint.scores)
+        if fingerprint.linker:
+            values["linker"] = fingerprint.linker
         return {
             name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
             for name, value in sorted(values.items())

@@ -12,6 +12,7 @@ of F.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -223,7 +224,9 @@ class Engine:
     def tokenize(self, sequence: str) -> Ids:
         """Return the token ids of a normalized sequence with special tokens. May run in threads."""
         ids = self._tokens.tokenize(sequence)
-        if self._family.token_per_letter and len(ids) != self._family.tokens(len(sequence)):
+        if self._family.token_per_letter and len(ids) != self._family.tokens(
+            self._family.alphabet.length(sequence)
+        ):
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return ids
 
@@ -236,14 +239,22 @@ class Engine:
         """Return the letters of a sequence's own tokens, as `Family.spans`."""
         return self._family.spans(self._tokens.letters, ids)
 
-    def pack(self, pieces: Sequence[Ids], masked: Sequence[int] | None = None) -> Batch:
+    def pack(
+        self,
+        pieces: Sequence[Ids],
+        masked: Sequence[int] | None = None,
+        linkers: Sequence[tuple[int, int]] = (),
+    ) -> Batch:
         """Pack tokenized sequences, in this order, in the CPU's memory; `masked`: the residue of
-        each that is masked. May run in a thread beside `forward`.
+        each that is masked; `linkers`: of pairs of chains, as `Batch` has them. May run in a thread
+        beside `forward`.
         """
-        residues = [self._family.residues(len(piece)) for piece in pieces]
+        left_out = [stop - first for first, stop in linkers] or repeat(0)
+        lengths = [len(piece) - part for piece, part in zip(pieces, left_out, strict=False)]
+        residues = [self._family.residues(length) for length in lengths]
         pinned, head = self.device.type == "cuda", self._family.head
         if masked is None or head is None:
-            return pack(pieces, residues, self.rows, pinned=pinned)
+            return pack(pieces, residues, self.rows, pinned=pinned, linkers=linkers)
         tokens = [first + place for (first, _), place in zip(residues, masked, strict=True)]
         return pack(pieces, residues, self.rows, pinned=pinned, masked=tokens, mask=head.mask)
 

@@ -57,7 +57,7 @@ class Vocabulary:
     unknown: int = 0
 
     @cached_property
-    def _ids(self) -> NDArray[np.uint8]:
+    def _ids(self) -> Ids:
         """The id of each byte; 255 where there is none."""
         ids = np.full(256, 255, dtype=np.uint8)
         for letter in self.letters:
@@ -65,7 +65,7 @@ class Vocabulary:
         ids[list(self.unknown_letters.encode())] = self.unknown
         return ids
 
-    def tokenize(self, sequence: str) -> NDArray[np.uint8]:
+    def tokenize(self, sequence: str) -> Ids:
         """Return the ids of a normalized sequence, special tokens included: (prefix + L + suffix,).
 
         A letter without an id is a bug of the caller.
@@ -78,6 +78,34 @@ class Vocabulary:
     def within(self, _: Mapping[str, "Tensor"]) -> Tokens:
         """Return the tokenizer, which no file decides."""
         return Tokens(self.tokenize, np.ones(256, np.uint8))
+
+
+@dataclass(frozen=True)
+class InterleavedVocabulary(Vocabulary):
+    """One token per residue and the state behind it. Those of the first of `letters` and each of
+    `states` have the ids from `first` on, then come those of the next one.
+    """
+
+    states: str = ""
+
+    @cached_property
+    def _ids(self) -> Ids:
+        """The id of each two bytes, (128, 128); 65535 where there is none."""
+        ids = np.full((128, 128), np.iinfo(np.uint16).max, np.uint16)
+        states = [*self.states.encode()]
+        for row, letter in enumerate(self.letters):
+            ids[ord(letter), states] = self.first + len(states) * row + np.arange(len(states))
+        for letter in self.unknown_letters:
+            ids[ord(letter), states] = self.unknown
+        return ids
+
+    def tokenize(self, sequence: str) -> Ids:
+        """Return the ids of a normalized sequence as `Vocabulary.tokenize`."""
+        pairs = np.frombuffer(sequence.encode("ascii"), np.uint8).reshape(-1, 2)
+        ids = self._ids[pairs[:, 0], pairs[:, 1]]
+        if (ids == np.iinfo(np.uint16).max).any():
+            raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
+        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint16, casting="unsafe")
 
 
 @dataclass(frozen=True)

@@ -58,16 +58,21 @@ class Speed:
 
 
 def work(
-    model: Model, lengths: Mapping[int, int], policy: LongSequences, *, masked: bool = False
+    model: Model,
+    lengths: Mapping[int, int],
+    policy: LongSequences,
+    linker: str = "",
+    *,
+    masked: bool = False,
 ) -> Work:
-    """Return the work of sequences that are given by their number by length; `masked`: with a pass
-    for each residue besides, where it is masked.
+    """Return the work of sequences that are given by their number by length, each with a linker;
+    `masked`: with a pass for each residue besides, where it is masked.
     """
     sequences = tokens = 0
     flops = 0.0
     for length, count in lengths.items():
         cut = spans(length, policy)
-        pieces = [model.family.tokens(stop - start) for start, stop in cut]
+        pieces = [model.family.tokens(stop - start + len(linker)) for start, stop in cut]
         shares = [high - low for low, high in pairwise(edges(cut))] if masked and cut else []
         passes = [piece * (1 + share) for piece, share in zip_longest(pieces, shares, fillvalue=0)]
         sequences += count if pieces else 0

@@ -6,7 +6,6 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import yaml
@@ -152,11 +151,14 @@ def _forecast(
 ) -> Forecast:
     settings = settings_of(config)
     left = lengths_left(config, model, counted)
+    policies = settings.long_sequences, settings.linker
     masked = "pseudo_perplexity" in settings.scores
-    work_of = partial(costs.work, model, policy=settings.long_sequences, masked=masked)
-    todo, whole = work_of(left), work_of(counted.lengths)
+    todo, whole = (
+        costs.work(model, by_length, *policies, masked=masked)
+        for by_length in (left, counted.lengths)
+    )
     work = todo if todo.tokens else whole
-    plain = costs.work(model, counted.lengths, settings.long_sequences)
+    plain = costs.work(model, counted.lengths, *policies)
     dtype = settings.compute_dtype
     measured: dict[str, Speed] = {}
     for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):

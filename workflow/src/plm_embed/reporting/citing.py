@@ -9,7 +9,7 @@ from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 from plm_embed.wording import count
 
-_KINDS = {"dna": "DNA", "3di": "3Di"}
+_KINDS = {"dna": "DNA", "3di": "3Di", "protein_3di": "protein (residues and 3Di states)"}
 
 
 def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -65,6 +65,11 @@ def methods(facts: Facts) -> str:
     sentences += [f"Pooling: {'; '.join(pooling)}.", policies[long.policy]]
     if fingerprint.strand == "canonical":
         sentences.append("A sequence and its reverse complement were treated as one.")
+    if fingerprint.linker:
+        sentences.append(
+            "Each sequence is a pair of chains, which the model read with the linker "
+            f"{fingerprint.linker} between them; no vector has a part of the linker."
+        )
     if facts.validation and facts.validation.status == "passed":
         spots = len(facts.validation.spot_checks)
         sentences.append(
