@@ -124,7 +124,8 @@ def embed_bucket(job: Job, settings: Settings) -> None:
         if job.share:
             if not job.share.name.endswith(ending):
                 raise PlmEmbedError(
-                    "the nodes have different devices, so their vectors would differ"
+                    "the nodes have different devices, so their vectors would differ\n"
+                    "request one type of GPU in the profile, or set compute_dtype: float32"
                 )
             node.run(sequences.take(np.load(job.share)[number :: job.nodes]), store)
             if node.left:

@@ -374,7 +374,10 @@ class Node:
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
             self._give_up(
-                PlmEmbedError("the workers have different devices, so their vectors would differ")
+                PlmEmbedError(
+                    "the workers have different devices, so their vectors would differ\n"
+                    "request GPUs of one type, or set compute_dtype: float32"
+                )
             )
 
     def _bury(self, worker: WorkerProcess) -> None:
