@@ -98,10 +98,10 @@ def reference_vectors(
     ]
     if head and "pseudo_perplexity" in fingerprint.scores:
         for i in sorted(range(len(texts)), key=lambda i: len(sequences[i])):
-            text, *others = texts[i]
+            text, *windows = texts[i]
             length = len(text)
             masked_tokens -= length * family.tokens(length)
-            if others or masked_tokens < 0:
+            if windows or masked_tokens < 0:
                 break
             last, copies = manifest.layers, [text] * length
             hidden = all_states(manifest, tensors, copies, [last], masked=range(length))

@@ -41,8 +41,8 @@ class Tables:
         self._records = verified(sequences, "records.parquet")
         members = read_schema(verified(sequences, f"members/{next(iter(campaign.rows))}.parquet"))
         scores = dict.fromkeys(campaign.fingerprint.scores, pa.float32())
-        own = {"key", "events", *INDEX, *scores}
-        columns = [column for column in members if column.name not in own]
+        reserved = {"key", "events", *INDEX, *scores}
+        columns = [column for column in members if column.name not in reserved]
         self.index_schema = pa.schema([*INDEX.items(), *scores.items(), *columns])
         schema = read_schema(self._records)
         self.records_schema = schema.insert(
@@ -74,8 +74,8 @@ class Tables:
         StoreError for a record that no input has, or whose key is unknown.
         """
         scores: Mapping[str, NDArray[np.float32]] = {}
-        made = {"cache_key", "row", *self._campaign.fingerprint.scores}
-        columns = [name for name in self.index_schema.names if name not in made]
+        computed = {"cache_key", "row", *self._campaign.fingerprint.scores}
+        columns = [name for name in self.index_schema.names if name not in computed]
         sequences = self._campaign.sequences
         for name, first in self._campaign.rows.items():
             bucket = self._campaign.bucket(name)

@@ -79,8 +79,8 @@ def token_scores(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor, 
     the last layer's representation (tokens, D) of a sequence; ids (tokens,).
     """
     logs = log_probabilities(manifest, head, state)
-    own = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
-    scores = torch.cat([own, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
+    chosen = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
+    scores = torch.cat([chosen, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
     return scores[slice(*manifest.family.residues(len(ids)))]
 
 
