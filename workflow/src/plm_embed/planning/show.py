@@ -53,6 +53,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     for model in plan.models:
         words = escape(model.weights)
         yield "weights", f"{model.model}: " + (words if model.verified else f"[bold red]{words}[/]")
+        if model.passes > 1:
+            words = (
+                f"each residue is masked once: {model.passes:,.0f} times the work of the vectors"
+            )
+            yield "pseudo_perplexity", f"{model.model}: {words}"
         if model.stored:
             yield "stored", f"{model.model}: {model.stored:,} of {count.unique:,} sequences already"
     yield "jobs", _jobs(plan.jobs, len(plan.models), sum(model.hours for model in plan.models))
