@@ -127,7 +127,7 @@ def test_a_sequence_that_ends_its_workers_costs_no_other(
 
     answer = forked(tmp_path, prepared, fault=at("AAACC", fault))
     assert answer.startswith("PassingError: 1 sequence not embedded:")
-    assert "no working worker left for 1 sequence" in answer
+    assert "worker 0.0 is retired: " in answer
     assert published(tmp_path) == 59
     assert not (tmp_path / "embedded").exists()
     assert not forked(tmp_path, prepared)

@@ -14,8 +14,9 @@ from plm_embed.errors import ConfigError
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
 from plm_embed.jobs.completion_record import completion_records
-from plm_embed.jobs.gpus import gpu_names, visible_gpus
+from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.kernels.node_gpus import nvidia_gpus
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.models.manifest import caveat, read_record
 from plm_embed.models.registry import Model
@@ -159,7 +160,7 @@ def _forecast(
         for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
             measured.setdefault(speed.device, speed)
     if not devices:  # this machine's, and what has been at work
-        present = list(map(costs.device_label, gpu_names())) or [costs.cpu_label()]
+        present = [costs.device_label(gpu.name) for gpu in nvidia_gpus()] or [costs.cpu_label()]
         devices = [*present, *measured]
     speeds = [Speed("", 1.0, "nothing to compute")]
     if work.tokens:

@@ -303,10 +303,6 @@ def _effort(facts: Facts) -> Rows:
         yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
     if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
         yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
-    if joules := [job.joules for job in attempts if job.joules is not None]:
-        part = f" in {len(joules):,} of {len(attempts):,} attempts"
-        text = f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs"
-        yield "energy", text + (part if len(joules) < len(attempts) else "")
     if saved := savings(runs):
         yield "reused", saved
     if skipped := sum(len(run.skipped) for run in runs):

@@ -22,8 +22,8 @@ from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_done
-from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, heartbeats, is_of, read_heartbeat, store_of
+from plm_embed.jobs.completion_record import WorkerInfo, store_of
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
@@ -56,7 +56,7 @@ _MARKS: dict[Status, tuple[str, str]] = {
 }
 _COLUMNS = {
     "worker": 0, "model": 100, "bucket": 60, "device": 110, "job": 90, "done": 0, "tokens/s": 75,
-    "left": 85, "memory": 120, "load": 120, "last sign": 0, "": 0,
+    "left": 85, "memory": 120, "last sign": 0, "": 0,
 }  # fmt: skip
 """Columns of the table of workers, and the narrowest terminal that shows each."""
 
@@ -236,12 +236,8 @@ def _stored(folder: Path, done: set[str]) -> int:
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
     """Yield the workers of the last start of each job that has not ended."""
-    now, store = datetime.now(UTC), store_of(folder)
-    beats = [
-        beat
-        for path in whole_files(store / FOLDER, "*.json")
-        if (beat := read_heartbeat(path)) and beat.bucket not in done and is_of(beat, store, folder)
-    ]
+    now = datetime.now(UTC)
+    beats = [beat for beat in heartbeats(folder, ended=False) if beat.bucket not in done]
     starts: dict[str, str] = {}
     for beat in beats:
         if beat.node == 0:  # the others of its job started later
@@ -389,7 +385,7 @@ def _table(look: Look, rows: int | None, width: int) -> Iterator[RenderableType]
 
 def _cells(model: str, worker: Worker) -> dict[str, str]:
     job, beat = worker.job, worker.beat
-    rate, load, eta = beat.tokens_per_second, beat.utilization, job.eta_seconds
+    rate, eta = beat.tokens_per_second, job.eta_seconds
     return {
         "worker": job.host if beat.gpu is None else f"{job.host} GPU {beat.gpu}",
         "model": model,
@@ -400,7 +396,6 @@ def _cells(model: str, worker: Worker) -> dict[str, str]:
         "tokens/s": "" if rate is None else f"{rate:,.0f}",
         "left": "" if eta is None else duration(eta),
         "memory": f"{(beat.memory_bytes or 0) / 1e9:.1f} GB",
-        "load": "" if load is None else f"{load} %",
         "last sign": f"{duration(worker.age)} ago",
         "": worker.trouble.upper(),
     }
