@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from plm_embed import errors, startup
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import ConfigError, NodeError, PassingError, PlmEmbedError
+from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.paths import unusable_path
@@ -51,6 +51,10 @@ SECONDS_MARGIN = 120.0
 SECONDS_TO_START = 900.0
 """A worker that has not checked its device by then hangs; libraries on a busy network filesystem
 load in minutes.
+"""
+ORPHANED = signal.SIGUSR2
+"""The signal that a worker gets when its parent process ends. Not SIGTERM: threads of the parent
+may keep its end of the pipe open a little longer, so that the pipe does not tell the two apart.
 """
 SECONDS_TO_END = 10.0
 """The kernel may never let go of a process that waits for a broken device."""
@@ -117,7 +121,7 @@ def serve(  # noqa: PLR0917
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":  # elsewhere the closed pipe must do
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, ORPHANED)
     startup.spare_collector()
     log_to_stderr()
     if gpu is not None:
@@ -126,22 +130,24 @@ def serve(  # noqa: PLR0917
         # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     worker = failure = None
+    orphaned = False
     try:
         from plm_embed.jobs.worker import Worker  # torch: not in the parent
 
         with Worker(weights, store, settings, info) as worker:
             worker.serve(pipe)
     except BaseException as error:
+        orphaned = isinstance(error, (EOFError, BrokenPipeError))
         failure = _failure(error, f"{store} or the scratch folder")
     try:
-        if worker:
-            pipe.send(worker.message())
-        if failure:
-            pipe.send(failure)
+        for message in (worker and worker.message(), failure):
+            if message and not orphaned:
+                pipe.send(message)
     except OSError:
-        if failure:  # nobody else says so in the log of the job, which may be tried again
-            words = f"plm-embed: unfinished: the job was killed: {failure}"
-            print(printable(words), file=sys.stderr, flush=True)
+        orphaned = True
+    if failure and orphaned:  # nobody else says so in the log of the job, which may be tried again
+        words = f"plm-embed: unfinished: the job was killed: {failure}"
+        print(printable(words), file=sys.stderr, flush=True)
     startup.end_at_once(1 if failure else 0)
 
 
@@ -152,7 +158,7 @@ def _failure(error: BaseException, written: str) -> PlmEmbedError:
     if isinstance(error, (EOFError, BrokenPipeError)):
         return PassingError("its parent process has ended")
     if isinstance(error, PlmEmbedError):
-        kinds = (NodeError, PassingError, ConfigError, PlmEmbedError)
+        kinds = (NodeError, PassingError, PlmEmbedError)
         return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
     full = errors.no_space(error, written)
     if reason := full or unusable_path(error) or errors.missing_extra(error):

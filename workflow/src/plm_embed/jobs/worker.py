@@ -29,7 +29,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import job_id, moment
-from plm_embed.jobs.node import Chunk, Message
+from plm_embed.jobs.node import ORPHANED, Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
@@ -118,8 +118,8 @@ class Worker:
             self.info.capability = f"{properties.major}.{properties.minor}"
         else:
             self.info.threads = torch.get_num_threads()
-        self.stopping = False
-        """Set by a signal: no further batch is computed."""
+        self.signals: set[int] = set()
+        """Those that came: no further batch is computed."""
         self._weights, self._settings = weights, settings
         self._model: tuple[Engine, Room] | None = None
         self._rows = Rows(fingerprint.long_sequences)
@@ -149,11 +149,8 @@ class Worker:
                 last = time.monotonic()
                 pipe.send(self.message(share))
 
-        def stop(*_: object) -> None:
-            self.stopping = True
-
         pipe.send(self.message())
-        while not self.stopping:
+        while not self.signals:
             if not pipe.poll(SECONDS_BETWEEN_LOOKS):
                 continue
             chunk: Chunk | None = pipe.recv()
@@ -161,14 +158,15 @@ class Worker:
                 return
             self.load()
             # until there is something to publish, a signal ends the process at once
-            signal.signal(signal.SIGTERM, stop)
+            for number in (signal.SIGTERM, ORPHANED):
+                signal.signal(number, lambda number, _: self.signals.add(number))
             keys, sequences, publish = chunk
             seconds = self.embed(keys, sequences, tell)
             if publish:
                 self.publish(wait=True)
-            if not self.stopping:
+            if not self.signals:
                 pipe.send(self.message(seconds=seconds))
-        raise PassingError("stopped by a signal")
+        raise EOFError if ORPHANED in self.signals else PassingError("stopped by a signal")
 
     def load(self) -> tuple[Engine, Room]:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
@@ -213,7 +211,7 @@ class Worker:
             full = self._rows.size >= BYTES_PER_PART
             if full or time_now - self._rows.began > 60 * self._settings.flush_minutes:
                 self.publish()
-            if self.stopping:
+            if self.signals:
                 break
         self._skipped |= {keys[i].decode(): reason for i, reason in stream.left_out.items()}
         return time.monotonic() - began
