@@ -14,7 +14,7 @@ from pathlib import Path
 from plm_embed.cli import interrupted
 from plm_embed.errors import PlmEmbedError, missing_extra
 from plm_embed.io.terminal import printable
-from plm_embed.reporting.failures import alike, failures
+from plm_embed.reporting.failures import alike, failures, run_failure
 from plm_embed.wording import count
 from plm_embed.workflow.call import SNAKEFILE, shell_line
 
@@ -23,6 +23,7 @@ RUN = Path(".snakemake", "plm-embed-run.json")
 line of Snakemake's output renews its time. An orderly end deletes it.
 """
 _AGAIN = "rerun the same command; finished work is kept"
+_TRACEBACK = ("Traceback (most recent call last)", "Exception ignored in", "Exception in thread")
 
 
 def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> None:
@@ -55,7 +56,7 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     if code:
         failed = [
             failure
-            for failure in failures(results, models)
+            for failure in failures(results, models) or filter(None, [run_failure(results)])
             if failure.log.stat().st_mtime_ns >= began
         ]
         lines = [
@@ -69,11 +70,12 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
 
 def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
     """Run Snakemake; return its exit code, and whether it found this folder locked. After a Ctrl-C,
-    which it gets too, it ends in order, and then this process does.
+    which it gets too, it ends in order, and then this process does; where it ends by a traceback,
+    that is not shown.
     """
     # "rules" also hides why a scheduler refused or ended a job
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
-    locked, interrupts = False, list[int]()
+    locked, hidden, interrupts = False, False, list[int]()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         with subprocess.Popen(
@@ -87,8 +89,11 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
             for line in process.stdout:
                 if RUN.exists():
                     RUN.touch()
+                hidden = bool(interrupts) and (hidden or line.startswith(_TRACEBACK))
                 with suppress(BrokenPipeError):  # the campaign goes on unseen
-                    print(printable(line.rstrip()), file=sys.stderr, flush=True)
+                    if not hidden:
+                        print(printable(line.rstrip()), file=sys.stderr, flush=True)
+                hidden = hidden and not line.startswith("KeyboardInterrupt")
                 locked = locked or "Directory cannot be locked" in line
     finally:
         signal.signal(signal.SIGINT, handler)

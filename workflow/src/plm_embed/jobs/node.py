@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from plm_embed import errors, startup
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import NodeError, PassingError, PlmEmbedError
+from plm_embed.errors import ConfigError, NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.paths import unusable_path
@@ -153,12 +153,13 @@ def serve(  # noqa: PLR0917
 
 def _failure(error: BaseException, written: str) -> PlmEmbedError:
     """Return what ended a worker in words: as a NodeError where the node is to blame, as a
-    PassingError where another worker may do better. written: the folders that it writes to.
+    PassingError where another worker may do better, as a ConfigError where settings or the
+    installation are wrong. written: the folders that it writes to.
     """
     if isinstance(error, (EOFError, BrokenPipeError)):
         return PassingError("its parent process has ended")
     if isinstance(error, PlmEmbedError):
-        kinds = (NodeError, PassingError, PlmEmbedError)
+        kinds = (NodeError, PassingError, ConfigError, PlmEmbedError)
         return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
     full = errors.no_space(error, written)
     if reason := full or unusable_path(error) or errors.missing_extra(error):

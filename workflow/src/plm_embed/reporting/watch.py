@@ -31,7 +31,15 @@ from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.planning.costs import device_label
 from plm_embed.program import program
 from plm_embed.reading.find import MASTERS
-from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, last_line
+from plm_embed.reporting.failures import (
+    AGAIN,
+    Failure,
+    alike,
+    changed,
+    failures,
+    last_line,
+    run_failure,
+)
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, Summary, known_summary
 from plm_embed.wording import count, duration
@@ -114,10 +122,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Look:
-    """A results folder at one moment."""
+    """A results folder at one moment. failure: of the run, where no step's log tells one."""
 
     results: Path
     models: tuple[Progress, ...]
+    failure: Failure | None = None
 
     @property
     def finished(self) -> bool:
@@ -127,7 +136,7 @@ class Look:
     @property
     def failed(self) -> bool:
         """Return whether a step ended with an error and has not begun again."""
-        return any(model.failures for model in self.models)
+        return bool(self.failure) or any(model.failures for model in self.models)
 
     @property
     def over(self) -> bool:
@@ -173,7 +182,9 @@ def look(results: Path) -> Look:
     since = changed(results / "sequences" / SUMMARY)
     current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
     summary = known_summary(results / "sequences")
-    return Look(results, tuple(_progress(results, name, summary) for name in current or begun))
+    models = tuple(_progress(results, name, summary) for name in current or begun)
+    failed = any(model.failures for model in models)
+    return Look(results, models, None if failed else run_failure(results))
 
 
 def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
@@ -312,6 +323,7 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         if not model.finished:
             yield from _now(model, plain)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
+    errors |= {look.failure: None} if look.failure else {}
     for first, *more in alike(errors):
         others = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
@@ -319,7 +331,10 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
     if look.over:
         yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
     elif look.models and not working:
-        yield Text("next: if the run has ended, rerun the same command to continue")
+        yield Text(
+            "next: if the run has ended, rerun the same command to continue; if Snakemake then "
+            "says that the folder is locked, add --unlock once"
+        )
 
 
 def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
