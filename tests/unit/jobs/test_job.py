@@ -61,7 +61,7 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
         # a scheduler kills all processes of a job; a signal may also reach the parent alone
         os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
         _, errors = job.communicate(timeout=300)
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
     if number != signal.SIGKILL:
         assert job.returncode == 1
         assert "stopped by a signal" in errors and "Traceback" not in errors
@@ -101,7 +101,7 @@ def test_no_time_left_is_said_and_what_is_finished_is_kept(tmp_path: Path, prepa
     make_bucket(tmp_path, 700)
     words = finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="7"), 1)
     assert "700 sequences not embedded:\n  no time left (ask for a longer runtime)" in words
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
     # outside of a scheduler's job there is no limit
     finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="", PBS_JOBID=""))
     assert published(tmp_path) == 700
@@ -201,7 +201,7 @@ def test_a_signal_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> N
     assert job.returncode == 1
     assert "stopped by a signal" in errors and "Traceback" not in errors
     assert when_it_ended == published(tmp_path) < ENDLESS  # the job may end with it, and all nodes
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
 
 
 def test_a_node_that_never_answers_is_not_waited_for_when_nothing_is_missing(

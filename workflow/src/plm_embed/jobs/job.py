@@ -138,17 +138,17 @@ def _embed_missing(job: Job, node: Node, sequences: Sequences, store: Store, sha
     if not len(todo) and is_done(job.bucket, job.record, job.store, store.fingerprint):
         log.info("bucket %s is done already", job.bucket.stem)
         return
-    others: list[Path] = []
+    remote: list[Path] = []
     if job.nodes > 1 and len(todo):
         # one list for all: if each node made its own, what is published meanwhile would shift
         # their shares
         with atomic_path(share) as temporary, temporary.open("wb") as file:
             np.save(file, todo)
         node.remote += start_nodes(job.nodes, [*job.arguments, "--share", str(share)])
-        others = [_beat_path(share, number) for number in range(1, job.nodes)]
+        remote = [_beat_path(share, number) for number in range(1, job.nodes)]
     left = node.run(sequences.take(todo[:: job.nodes]), store)
-    patience = SECONDS_FOR_CACHES if others and not left else 0.0
-    beats = _wait(node, others, sequences, store, patience)
+    patience = SECONDS_FOR_CACHES if remote and not left else 0.0
+    beats = _wait(node, remote, sequences, store, patience)
     write_record(job, sequences, store, todo, beats)
     share.unlink(missing_ok=True)
 
@@ -159,12 +159,12 @@ def _beat_path(share: Path, number: int) -> Path:
 
 
 def _wait(
-    node: Node, others: Sequence[Path], sequences: Sequences, store: Store, patience: float
+    node: Node, paths: Sequence[Path], sequences: Sequences, store: Store, patience: float
 ) -> list[Heartbeat]:
     """Wait for the other nodes, or, as one may be lost, until nothing is missing in the store.
 
-    others: their heartbeats. Returns those of all nodes. Raises an error of the node when something
-    is missing, `patience` seconds after all have ended well.
+    paths: of their heartbeats. Returns those of all nodes. Raises an error of the node when
+    something is missing, `patience` seconds after all have ended well.
     """
     checked, pause, until = time.monotonic(), SECONDS_TO_CHECK / 10, np.inf
     while True:
@@ -176,7 +176,7 @@ def _wait(
             time.sleep(0.2)
             continue
         checked, pause = time.monotonic(), min(2 * pause, SECONDS_TO_CHECK)
-        remote = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in others]
+        remote = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in paths]
         beats = [node.heartbeat, *(beat for beat in remote if beat)]
         left = missing(sequences, store, {key for beat in beats for key in beat.skipped})
         if not len(left):
