@@ -27,7 +27,7 @@ def show(plan: Plan, console: Console) -> None:
     times.add_column("device")
     for title in ("tokens", "tokens/s", "time"):
         times.add_column(title, justify="right", no_wrap=True)
-    sources = {}
+    sources: dict[str, None] = {}
     for model in plan.models:
         for speed in model.speeds:
             hours = model.todo.tokens / speed.tokens_per_second / 3600
