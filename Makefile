@@ -66,7 +66,7 @@ test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand
 
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a real SLURM on this machine (as root, after make slurm-packages)
-	$(BIN)/python -m pytest executors/slurm/tests
+	$(BIN)/python -m pytest executors/slurm/tests -n $(WAITING) --dist worksteal
 	$(BIN)/python -m pytest tests/slurm --durations=5 -n $(CLUSTERS) --dist loadfile || test $$? = 5
 
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver, and numpy. What else it lacks comes as wheels.

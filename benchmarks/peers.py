@@ -18,9 +18,9 @@ from plm_embed.inference.batches import Room
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES, TOKENS
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest, Source
 from plm_embed.planning.costs import flops_per_token
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]

@@ -59,6 +59,7 @@ SEQUENCES = {
 }
 PREPARED = {
     "tensors": f"{WEIGHTS}/model.safetensors",
+    "head": f"{WEIGHTS}/lm_head.safetensors",
     "manifest": f"{WEIGHTS}/manifest.json",
     "self-test": f"{WEIGHTS}/self_test.npz",
     "record of weights": f"{VECTORS}/weights.json",

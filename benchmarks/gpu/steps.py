@@ -36,11 +36,11 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     sys.path.append(str(Path(__file__).parents[1]))
     from peers import RandomTensors
 
-    from plm_embed.inference.weights import seal
+    from plm_embed.inference.self_test import seal
     from plm_embed.io.files import sha256_file
     from plm_embed.models import weights
-    from plm_embed.models.manifest import TENSORS, Manifest, Source
     from plm_embed.models.registry import find_model
+    from plm_embed.models.weights import TENSORS, Manifest, Source
 
     known, path = find_model(model), Path(folder) / TENSORS
     tensors = RandomTensors(known, torch.device(device), torch.float16)

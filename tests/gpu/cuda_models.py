@@ -11,8 +11,8 @@ import torch
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest, Source
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
 

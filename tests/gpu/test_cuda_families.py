@@ -13,8 +13,8 @@ from plm_embed.inference.pooling import pool_packed
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.weights import Manifest, Source
 from support.checkpoints import read
 from support.families import TINY, golden, relative, source
 

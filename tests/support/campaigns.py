@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, has_matrix
 from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
 from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, key, keys_sha256
 from plm_embed.master.gather import gather
-from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
+from plm_embed.models.weights import MANIFEST, Manifest, Source
 from plm_embed.sequence_windows import spans, stored_spans, window_count
 from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.parts import PartRows, write_part
@@ -203,7 +204,7 @@ def _make(
     manifest = Manifest(
         fingerprint.model, *shape, True, "MIT", fingerprint.weights_sha256, 0, source
     )  # type: ignore[arg-type]
-    write_manifest(campaign.weights / MANIFEST, manifest)
+    write_sealed(campaign.weights / MANIFEST, manifest)
     return campaign
 
 

@@ -17,11 +17,12 @@ from safetensors.torch import save_file
 
 from plm_embed.inference.pooling import pool
 from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import checkpoints
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
-from plm_embed.models.manifest import MANIFEST, SELF_TEST, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.weights import MANIFEST, SELF_TEST, read_manifest
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
@@ -194,7 +195,7 @@ def spoil_golden(folder: Path) -> None:
     with np.load(folder / SELF_TEST) as stored:
         wrong = stored["mean"] + 0.01
     np.savez(folder / SELF_TEST, mean=wrong)
-    write_manifest(
+    write_sealed(
         folder / MANIFEST,
         replace(read_manifest(folder), self_test_sha256=sha256_file(folder / SELF_TEST)),
     )

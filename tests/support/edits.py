@@ -9,7 +9,8 @@ import h5py
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
+from plm_embed.io.json_files import write_sealed
+from plm_embed.models.weights import MANIFEST, read_manifest
 from plm_embed.store.parts import write_part
 from support.campaigns import (
     Campaign,
@@ -43,7 +44,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def edit_weights(campaign: Campaign, **change: Any) -> None:
-    write_manifest(campaign.weights / MANIFEST, replace(read_manifest(campaign.weights), **change))
+    write_sealed(campaign.weights / MANIFEST, replace(read_manifest(campaign.weights), **change))
 
 
 def edit_table(path: Path, place: int, **change: Any) -> None:

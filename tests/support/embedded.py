@@ -15,7 +15,7 @@ from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.jobs.job import Job, write_record
 from plm_embed.jobs.worker import Worker
 from plm_embed.keys import key
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import read_part
 from plm_embed.store.store import Store

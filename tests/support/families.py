@@ -3,6 +3,7 @@
 PLM_EMBED_GOLDEN_FAMILIES may name a folder with the larger sets that the shipped ones are cut from.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from plm_embed.models import registry
 from plm_embed.models.registry import Model
@@ -77,6 +78,21 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
     )
 
 
+def published(name: str) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+    """The tensors by their published names, in float64, and the configuration."""
+    place = source(name)
+    if place.is_file():  # ESM C's has no config.json
+        model = TINY[name]
+        config: dict[str, object] = {"n_layers": model.layers, "n_heads": model.heads}
+        state = torch.load(place, weights_only=True)
+    else:
+        config = json.loads((place / "config.json").read_text())
+        file = place / "model.safetensors"
+        pickled = place / "pytorch_model.bin"
+        state = load_file(file) if file.exists() else torch.load(pickled, weights_only=True)
+    return {key: tensor.double() for key, tensor in state.items()}, config
+
+
 def add_model(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
     """Let a tiny model be found by its name, for the time of a test."""
     monkeypatch.setitem(registry.MODELS, model.name, model)
@@ -125,8 +141,10 @@ def write_esmc_native(folder: Path, state: Mapping[str, torch.Tensor], layers: i
     made = {
         "esmc.embed_tokens.weight": state["embed.weight"],
         "esmc.norm.weight": state["transformer.norm.weight"],
-        "lm_head.dense.weight": state["sequence_head.0.weight"],
     }
+    for number, module in (("0", "dense"), ("2", "layer_norm"), ("3", "decoder")):
+        for kind in ("weight", "bias"):
+            made[f"lm_head.{module}.{kind}"] = state[f"sequence_head.{number}.{kind}"]
     for layer in range(layers):
         theirs, ours = f"transformer.blocks.{layer}.", f"esmc.layers.{layer}."
         parts = state[f"{theirs}attn.layernorm_qkv.1.weight"].chunk(3)

@@ -6,12 +6,12 @@ from typing import Any
 
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
-from plm_embed.models.manifest import write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
@@ -40,7 +40,7 @@ def finished_campaign(root: Path) -> Path:
         policy=ResiduePolicy(unknown="skip", gaps="remove"),
         memory_mb=1000,
     )
-    write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
+    write_sealed(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
     note(model, "0000", outcome="failed", reason="no usable <device>\nask for one")
     for name in bucket_names(3):

@@ -264,6 +264,38 @@ def amplify(w: Weights, c: Config, ids: Tensor) -> States:
     return states
 
 
+def bert_head(w: Weights, c: Config, x: Tensor) -> Tensor:
+    """transformers, modeling_bert.py: BertLMPredictionHead, tied to the embedding."""
+    head = "cls.predictions"
+    x = gelu(x @ w[f"{head}.transform.dense.weight"].T + w[f"{head}.transform.dense.bias"])
+    norm = (w[f"{head}.transform.LayerNorm.{kind}"] for kind in ("weight", "bias"))
+    x = layer_norm(x, *norm, c["layer_norm_eps"])
+    return x @ w["bert.embeddings.word_embeddings.weight"].T + w[f"{head}.bias"]
+
+
+def esmc_head(w: Weights, _: Config, x: Tensor) -> Tensor:
+    """The package esm: layers/regression_head.py, after the stack's norm."""
+    x = gelu(x @ w["sequence_head.0.weight"].T + w["sequence_head.0.bias"])
+    x = layer_norm(x, w["sequence_head.2.weight"], w["sequence_head.2.bias"])
+    return x @ w["sequence_head.3.weight"].T + w["sequence_head.3.bias"]
+
+
+def amplify_head(w: Weights, c: Config, x: Tensor) -> Tensor:
+    """chandar-lab/AMPLIFY, src/amplify/model/amplify.py."""
+    return (
+        rms_norm(x, w["layer_norm_2.weight"], c["norm_eps"]) @ w["decoder.weight"].T
+        + w["decoder.bias"]
+    )
+
+
+LOGITS: dict[str, tuple[Callable[[Weights, Config, Tensor], Tensor], int]] = {
+    "esmc": (esmc_head, 32),
+    "protbert": (bert_head, 4),
+    "amplify": (amplify_head, 2),
+}
+"""Of families that have scores: from what leaves the last block to the logits (T, V) of all tokens,
+and the id of <mask>. Nothing is written for them; tests compute them.
+"""
 FORMULAS: dict[str, Callable[[Weights, Config, Tensor], States]] = {
     "esmc": esmc,
     "prott5": t5,

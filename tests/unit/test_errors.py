@@ -21,7 +21,7 @@ from plm_embed.errors import (
     out_of_memory,
     some_path,
 )
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import read_summary
@@ -32,8 +32,8 @@ ROOT = Path(__file__).parents[2]
 TABLE = Table("id", "sequence")
 
 
-def test_the_package_offers_five_names() -> None:
-    assert plm_embed.__all__ == ["PlmEmbedError", "embed", "load", "models", "open"]
+def test_the_package_offers_six_names() -> None:
+    assert plm_embed.__all__ == ["PlmEmbedError", "embed", "load", "models", "open", "score"]
     assert plm_embed.models.find_model("esm2_650m").dim == 1280
     with pytest.raises(AttributeError, match="has no attribute 'Dataset'"):
         plm_embed.Dataset  # type: ignore[attr-defined]  # noqa: B018

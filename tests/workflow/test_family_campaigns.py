@@ -14,8 +14,8 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel, embed_like
 from plm_embed.master.validation_record import read_validation
-from plm_embed.models.manifest import UNPUBLISHED, read_record
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import UNPUBLISHED, read_record
 from plm_embed.reading.exports import export
 from plm_embed.sequences.settings import ResiduePolicy
 from support import tiny_campaign, tiny_steps

@@ -16,7 +16,8 @@ import h5py
 import psutil
 import pytest
 
-from plm_embed.models.manifest import read_record, write_manifest
+from plm_embed.io.json_files import write_sealed
+from plm_embed.models.weights import read_record
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.watch import look
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
@@ -128,7 +129,7 @@ def test_weights_that_were_deleted_are_made_again_when_they_are_needed(copy: Pat
     assert record and record.folder
     gone = copy / "gone"
     again = replace(record, folder=str(gone / "here"))
-    write_manifest(copy / f"results/{MODEL}/weights.json", again)
+    write_sealed(copy / f"results/{MODEL}/weights.json", again)
     with (copy / "config/demo/proteins.fasta").open("a", encoding="utf-8") as fasta:
         fasta.write(">new\nMKVLAAGIVGLLLAQWERTY\n")
     by = ("--rerun-triggers", "mtime")

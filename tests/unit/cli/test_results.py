@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from plm_embed.cli.main import group
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import read_validation
-from plm_embed.models.manifest import RECORD, read_manifest, write_manifest
+from plm_embed.models.weights import RECORD, read_manifest
 from plm_embed.reporting.failures import error_at_the_end
 from plm_embed.workflow.kept_config import write_kept
 from support.campaigns import MEAN, gathered_campaign
@@ -24,7 +25,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     campaign = gathered_campaign(ran)
     folder = campaign.master.parent
     manifest = replace(read_manifest(campaign.weights), folder=str(campaign.weights))
-    write_manifest(folder / RECORD, manifest)
+    write_sealed(folder / RECORD, manifest)
     monkeypatch.chdir(ran)
     settings = {"store": "store", "validate": {"spot_checks": 7}}
     write_kept(folder / "config.yaml", settings, "a run")
@@ -37,7 +38,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sequences the reference was to compute, which knows no made-up vectors."""
     counts: list[int] = []
     monkeypatch.setattr(
-        "plm_embed.master.spot_checks.draw", lambda _, count, __: counts.append(count) or {}
+        "plm_embed.master.spot_checks.draw", lambda _, __, count: counts.append(count) or ()
     )
     return counts
 

@@ -13,7 +13,7 @@ from plm_embed.fingerprint import StorageDtype
 from plm_embed.inference import self_test
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
-from plm_embed.inference.weights import prepare, seal
+from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models import weights
 from support.families import TINY, add_model, golden, source
@@ -37,7 +37,9 @@ def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> P
     manifest, tensors = weights.load(folder)
     path = folder / weights.TENSORS
     weights.write(path, dict(tensors) | change)
-    seal(folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size))
+    self_test.seal(
+        folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size)
+    )
     return folder
 
 

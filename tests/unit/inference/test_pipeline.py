@@ -26,8 +26,8 @@ from plm_embed.inference.vector_stream import (
     largest_number,
 )
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
+from plm_embed.models.weights import Manifest, Source
 from plm_embed.store.hdf5 import encode
 from support import checkpoints
 

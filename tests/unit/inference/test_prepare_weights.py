@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
-from plm_embed.models.manifest import Manifest, Source, read_manifest, write_manifest
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.weights import load
+from plm_embed.models.weights import Manifest, Source, load, read_manifest
 from support.checkpoints import (
     DEMO,
     DEMO_SEED,
@@ -28,7 +28,7 @@ from support.checkpoints import (
     write_hugging_face,
 )
 
-FILES = ["manifest.json", "model.safetensors", "self_test.npz"]
+FILES = ["lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz"]
 GOLDEN = Path(__file__).parents[2] / "data" / "esm2_golden" / "esm2_t3_tiny_random.pt"
 
 
@@ -100,13 +100,10 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         self_test_sha256=sha256_file(tmp_path / "out" / "self_test.npz"),
         roundings=made.roundings,
         published="no",
+        head_sha256=sha256_file(tmp_path / "out" / "lm_head.safetensors"),
     )
     assert read_manifest(tmp_path / "out") == load(tmp_path / "out")[0] == made
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "manifest.json",
-        "model.safetensors",
-        "self_test.npz",
-    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM1B, random_state(TINY_ESM1B, 1))
     lines = "".join(
         f"{sha256_file(folder / name)}  {name}\n" for name in ("config.json", "model.safetensors")
@@ -132,11 +129,11 @@ def test_a_dtype_that_an_earlier_version_did_not_measure_is_measured(tmp_path: P
     made = prepare(MODELS["esm2_t3_untrained"], GOLDEN, output)
     assert made.roundings
     older = {dtype: rounding for dtype, rounding in made.roundings.items() if dtype != "int8"}
-    write_manifest(output / "manifest.json", replace(made, roundings=older))
+    write_sealed(output / "manifest.json", replace(made, roundings=older))
     assert prepare(MODELS["esm2_t3_untrained"], GOLDEN, output).roundings == made.roundings
 
 
-def test_a_damaged_folder_is_made_whole_and_what_is_right_in_it_stays(tmp_path: Path) -> None:
+def test_a_damaged_folder_is_made_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
     source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
     made = prepare(TINY_ESM2, source, out)
@@ -148,22 +145,12 @@ def test_a_damaged_folder_is_made_whole_and_what_is_right_in_it_stays(tmp_path: 
             content[:-30] + bytes([content[-30] ^ 1]) + content[-29:],
             None,
         ):
-            inodes = {
-                path.name: path.stat().st_ino
-                for path in out.iterdir()
-                if path.name != "manifest.json"
-            }
             if damage is None:
                 (out / name).unlink()
             else:
                 (out / name).write_bytes(damage)
             assert prepare(TINY_ESM2, source, out) == made
             assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
-            assert all(
-                (out / other).stat().st_ino == inode
-                for other, inode in inodes.items()
-                if other != name
-            )
 
 
 def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
@@ -171,7 +158,7 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
     made = prepare(TINY_ESM2, source, out)
     other = write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2))
-    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.iterdir()}
+    before = {path: path.read_bytes() for path in out.iterdir()}
     expected = (
         rf"{out} holds other weights \(esm2_t2_tiny, SHA-256 "
         rf"{made.weights_sha256[:12]}\) than {other}"
@@ -189,10 +176,7 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     again = prepare(TINY_ESM2, folder, out)
     assert replace(again, source=made.source) == read_manifest(out) == made
     assert (again.source.layout, again.source.path) == ("hugging-face", str(folder))
-    for path, known in before.items():
-        assert (
-            path.name == "manifest.json" or (path.stat().st_ino, path.stat().st_mtime_ns) == known
-        )
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 def edit_config(folder: Path, **change: object) -> None:

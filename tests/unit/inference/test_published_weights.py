@@ -11,7 +11,7 @@ from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import registry
-from plm_embed.models.manifest import MANIFEST, caveat, read_manifest
+from plm_embed.models.weights import MANIFEST, caveat, read_manifest
 from support.checkpoints import TINY_ESM2, random_state, write_fair_esm, write_hugging_face
 
 

@@ -17,11 +17,12 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.loading import compute_dtype
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.weights import prepare
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
-from plm_embed.models.manifest import MANIFEST, Manifest, write_manifest
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import MANIFEST, Manifest
 from support.checkpoints import random_state, write_fair_esm
 from support.families import TINY, add_model, source
 
@@ -218,6 +219,6 @@ def test_what_float16_cannot_hold_is_tested_as_it_is_computed_in_float32(
 def test_weights_of_an_earlier_version_are_completed(tmp_path: Path) -> None:
     source = checkpoint(tmp_path, 4)
     made = prepare(MODEL, source, tmp_path / "out")
-    write_manifest(tmp_path / "out" / MANIFEST, replace(made, roundings=None))
+    write_sealed(tmp_path / "out" / MANIFEST, replace(made, roundings=None))
     assert accuracy.bound("float32", None) == pytest.approx(1e-4)
     assert prepare(MODEL, source, tmp_path / "out").roundings == made.roundings

@@ -120,21 +120,15 @@ def test_a_mac_without_its_tools_is_asked_for_no_compiler(
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("cc", "why"),
-    [
-        ("{old} -pipe", "{old} cannot compile number.c: error: unknown option"),
-        ('{old} "', 'CC={old} ": No closing quotation'),
-    ],
-)
 def test_the_next_compiler_serves_when_one_cannot(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, cc: str, why: str
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = script(tmp_path / "old", "echo 'error: unknown option' >&2; exit 1")
-    monkeypatch.setenv("CC", cc.format(old=old))
+    monkeypatch.setenv("CC", f"{old} -pipe")
     assert made(source, "8") == 8
     monkeypatch.setattr(compiled, "COMPILERS", ())
-    with pytest.raises(RuntimeError, match=re.escape(why.format(old=old))):
+    why = f"{old} cannot compile number.c: error: unknown option"
+    with pytest.raises(RuntimeError, match=re.escape(why)):
         made(source, "16")
 
 

@@ -20,7 +20,6 @@ from plm_embed.io.files import (
     remove_abandoned,
     sha256_file,
     size,
-    temporary_prefix,
     whole_files,
     write_json,
 )
@@ -154,12 +153,12 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
         return path
 
     def left(name: str) -> Path:
-        path = tmp_path / (temporary_prefix() + name)
+        path = tmp_path / f".tmp-{len(name):016x}-{name}"
         path.write_text("half")
         return path
 
     def folder(name: str, hours: float) -> Path:
-        path = tmp_path / (temporary_prefix() + name)
+        path = tmp_path / f".tmp-{len(name):016x}-{name}"
         path.mkdir()
         (path / "content").write_text("half")
         aged(path / "content", hours)

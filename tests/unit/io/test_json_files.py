@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.json_files import read_sealed, to_plain, unsealed, write_sealed
+from plm_embed.io.json_files import read_sealed, to_plain, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def read(path: Path) -> dict[str, object]:
-    return unsealed(path, "a note", "write it again")
+    return read_sealed(path, dict, "a note", "write it again")
 
 
 @settings(max_examples=40)

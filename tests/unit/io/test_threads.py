@@ -17,12 +17,7 @@ from plm_embed.io.threads import Behind, ahead, cores, spread
         ("0::/job\n", {"job/cpu.max": "150000 100000"}, 2),
         ("0::/job/step\n", {"job/step/cpu.max": "max 100000", "job/cpu.max": "100000 100000"}, 1),
         ("0::/not/here\n", {"cpu.max": "50000 100000"}, 1),
-        (
-            "4:memory:/x\n3:cpu,cpuacct:/x\n0::/\n",
-            {"cpu/x/cpu.cfs_quota_us": "200000", "cpu/x/cpu.cfs_period_us": "100000"},
-            2,
-        ),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("4:memory:/x\n0::/job\n", {"job/cpu.max": "200000 100000"}, 2),
         ("", {}, None),
     ],
 )

@@ -1,15 +1,13 @@
 import errno
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
-from plm_embed.kernels import devices, node_gpus
+from plm_embed.kernels import devices, hardware
 
 CPU = torch.device("cpu")
-Show = Callable[..., None]
 
 
 class Mark:
@@ -76,33 +74,11 @@ def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.Monk
         assert torch.backends.cuda.matmul.allow_tf32 is on
 
 
-@pytest.fixture
-def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
-    """Has this node show a GPU: the files that its driver makes, of which `others` replace some."""
-    usual = {
-        "NVIDIA": {"dev/nvidia0": "", "dev/nvidiactl": ""},
-        "AMD": {"dev/kfd": "", "pci/0000:03:00.0/vendor": "0x1002\n"}
-        | {"pci/0000:03:00.0/mem_info_vram_total": f"{16 << 30}\n"},
-        "Intel": {"dev/dri/renderD128": "", "pci/0000:03:00.0/drm/renderD128/dev": "226:128\n"}
-        | {"pci/0000:03:00.0/vendor": "0x8086\n", "pci/0000:03:00.0/class": "0x038000\n"},
-    }
-
-    def show(maker: str, **others: str) -> None:
-        for name, text in usual[maker].items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(others.get(Path(name).name, text))
-
-    monkeypatch.setattr(node_gpus, "DEV", tmp_path / "dev")
-    monkeypatch.setattr(node_gpus, "PCI", tmp_path / "pci")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return show
-
-
 @pytest.mark.parametrize("given", [None, "", "-1", "NoDevFiles", "0", "GPU-1,GPU-2"])
 def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
     given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(node_gpus, "DEV", tmp_path)
+    monkeypatch.setattr(hardware, "DEV", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
@@ -123,19 +99,18 @@ def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
 
 
 @pytest.mark.parametrize(
-    ("maker", "cuda", "text"),
+    ("cuda", "text"),
     [
-        ("NVIDIA", None, "not made for the NVIDIA GPU.*\n.*requirements/cuda.txt"),
-        ("NVIDIA", "13.0", "driver on your system is too old.*\n.*older drivers"),
-        ("AMD", None, "not made for the AMD GPU.*\ninstall torch for ROCm"),
-        ("AMD", "13.0", "not made for the AMD GPU.*\ninstall torch for ROCm"),
-        ("Intel", "13.0", "no code for the Intel GPU"),
+        (None, "not made for the NVIDIA GPU.*\n.*requirements/cuda.txt"),
+        ("13.0", "driver on your system is too old.*\n.*older drivers"),
     ],
 )
 def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
-    maker: str, cuda: str | None, text: str, shown: Show, monkeypatch: pytest.MonkeyPatch
+    cuda: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown(maker)
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(hardware, "DEV", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
     def init() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old (found 11040). Please ...")
@@ -145,8 +120,7 @@ def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     # only of a driver may the next node have another one
-    error = DeviceError if (maker, cuda) == ("NVIDIA", "13.0") else ConfigError
-    with pytest.raises(error, match=text) as told:
+    with pytest.raises(DeviceError if cuda else ConfigError, match=text) as told:
         devices.choose_device("auto")
     _, remedy = str(told.value).splitlines()
     assert "set device: cpu" in remedy
@@ -155,23 +129,17 @@ def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
     assert devices.choose_device("auto") == CPU
 
 
-@pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "Intel"])
-def test_integrated_graphics_and_gpus_of_others_are_not_shown(
-    maker: str, shown: Show, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shown(maker)
-    assert node_gpus.shown() == maker
-    if maker == "AMD":
-        shown(maker, mem_info_vram_total=f"{512 << 20}\n")
-    elif maker == "Intel":
-        (tmp_path / "pci/0000:03:00.0").rename(tmp_path / "pci/0000:00:02.0")
-    else:
-        # the kernel's answer where a scheduler gave the device to another job
-        def refuse(*_: object) -> int:
-            raise PermissionError(errno.EPERM, "Operation not permitted")
+def test_a_gpu_of_another_job_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(hardware, "DEV", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert hardware.gpu_shown()
 
-        monkeypatch.setattr(node_gpus.os, "open", refuse)
-    assert node_gpus.shown() == ""
+    def refuse(*_: object) -> int:  # as a scheduler's cgroup does
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(hardware.os, "open", refuse)
+    assert not hardware.gpu_shown()
 
 
 def test_a_device_that_does_not_compute_is_found_out() -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.fingerprint import IMPORTED_DEVICE
-from plm_embed.master.attributes import attributes
 from plm_embed.master.campaign import read_campaign
-from plm_embed.sequences.summary import read_summary
 from support.campaigns import EVERYTHING, MEAN, edit_completion, make_campaign
 
 
@@ -67,7 +65,7 @@ def test_the_master_says_whether_bits_may_depend_on_the_batch(
 def test_the_master_says_that_another_program_computed_some_vectors(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
     plan = read_campaign(campaign.sequences, campaign.embedded, campaign.store)
-    said = attributes(plan, read_summary(campaign.sequences), {})["batch_invariance"]
+    said = plan.attributes({})["batch_invariance"]
     plan.devices.add(f"CPU, {IMPORTED_DEVICE}")  # as merged parts name them
-    found = attributes(plan, read_summary(campaign.sequences), {})
+    found = plan.attributes({})
     assert found["batch_invariance"] == f"{said}, except for vectors that another program computed"

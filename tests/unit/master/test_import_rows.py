@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.master.foreign import AMBIGUOUS, UNKNOWN, Files
+from plm_embed.master.adopt import AMBIGUOUS, UNKNOWN
+from plm_embed.master.foreign import Files
 from support.foreign_masters import IDS, SEQUENCES, adopted, foreign_master
 
 

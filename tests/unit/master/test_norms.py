@@ -5,7 +5,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from plm_embed.master import norms
 from plm_embed.master.checks import wrong_spans
 from plm_embed.master.norms import distribution
 
@@ -62,10 +61,7 @@ def values() -> np.ndarray:
     return drawn
 
 
-def test_norms_are_told_as_from_all_at_once(
-    values: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(norms, "_ROWS", 1000)
+def test_norms_are_told_as_from_their_logarithms(values: np.ndarray) -> None:
     valid = np.flatnonzero(np.isfinite(values) & (values > 0))
     logs = np.log(values[valid])
     z = (logs - np.median(logs)) / (1.4826 * np.median(np.abs(logs - np.median(logs))))
@@ -81,8 +77,7 @@ def test_norms_are_told_as_from_all_at_once(
     assert told.median == float(np.exp(np.median(logs)))
 
 
-def test_norms_take_little_memory(values: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "_ROWS", 1000)
+def test_norms_take_little_memory(values: np.ndarray) -> None:
     keys = np.full(len(values), b"key")
     tracemalloc.start()
     distribution(values, keys)

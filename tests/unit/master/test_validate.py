@@ -12,7 +12,6 @@ import pytest
 
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
-from plm_embed.master import norms
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support import campaigns
@@ -190,7 +189,6 @@ def test_odd_norms_are_listed_and_are_no_failure(tmp_path: Path, monkeypatch) ->
 
 def test_large_tables_are_compared_piece_by_piece(campaign: Campaign, monkeypatch) -> None:
     monkeypatch.setattr(tables, "_ROWS", 7)
-    monkeypatch.setattr(norms, "_ROWS", 5)
     assert check(campaign) == []
     edit_table(campaign.index, 60, length=3)
     drop_row(campaign.records, 57)

@@ -15,8 +15,8 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest, Source
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 700)

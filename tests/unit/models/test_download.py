@@ -14,15 +14,15 @@ from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models import registry
-from plm_embed.models.manifest import Source
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Source
 from support.checkpoints import TINY_ESM2, random_state, write_fair_esm
 from support.families import TINY, source, write_esmc_hub
 from support.file_server import REPOSITORY, FileServer, server
 
 __all__ = ["server"]  # a fixture
 
-FILES = ["manifest.json", "model.safetensors", "self_test.npz"]
+FILES = ["lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz"]
 
 
 def served_file(server: FileServer, folder: Path) -> Model:

@@ -21,9 +21,9 @@ from plm_embed.kernels import attention, torch_attention
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2, VOCABULARY
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES, ROWS
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.weights import Manifest, Source
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
 from support.checkpoints import mean_of

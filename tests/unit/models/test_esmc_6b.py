@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare
-from plm_embed.models.checkpoints import tensor_shapes
-from plm_embed.models.own import model_of
+from plm_embed.models.checkpoints import model_of, tensor_shapes
 from plm_embed.models.registry import MODELS, Model, find_model
 
 WHOLE = MODELS["esmc_6b"]
@@ -38,7 +37,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from plm_embed.models import checkpoints, weights
-from plm_embed.models.own import model_of
+from plm_embed.models.checkpoints import model_of
 
 def memory(kind):
     status = Path("/proc/self/status").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.families import FAMILIES
-from plm_embed.models.family import Encoder, Family, Rotary
+from plm_embed.models.family import Family
 from plm_embed.models.packed_batch import pack
 from plm_embed.models.registry import MODELS, family_of, find_model
 
@@ -18,7 +18,7 @@ PER_LETTER = [family for family in FAMILIES.values() if family.token_per_letter]
 @pytest.mark.parametrize("family", PER_LETTER, ids=lambda family: family.name)
 def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
     sequence = family.alphabet.letters
-    tokenize = family.tokens_of({}).tokenize
+    tokenize = family.tokenizer.within({}).tokenize
     tokens = tokenize(sequence)
     first, stop = family.residues(len(tokens))
     assert stop - first == len(sequence)
@@ -64,14 +64,6 @@ def test_a_manifest_finds_the_family_that_computes_its_model() -> None:
         )
     with pytest.raises(PlmEmbedError, match="architecture 'rnn' is not known to this version"):
         family_of("rnn")
-
-
-@pytest.mark.parametrize("bias", ["norm_bias", "final_norm_bias"])
-def test_an_rms_norm_has_no_bias(bias: str) -> None:
-    biases = {"norm_bias": False, "final_norm_bias": False}
-    Encoder(33, Rotary(), norm="rms", **biases)
-    with pytest.raises(ValueError, match="set norm_bias=False and final_norm_bias=False"):
-        Encoder(33, Rotary(), norm="rms", **biases | {bias: True})
 
 
 def test_counting_tokens_needs_no_torch() -> None:

@@ -21,9 +21,9 @@ from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.engine import Engine, form
 from plm_embed.models.layers import LATE_BIASES
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import Manifest, Source
 from support import checkpoints
 
 CPU = torch.device("cpu")

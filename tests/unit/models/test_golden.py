@@ -1,31 +1,14 @@
 """The program that makes golden sets: its formulas give what the shipped sets hold."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from support import golden as program
-from support.families import TINY, golden, relative, source
+from support.families import golden, published, relative
 from support.golden import FORMULAS, SETS, main
-
-
-def published(name: str) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-    """The tensors by their published names, in float64, and the configuration."""
-    place = source(name)
-    if place.is_file():  # ESM C's has no config.json
-        model = TINY[name]
-        config: dict[str, object] = {"n_layers": model.layers, "n_heads": model.heads}
-        state = torch.load(place, weights_only=True)
-    else:
-        config = json.loads((place / "config.json").read_text())
-        file = place / "model.safetensors"
-        pickled = place / "pytorch_model.bin"
-        state = load_file(file) if file.exists() else torch.load(pickled, weights_only=True)
-    return {key: tensor.double() for key, tensor in state.items()}, config
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -14,8 +14,8 @@ from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest, Source
 from support.checkpoints import read
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source
 

@@ -14,8 +14,8 @@ from plm_embed.kernels.linear import Linear
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.layers import LATE_BIASES
-from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest, Source
 from support import checkpoints
 from support.families import SHIPPED, TINY, golden, relative, source
 

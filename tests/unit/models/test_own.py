@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
+from plm_embed.models.checkpoints import model_of
 from plm_embed.models.engine import Engine
 from plm_embed.models.families import FAMILIES
-from plm_embed.models.manifest import UNPUBLISHED, caveat
-from plm_embed.models.own import model_of
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.weights import UNPUBLISHED, caveat
 from plm_embed.sequences.alphabet import STATES
 from support.checkpoints import (
     TINY_ESM1B,

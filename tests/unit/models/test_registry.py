@@ -2,7 +2,6 @@
 
 import re
 from argparse import Namespace
-from pathlib import Path
 
 import esm
 import pytest
@@ -11,7 +10,7 @@ import torch
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.family import Learned
-from plm_embed.models.registry import MODELS, find_model, read_models
+from plm_embed.models.registry import MODELS, find_model
 
 
 @pytest.mark.parametrize(
@@ -65,23 +64,6 @@ def test_licenses_say_what_is_not_for_everyone() -> None:
         assert model.license
         closed = re.search(r"\bNC\b|Non-Commercial", model.license)
         assert model.license.endswith(": for non-commercial use only") == bool(closed)
-
-
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        ("rnn: {models: {}}", "rnn: models/families/__init__.py has no such family"),
-        (
-            "esm2: {models: {mine: {layrs: 3, dim: 8, heads: 2}}}",
-            "esm2: mine: got an unexpected keyword argument 'layrs'",
-        ),
-        ("esm2: {layers: 3, models: {mine: {dim: 8}}}", "esm2: mine: missing 1 .* 'heads'"),
-    ],
-)
-def test_a_wrong_entry_of_the_table_is_named(entry: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / "models.yaml").write_text(entry)
-    with pytest.raises(ValueError, match=rf"models\.yaml: {problem}"):
-        read_models(tmp_path / "models.yaml")
 
 
 def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> None:

@@ -13,21 +13,19 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.self_test import self_test
+from plm_embed.inference import loading
 from plm_embed.inference.weights import prepare
 from plm_embed.kernels.devices import choose_device
-from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import MODELS
-from plm_embed.models.weights import load, write
+from plm_embed.models.weights import load, read_manifest, write
 from support.checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
 
-FILES = ("manifest.json", "model.safetensors", "self_test.npz")
+FILES = ("lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz")
 
 
 def use(folder: Path) -> None:
     """What an embed job does with a weights folder before it computes."""
-    self_test(Engine(*load(folder), choose_device("cpu"), "float32"), folder)
+    loading.load(folder, choose_device("cpu"), "float32")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.models.manifest import write_manifest
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.citing import citation, methods
 from plm_embed.reporting.facts import collect
@@ -101,5 +101,5 @@ def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(
     facts.weights = replace(facts.weights, published="sha256")
     assert facts.caveat == "" and ", the published weights of SHA-256" in methods(facts)
     assert citation(facts).splitlines()[1].startswith("Lin Z.")
-    write_manifest(copy / MODEL / "weights.json", other)
+    write_sealed(copy / MODEL / "weights.json", other)
     assert collect(copy).weights is None

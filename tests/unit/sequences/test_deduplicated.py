@@ -12,7 +12,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.bucket import load_bucket
+from plm_embed.jobs.bucket import read_bucket
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
@@ -116,7 +116,7 @@ def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(
     shutil.copyfile(whole / "buckets" / "0001.parquet", bucket)
     for read in (
         lambda: bucket_table(bucket, ["key", "sequence"]),
-        lambda: load_bucket(campaign.sequences, campaign.embedded, "0001"),
+        lambda: read_bucket(bucket, campaign.embedded / "0001.json"),
     ):
         with pytest.raises(
             PlmEmbedError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"
@@ -124,4 +124,4 @@ def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(
             read()
     seal_sequences(campaign.sequences)
     with pytest.raises(PlmEmbedError, match="made for other sequences"):
-        load_bucket(campaign.sequences, campaign.embedded, "0001")
+        read_bucket(bucket, campaign.embedded / "0001.json")

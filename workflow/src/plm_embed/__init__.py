@@ -1,8 +1,8 @@
 """Protein sequences to language-model embeddings, from ten in a notebook to a billion on a cluster.
 
 `embed(sequences)` computes vectors in memory, `load(model)` keeps a model for more of them,
-`open(path)` reads what the workflow made, and `models` has the table of models
-(`plm_embed.models.find_model("esm2_650m").dim`).
+`score(sequences)` says how probable a model finds them, `open(path)` reads what the workflow made,
+and `models` has the table of models (`plm_embed.models.find_model("esm2_650m").dim`).
 
 What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses in
 `plm_embed.errors` say of what kind it is.
@@ -15,7 +15,7 @@ from plm_embed._version import __version__ as __version__
 from plm_embed.errors import PlmEmbedError
 
 if _typing.TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Any, Literal
 
@@ -23,7 +23,14 @@ if _typing.TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plm_embed import models as models
-    from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
+    from plm_embed.fingerprint import (
+        ComputeDtype,
+        Fingerprint,
+        LongSequences,
+        Pooling,
+        Score,
+        Strand,
+    )
     from plm_embed.inference.inputs import SequenceInput
     from plm_embed.inference.language_model import (
         EmbedOptions,
@@ -42,7 +49,7 @@ if _typing.TYPE_CHECKING:
         strand: Strand
 
 
-__all__ = ["PlmEmbedError", "embed", "load", "models", "open"]
+__all__ = ["PlmEmbedError", "embed", "load", "models", "open", "score"]
 
 
 def __getattr__(name: str) -> object:
@@ -200,4 +207,50 @@ def embed(
             long_sequences=long_sequences,
             on_error=on_error,
             bar=bar,
+        )
+
+
+def score(
+    sequences: "SequenceInput",
+    model: str = "esm2_t6_8M_UR50D",
+    *,
+    scores: "Score | Sequence[Score]" = "log_likelihood",
+    long_sequences: "LongSequences | Mapping[str, Any] | None" = None,
+    on_error: "OnError" = "raise",
+    weights: "str | Path | None" = None,
+    device: 'Literal["auto", "cpu", "cuda"]' = "auto",
+    dtype: 'ComputeDtype | Literal["auto"]' = "auto",
+    threads: int | None = None,
+    bar: bool = True,
+) -> "dict[Score, NDArray[np.float32]]":
+    """How probable a language model finds sequences: scores (n,) by name, float32, in the order
+    given. Of ESM-2, ESM-1b, ESM-1v, ESM C, ProtBERT and AMPLIFY.
+
+    Args:
+        sequences: As in `embed`.
+        model: As in `load`.
+        scores: log_likelihood, the mean natural log-probability of the sequence's own residues, in
+            one pass without masks; entropy, the mean entropy (nats) of the distributions that this
+            pass predicts; pseudo_perplexity, exp(-mean log-probability of each residue where it
+            alone is masked), which takes a pass for each residue.
+        long_sequences: As in `embed`. Of windows, each residue counts where it lies farther from an
+            edge.
+        on_error: As in `embed`; the score of a skipped sequence is NaN.
+        weights: As in `load`.
+        device: As in `load`.
+        dtype: As in `load`.
+        threads: As in `load`.
+        bar: As in `embed`.
+
+    `load(model).score_variants(sequence, ["A23T"])` scores variants of a sequence. Equal sequences
+    are computed once, and no score depends on what else is computed with it.
+    """
+    from plm_embed.startup import set_up
+
+    set_up("embed")
+    with _errors.extra():
+        from plm_embed.inference.language_model import LanguageModel
+    with LanguageModel(model, weights, device=device, dtype=dtype, threads=threads) as loaded:
+        return loaded.score(
+            sequences, scores=scores, long_sequences=long_sequences, on_error=on_error, bar=bar
         )

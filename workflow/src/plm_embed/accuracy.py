@@ -25,6 +25,8 @@ FLOOR: dict[ComputeDtype, float] = {
 """Distance that a device may have in any case: about what random weights show. A tanh GELU for the
 exact one makes 6e-5 in float32.
 """
+SCORE_FLOOR: dict[ComputeDtype, float] = {"float32": 1e-4, "tfloat32": 1e-2}
+"""The same of a score, in nats; 0.05 for the others."""
 STORED: dict[StorageDtype, float] = {"float16": 1e-3, "float32": 0.0, "bfloat16": 8e-3}
 """Distance that rounding to the storage dtype adds."""
 NOTABLE = 0.999
@@ -45,6 +47,10 @@ class Rounding:
     """Relative L2 of all tokens together."""
     cosine: float
     """Cosine of a mean and its exact value; 0 where it is not finite."""
+    score: float | None = None
+    """Distance in nats of a log-likelihood or an entropy; None without a head of the language
+    model.
+    """
 
 
 Roundings = Mapping[str, Rounding]
@@ -79,6 +85,8 @@ class SelfTest:
     """Name of the kernel in use."""
     rounding: str = ""
     """Text of `remark` on the compute dtype and these weights."""
+    score_error: float | None = None
+    """The worst over the probes, in nats; None without a head of the language model."""
 
 
 def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = False) -> float:
@@ -92,6 +100,12 @@ def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = Fa
 def allowed(dtype: ComputeDtype, rounding: float) -> float:
     """Return how far a device may be off where rounding alone makes a distance of `rounding`."""
     return MULTIPLE * rounding + FLOOR[dtype]
+
+
+def score_bound(dtype: ComputeDtype, roundings: Roundings | None) -> float:
+    """Return the largest distance from the reference, in nats, that is right for a score."""
+    rounding = (roundings or _UNKNOWN).get(dtype, _UNKNOWN[dtype])
+    return MULTIPLE * (rounding.score or 0.0) + SCORE_FLOOR.get(dtype, 0.05)
 
 
 def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:

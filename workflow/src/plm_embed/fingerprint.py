@@ -5,7 +5,7 @@ two never mix.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -23,6 +23,13 @@ Strand = Literal["as_given", "canonical"]
 """
 AlphabetName = Literal["protein", "dna", "3di"]
 """Alphabet of the sequences that a model reads."""
+Score = Literal["log_likelihood", "entropy", "pseudo_perplexity"]
+"""log_likelihood: mean log-probability (natural) of the sequence's own residues, by the head of the
+language model in one pass without masks; entropy: mean entropy (nats) of the distributions that
+this pass predicts. pseudo_perplexity: exp(-mean log-probability of each residue where it alone is
+masked), which takes a pass for each. Probabilities are those over all tokens of the model.
+"""
+SCORES: tuple[Score, ...] = get_args(Score)
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
     "mean": "arithmetic mean over the sequence's own tokens; special tokens and padding are left "
@@ -39,7 +46,10 @@ SPANS = "per_token_spans"
 """The dataset beside per-token ones that says which letters each token stands for, as
 `sequence_windows.stored_spans` has it.
 """
-
+TOKEN_SCORES = "per_residue_scores"
+"""The log-probability of each residue and the entropy at its place, (L, 2), of which scores are
+means; nothing stores it.
+"""
 
 REFERENCE = "reference"
 """Engine of the reference path."""
@@ -81,6 +91,10 @@ class Fingerprint:
     engine: str
     """Version of the arithmetic and label of the attention kernel, of the model's family."""
     strand: Strand = "as_given"
+    scores: tuple[Score, ...] = ()
+    """Scores beside the vectors, of which no vector depends on."""
+    head_sha256: str = ""
+    """SHA-256 of the head of the language model, where there are scores."""
 
     @property
     def batch_invariant(self) -> bool:
@@ -102,12 +116,9 @@ class Fingerprint:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Return every field as JSON, but for a strand as given: ids were made before there was a
-        choice.
-        """
-        plain = asdict(self)
-        if self.strand == "as_given":
-            del plain["strand"]
+        """Return every field as JSON, but for those that are newer than ids, at their defaults."""
+        newer = {"strand": "as_given", "scores": (), "head_sha256": ""}
+        plain = {name: value for name, value in asdict(self).items() if newer.get(name) != value}
         return json.dumps(plain, sort_keys=True)
 
     @property
@@ -130,14 +141,19 @@ class Fingerprint:
             if ours != theirs
         ]
 
+    def stored_as(self, name: str) -> StorageDtype:
+        """Return the number format on disk of a representation: of scores always float32."""
+        return "float32" if name in SCORES else self.storage_dtype
+
     @property
     def representations(self) -> tuple[str, ...]:
-        """Names of datasets, layer by layer within each pooling, in the order asked for; last the
-        spans of tokens, where there are rows per token.
+        """Names of datasets, layer by layer within each pooling, in the order asked for; then the
+        spans of tokens, where there are rows per token; last the scores.
         """
-        return tuple(
+        names = [
             representation(pooling, layer) for pooling in self.pooling for layer in self.layers
-        ) + ((SPANS,) if "per_token" in self.pooling else ())
+        ]
+        return (*names, *([SPANS] if "per_token" in self.pooling else []), *self.scores)
 
 
 def storage_bytes(dtype: StorageDtype) -> int:
@@ -165,7 +181,7 @@ def has_matrix(name: str) -> bool:
 
 def columns(name: str, dim: int) -> int:
     """Numbers in a row of a representation, of a model of `dim` dimensions."""
-    return 2 if name == SPANS else dim
+    return 1 if name in SCORES else 2 if name == SPANS else dim
 
 
 def master_name(family: str) -> str:

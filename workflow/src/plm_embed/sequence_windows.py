@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling, representation
+from plm_embed.fingerprint import (
+    SCORES,
+    SPANS,
+    TOKEN_SCORES,
+    Fingerprint,
+    LongSequences,
+    Pooling,
+    representation,
+)
 
 _EXACT = 256
 """The last of the whole numbers that bfloat16 holds without a gap."""
@@ -58,9 +66,18 @@ def whole(
     pieces: Sequence[Mapping[str, NDArray[np.float32]]],
     where: Sequence[Span],
 ) -> dict[str, NDArray[np.float32]]:
-    """Join the vectors of a sequence, by representation, from those of its pieces."""
+    """Join the vectors of a sequence, by representation, from those of its pieces; with scores, of
+    which the pieces have TOKEN_SCORES.
+    """
+    scores: dict[str, NDArray[np.float32]] = {}
+    if fingerprint.scores:
+        parts = [piece[TOKEN_SCORES] for piece in pieces]
+        means = combine("per_residue", parts, where).mean(axis=0, dtype=np.float64)  # (2,)
+        kinds = zip(("log_likelihood", "entropy"), means.astype(np.float32), strict=True)
+        scores = {name: mean[None] for name, mean in kinds if name in fingerprint.scores}
     if len(pieces) == 1:
-        return {name: pieces[0][name] for name in fingerprint.representations}
+        names = fingerprint.representations
+        return {name: pieces[0][name] for name in names if name not in SCORES} | scores
     joined = {
         (name := representation(pooling, layer)): combine(
             pooling, [piece[name] for piece in pieces], where
@@ -76,7 +93,7 @@ def whole(
             parts = [piece[name][part] for piece, part in zip(pieces, rows, strict=True)]
             joined[name] = np.concatenate(parts)
         joined[SPANS] = joined_spans
-    return joined
+    return joined | scores
 
 
 def stored_spans(
@@ -115,8 +132,8 @@ def shared_tokens(
     beside a cut a few letters may be in two tokens, or in none.
     """
     rows, firsts, stops = [], [], []
-    edges = _edges(where)
-    for stored, (start, _), low, high in zip(spans, where, edges, edges[1:], strict=False):
+    shares = pairwise(edges(where))
+    for stored, (start, _), (low, high) in zip(spans, where, shares, strict=True):
         first, stop = (span_ends(stored) + start).T
         part = slice(*np.searchsorted(first, [low, high]).tolist())
         rows.append(part)
@@ -125,7 +142,7 @@ def shared_tokens(
     return rows, stored_spans(np.concatenate(firsts), np.concatenate(stops))
 
 
-def _edges(where: Sequence[Span]) -> list[int]:
+def edges(where: Sequence[Span]) -> list[int]:
     """Return where the share of each window begins, and the last one's ends."""
     cuts = [(after[0] + before[1]) // 2 for before, after in pairwise(where)]
     return [where[0][0], *cuts, where[-1][1]]
@@ -143,12 +160,9 @@ def combine(
         largest: NDArray[np.float32] = np.stack(pieces).max(axis=0)
         return largest
     if pooling == "per_residue":
-        edges = _edges(where)
+        shares = zip(pieces, where, pairwise(edges(where)), strict=True)
         return np.concatenate(
-            [
-                piece[low - span[0] : high - span[0]]
-                for piece, span, low, high in zip(pieces, where, edges, edges[1:], strict=False)
-            ]
+            [piece[low - start : high - start] for piece, (start, _), (low, high) in shares]
         )
     weights = np.array([stop - start for start, stop in where], dtype=np.float32)
     return np.average(np.stack(pieces), axis=0, weights=weights).astype(np.float32)

@@ -93,8 +93,8 @@ def weights(
     """
     from plm_embed.accuracy import check_dtype
     from plm_embed.inference.weights import prepare, prepare_cached
-    from plm_embed.models.manifest import write_manifest
-    from plm_embed.models.own import model_of
+    from plm_embed.io.json_files import write_sealed
+    from plm_embed.models.checkpoints import model_of
 
     log_command()
     if output:
@@ -105,7 +105,7 @@ def weights(
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:
-        write_manifest(record, manifest)
+        write_sealed(record, manifest)
     else:
         print(manifest.folder)
     if check:
@@ -368,8 +368,8 @@ def gather(
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
         --records M/records.parquet
     """
-    from plm_embed.master.attributes import workflow_commit
     from plm_embed.master.gather import gather as run
+    from plm_embed.master.gather import workflow_commit
 
     log_command()
     startup.keep_pandas_out()
@@ -433,7 +433,7 @@ def _files_of(results: Path) -> tuple[dict[str, Path], int]:
     it computes again; paths in the settings of a run are relative to the folder in which it ran.
     """
     from plm_embed.master.validation_record import PROOF, VALIDATION
-    from plm_embed.models.manifest import RECORD
+    from plm_embed.models.weights import RECORD
     from plm_embed.reading.find import find_embeddings
     from plm_embed.reporting.outputs import CONFIG
     from plm_embed.workflow.kept_config import read_kept

@@ -18,7 +18,7 @@ from plm_embed.accuracy import bound, remark
 from plm_embed.errors import WeightsError
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.kernels.devices import device_name
-from plm_embed.models.manifest import caveat, read_manifest
+from plm_embed.models.weights import caveat, read_manifest
 
 PEPTIDES = (
     "MPAGFRQVCKAFMAEPMFNTATQHEYHCCTPTRMYINTPVNRAFGCFDGPIIFGWPPEREI",

@@ -75,6 +75,31 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
             yield NamedSequence(number, id, "" if problem else next(accepted), problem)
 
 
+def substitutions(variant: str, sequence: str, letters: str) -> list[tuple[int, str]]:
+    """Return the places, from 0 on, and the new letters of a variant of a normalized sequence:
+    "A23T", or several joined by colons. InputError where it is none of this sequence.
+    """
+    changes = []
+    for part in str(variant).upper().split(":"):
+        match = re.fullmatch(r"([A-Z])([0-9]{1,9})([A-Z])", part)
+        if not match or not {match[1], match[3]} <= {*letters}:
+            raise InputError(
+                f"variant {variant!r}: {part!r} is no substitution of a residue",
+                remedy="write A23T for A at residue 23 (from 1 on) to T; A23T:K30R for two",
+            )
+        old, place, new = match[1], int(match[2]), match[3]
+        if not 1 <= place <= len(sequence):
+            raise InputError(f"variant {variant!r}: the sequence has {len(sequence)} residues")
+        if sequence[place - 1] != old:
+            raise InputError(
+                f"variant {variant!r}: residue {place} of the sequence is {sequence[place - 1]}"
+            )
+        changes.append((place - 1, new))
+    if len({place for place, _ in changes}) < len(changes):
+        raise InputError(f"variant {variant!r}: substitutes a residue twice")
+    return changes
+
+
 def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
     """Raise InputError for the first sequence that has a problem, or warn of some of them."""
     lines = []

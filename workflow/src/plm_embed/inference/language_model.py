@@ -1,6 +1,7 @@
 """A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast, get_args, overload
 
@@ -11,26 +12,33 @@ from numpy.typing import NDArray
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError, whole_number
 from plm_embed.fingerprint import (
     MATRICES,
+    SCORES,
     SPANS,
     ComputeDtype,
     Fingerprint,
     LongSequences,
     Pooling,
+    Score,
     Strand,
     has_matrix,
     pooling_and_layer,
 )
 from plm_embed.inference import loading
-from plm_embed.inference.inputs import NamedSequence, SequenceInput, named_sequences, refuse
+from plm_embed.inference.inputs import (
+    NamedSequence,
+    SequenceInput,
+    named_sequences,
+    refuse,
+    substitutions,
+)
 from plm_embed.inference.settings import DeviceName, Settings, check_word
-from plm_embed.inference.vector_stream import LeftOut, Vectors, VectorStream
+from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
+from plm_embed.models.checkpoints import model_of
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import read_manifest
-from plm_embed.models.own import model_of
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
@@ -110,8 +118,8 @@ class LanguageModel:
             name = self._model.name
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
         if self._engine is None:
-            folder = Path(prepared_weights(self._model, self._weights).folder or "")
-            self.manifest = read_manifest(folder)
+            self.manifest = prepared_weights(self._model, self._weights)
+            folder = Path(self.manifest.folder or "")
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, self.dtype):
                 self._engine, self._room, _ = loading.load(folder, self.device, dtype)
@@ -141,6 +149,15 @@ class LanguageModel:
         ConfigError for those that the model cannot give.
         """
         check_word("pooling", pooling, get_args(Pooling))
+        return self._fingerprint((pooling,), layer, long_sequences)
+
+    def _fingerprint(
+        self,
+        pooling: tuple[Pooling, ...],
+        layer: int = -1,
+        long_sequences: Long = None,
+        scores: tuple[Score, ...] = (),
+    ) -> Fingerprint:
         if isinstance(long_sequences, Mapping):
             for name in long_sequences:
                 check_word("long_sequences", name, ("policy", "max_residues", "overlap"))
@@ -150,7 +167,7 @@ class LanguageModel:
                 "long_sequences: a dictionary of policy, max_residues and overlap",
                 key="long_sequences",
             )
-        if pooling == "per_token" and self.policy.strand == "canonical":
+        if "per_token" in pooling and self.policy.strand == "canonical":
             raise ConfigError(
                 "per_token and strand canonical exclude each other here: no result would say "
                 "which sequences were reversed",
@@ -158,7 +175,8 @@ class LanguageModel:
             )
         settings = Settings(
             layers=(whole_number("layer", layer),),
-            pooling=(pooling,),
+            pooling=pooling,
+            scores=scores,
             compute_dtype=self.dtype,
             storage_dtype="float32",
             long_sequences=long_sequences or LongSequences(),
@@ -264,6 +282,68 @@ class LanguageModel:
                 yield from self._vectors_by_id(block, fingerprint, on_error)
                 block, tokens = [], 0
         yield from self._vectors_by_id(block, fingerprint, on_error)
+
+    def score(
+        self,
+        sequences: SequenceInput,
+        *,
+        scores: Score | Sequence[Score] = "log_likelihood",
+        long_sequences: Long = None,
+        on_error: OnError = "raise",
+        bar: bool = True,
+    ) -> dict[Score, Array]:
+        """Return scores (n,) of these sequences by name, fp32, in their order; as
+        `plm_embed.score`.
+        """
+        check_word("on_error", on_error, get_args(OnError))
+        names = (scores,) if isinstance(scores, str) else tuple(scores)
+        for name in names:
+            check_word("scores", name, SCORES)
+        named = list(named_sequences(sequences, self.policy))
+        fingerprint = self._fingerprint((), -1, long_sequences, names)
+        computed = self.vectors(named, fingerprint, on_error, bar)
+        skipped: Vectors = dict.fromkeys(names, np.full(1, np.nan, np.float32))
+        rows = [skipped if values is None else values for values in computed]
+        return {name: np.array([values[name][0] for values in rows], "f4") for name in names}
+
+    def score_variants(self, sequence: str, variants: Sequence[str], *, bar: bool = True) -> Array:
+        """Return a score (n,), fp32, of each variant of a sequence: how much more probable it is
+        than the sequence itself (natural logarithm; above 0: more probable).
+
+        A variant is a substitution such as "A23T", or several, "A23T:K30R"; residues count from 1.
+        These are masked marginals (Meier et al. 2021), as ProteinGym computes them: each
+        substituted residue alone is masked, and log p(new) - log p(old) there is summed over the
+        substitutions. A pass is computed for each residue that any variant substitutes. InputError
+        for a variant that is none, or not of this sequence.
+        """
+        (record,) = named_sequences([sequence], self.policy)
+        refuse([record], "raise")
+        text, letters = record.sequence, self._model.family.alphabet.letters
+        changes = [substitutions(variant, text, letters) for variant in variants]
+        fingerprint = replace(self._fingerprint((), scores=("log_likelihood",)), scores=())
+        if not spans(len(text), fingerprint.long_sequences):
+            refuse([record._replace(problem=f"too_long ({len(text)} residues)")], "raise")
+        places = sorted({place for parts in changes for place, _ in parts})
+        logs: dict[int, Array] = {}
+        engine = self.load()._engine
+        assert engine
+        with devices.as_set_up(self.device, self._threads, self.dtype):
+            stream = VectorStream(engine, self._room, fingerprint, [text] * len(places), places)
+            with progress("score", stream.tokens, "tokens", bar) as meter:
+                for step in stream.run():
+                    logs |= {places[i]: vectors[MASKED] for i, vectors in step.finished}
+                    meter.advance(step.counted)
+        for reason in stream.left_out.values():
+            refuse([record._replace(problem=_LEFT_OUT[reason])], "raise")
+        old = engine.own_tokens(text)
+        sums = [
+            sum(
+                logs[place][engine.own_tokens(new)[0]] - logs[place][old[place]]
+                for place, new in parts
+            )
+            for parts in changes
+        ]
+        return np.array(sums, np.float32)
 
     def _vectors_by_id(
         self, block: list[NamedSequence], fingerprint: Fingerprint, on_error: OnError

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from plm_embed.accuracy import SelfTest, fits, too_coarse
-from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError
+from plm_embed.errors import ConfigError, WeightsError, out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.self_test import self_test
@@ -16,9 +16,9 @@ from plm_embed.inference.settings import Settings, within_limit
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.family import pooling_problems
-from plm_embed.models.manifest import Manifest
+from plm_embed.models.family import pooling_problems, score_problem
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import Manifest
 from plm_embed.sequences.settings import ONE_STRAND
 
 
@@ -36,6 +36,8 @@ def resolved(settings: Settings, model: Model | Manifest, name: str) -> Settings
         )
     for problem in pooling_problems(settings.pooling, model.family, name):
         raise ConfigError(problem, key="embedding.pooling")
+    if settings.scores and (problem := score_problem(model.family, name)):
+        raise ConfigError(problem, key="embedding.scores")
     if settings.strand == "canonical" and not model.family.alphabet.complements:
         raise ConfigError(ONE_STRAND, key="residues.strand")
     long = within_limit(settings.long_sequences, name, model.max_residues)
@@ -61,9 +63,12 @@ def compute_dtype(
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Return the fingerprint of vectors that are made with these settings on a device. ConfigError
-    when the model or the device cannot do what they ask for.
+    when the model or the device cannot do what they ask for, WeightsError for scores without a head
+    of the language model.
     """
     settings = resolved(settings, manifest, manifest.model)
+    if settings.scores:
+        need_head(manifest)
     dtype = compute_dtype(settings.compute_dtype, manifest, device)
     return Fingerprint(
         model=manifest.model,
@@ -75,7 +80,20 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         storage_dtype=settings.storage_dtype,
         engine=engine.name(manifest, device, dtype),
         strand=settings.strand,
+        scores=settings.scores,
+        head_sha256=(manifest.head_sha256 or "") if settings.scores else "",
     )
+
+
+def need_head(manifest: Manifest) -> None:
+    """Raise WeightsError where prepared weights have no head of the language model."""
+    if manifest.head_sha256 is None:
+        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
+        raise WeightsError(
+            f"{folder}: has no head of the language model, which scores need: an earlier version "
+            "prepared it, or its checkpoint has none",
+            remedy=f"delete {folder} and run again, with the weights as they are published",
+        )
 
 
 def load(
@@ -90,12 +108,15 @@ def load(
 
     DeviceError when the device lacks the memory, fails, or computes wrongly.
     """
-    with devices.loading(device):
+    try:
         model = Engine(*weights.load(folder), device, dtype)
+        if head := weights.load_head(folder):
+            model.load_head(head)
         room = room_for(model, layers or [model.manifest.layers], budget)
-        try:
-            return model, room, self_test(model, folder, room.budget)
-        except PlmEmbedError as error:
-            if device.type == "cuda":  # the weights were right where they were made
-                raise DeviceError(str(error)) from error
-            raise
+        return model, room, self_test(model, folder, room.budget)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise devices.too_small(device) from error
+        if lost := devices.failure(error, device):
+            raise lost from error
+        raise

@@ -13,7 +13,7 @@ from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
 from plm_embed.models.family import Reference
 from plm_embed.models.reference import all_states
-from plm_embed.models.tokens import TokenizerFile
+from plm_embed.models.tokens import TENSOR, TokenizerFile
 from plm_embed.sequence_windows import spans, stored_spans, whole
 
 
@@ -52,7 +52,7 @@ def reference_vectors(
     ]
     fits = [True] * len(texts)
     if most_tokens is not None and not family.token_per_letter:
-        tokenize = family.tokens_of(tensors).tokenize
+        tokenize = family.tokenizer.within(tensors).tokenize
         limit = min(most_tokens, family.max_tokens or most_tokens)
         fits = [all(len(tokenize(piece)) <= limit for piece in pieces) for pieces in texts]
     pieces = [piece for cut, fit in zip(texts, fits, strict=True) if fit for piece in cut]
@@ -70,7 +70,9 @@ def reference_vectors(
     ]
     if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
         for values, piece in zip(vectors, pieces, strict=True):
-            first, stop = np.array(family.tokenizer.spans_within(tensors, piece)).T
+            first, stop = np.array(
+                family.tokenizer.spans(tensors[TENSOR].numpy().tobytes(), piece)
+            ).T
             values[SPANS] = stored_spans(first, stop)
     computed = iter(vectors)
     return [

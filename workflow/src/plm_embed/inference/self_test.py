@@ -8,23 +8,32 @@ with them before it computes anything that is kept.
 import hashlib
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
+from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark, score_bound
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.pooling import pool, pool_batch
+from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.files import atomic_path
+from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.devices import device_name
-from plm_embed.models import reference
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import SELF_TEST, Manifest, weights_again
+from plm_embed.models.reference import all_states, token_scores
 from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import (
+    HEAD,
+    MANIFEST,
+    SELF_TEST,
+    TENSORS,
+    Manifest,
+    stored_tensors,
+    weights_again,
+)
 
 log = logging.getLogger(__name__)
 # human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
@@ -56,26 +65,43 @@ PAIR_LAYERS = 2
 """Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
 take their time.
 """
-States = list[tuple[torch.Tensor, torch.Tensor]]
-"""All tokens' representations (T, D) of each sequence, and the mean over the residues (D,)."""
+States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""All tokens' representations (T, D) of a sequence, and the means over the residues: of these (D,),
+and of TOKEN_SCORES (2,), which are 0 without a head of the language model.
+"""
 
 
-def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """Embed the probes by the published formulas in float64; write their last-layer means,
-    (probes, D) fp32, beside the weights, unless they are there; and measure how far the rounding of
-    each compute dtype alone moves them. Returns the manifest with both.
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Complete a weights folder, which has its tensors. Embed the probes by the published formulas
+    in float64; write their last-layer means, (probes, D) fp32, as golden vectors, and their scores,
+    (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
+    manifest with both, last.
     """
-    exact = _formulas(manifest, tensors)
+    tensors, residues = stored_tensors(folder / TENSORS), manifest.family.residues
+    head = stored_tensors(folder / HEAD) if manifest.head_sha256 else None
+    tokenize = manifest.family.tokenizer.within(tensors).tokenize
+
+    def probes(rounding: ComputeDtype | None) -> Iterator[States]:
+        sequences = PROBES[manifest.family.alphabet.name]
+        layer = manifest.layers
+        states = all_states(manifest, tensors, sequences, [layer], rounding)
+        for sequence, by_layer in zip(sequences, states, strict=True):
+            state, scores = by_layer[layer], torch.zeros(2, dtype=torch.float64)
+            if head:
+                scores = token_scores(manifest, head, state, tokenize(sequence)).mean(dim=0)
+            yield state, state[slice(*residues(len(state)))].mean(dim=0), scores
+
+    exact = list(probes(None))
     memory = io.BytesIO()
-    np.savez(memory, mean=np.stack([mean.numpy() for _, mean in exact]))
-    content, path = memory.getvalue(), folder / SELF_TEST
-    if not path.is_file() or path.read_bytes() != content:
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(content)
+    golden = {"mean": np.stack([mean.numpy() for _, mean, _ in exact])}
+    golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
+    np.savez(memory, **golden)  # type: ignore[arg-type]
+    with atomic_path(folder / SELF_TEST) as temporary:
+        temporary.write_bytes(memory.getvalue())
     useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
     roundings: dict[str, Rounding] = {}
     for dtype in FLOOR:
-        rounded = zip(_formulas(manifest, tensors, dtype), exact, strict=True)
+        rounded = zip(probes(dtype), exact, strict=True)
         pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
         roundings[dtype] = _distances(pairs) if pairs else useless
     largest = torch.finfo(torch.float16).max
@@ -85,26 +111,14 @@ def measure(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor
         # what it cannot hold is computed in float32 with its weights, which have as many bits as
         # tfloat32's
         roundings["float16"] = roundings["tfloat32"]
-    digest = hashlib.sha256(content).hexdigest()
-    return replace(manifest, self_test_sha256=digest, roundings=roundings)
+    digest = hashlib.sha256(memory.getvalue()).hexdigest()
+    manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
+    write_sealed(folder / MANIFEST, manifest)
+    return manifest
 
 
-def _formulas(
-    manifest: Manifest,
-    tensors: Mapping[str, torch.Tensor],
-    rounding: ComputeDtype | None = None,
-) -> States:
-    """Embed the probes by the published formulas, in float64 or rounded as a compute dtype does."""
-    layer, residues = manifest.layers, manifest.family.residues
-    probes = PROBES[manifest.family.alphabet.name]
-    states = reference.all_states(manifest, tensors, probes, [layer], rounding)
-    return [
-        (state[layer], pool("mean", state[layer], residues(len(state[layer])))) for state in states
-    ]
-
-
-def _distances(pairs: Sequence[tuple[tuple[torch.Tensor, torch.Tensor], ...]]) -> Rounding:
-    """Return the largest distances of states and means from the exact ones."""
+def _distances(pairs: Sequence[tuple[States, States]]) -> Rounding:
+    """Return the largest distances of states, means and scores from the exact ones."""
     tokens, means = (
         float(
             f"{max(float((near[k] - true[k]).norm() / true[k].norm()) for near, true in pairs):.4g}"
@@ -112,7 +126,9 @@ def _distances(pairs: Sequence[tuple[tuple[torch.Tensor, torch.Tensor], ...]]) -
         for k in range(2)
     )
     cosine = min(float(torch.cosine_similarity(near[1], true[1], dim=0)) for near, true in pairs)
-    return Rounding(mean=means, tokens=tokens, cosine=round(cosine, 7))
+    score = max(float((near[2] - true[2]).abs().max()) for near, true in pairs)
+    rounded = float(f"{score:.4g}") if any(true[2].any() for _, true in pairs) else None
+    return Rounding(mean=means, tokens=tokens, cosine=round(cosine, 7), score=rounded)
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
@@ -133,10 +149,12 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
         )
     with np.load(io.BytesIO(content)) as stored:
         golden = torch.from_numpy(stored["mean"])
+        golden_scores = torch.from_numpy(stored["scores"]) if "scores" in stored else None
     probes = [engine.tokenize(probe) for probe in PROBES[manifest.family.alphabet.name]]
     slices = 2 if not budget or budget >= 2 * engine.rows else 1
     longest = max(range(len(probes)), key=lambda number: len(probes[number]))
     numbers, means, invariant = _in_places(engine, probes, slices, manifest.layers, [longest])
+    means, scores = means[:, : manifest.dim], means[:, manifest.dim :].double()
     expected = golden[numbers]
     errors = (means - expected).norm(dim=1) / expected.norm(dim=1)
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
@@ -148,6 +166,15 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
             f"would explain {limit:.1e}\n"
             "nothing was computed; exclude this node or device, or report this line"
         )
+    score_error = None
+    if golden_scores is not None and engine.has_head:
+        score_error = float((scores - golden_scores[numbers]).abs().max())
+        if not score_error <= (limit := score_bound(dtype, manifest.roundings)):
+            raise DeviceError(
+                f"self-test failed on {device}: scores of {manifest.model} in {dtype} differ from "
+                f"the reference by {score_error:.1e} nats; rounding would explain {limit:.1e}\n"
+                "nothing was computed; exclude this node or device, or report this line"
+            )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
     slices = max(slices, -(-2 * PAIR_TOKENS // engine.rows))
     layers = min(PAIR_LAYERS, manifest.layers)
@@ -163,6 +190,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
         attention=engine.attention.name,
         elementwise=engine.elementwise.name,
         rounding=note,
+        score_error=score_error,
     )
 
 
@@ -211,14 +239,22 @@ def _run(
     engine: Engine, pieces: Sequence[Ids], layer: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """Return the states (tokens, D) of each sequence, and the means (n, D), pooled as a job does
-    it; as there, what float16 cannot hold is computed in float32.
+    it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
+    the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
     """
     batch = engine.pack(pieces).to(engine.device)
-    hidden = engine.forward(batch, [layer])[layer]
+
+    def compute(exact: bool) -> torch.Tensor:
+        hidden = engine.forward(batch, [layer], exact)[layer]
+        if not engine.has_head or layer < engine.manifest.layers:
+            return hidden
+        return torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
+
+    hidden = compute(exact=False)
     states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
     finite = means.isfinite().all(dim=1)
     if engine.precision == "float16" and not finite.all():
-        hidden = engine.forward(batch, [layer], exact=True)[layer]
+        hidden = compute(exact=True)
         pairs = zip(finite.tolist(), states, batch.split(hidden), strict=True)
         states = tuple(half if good else single for good, half, single in pairs)
         means = torch.where(finite[:, None], means, pool_batch("mean", hidden, batch))

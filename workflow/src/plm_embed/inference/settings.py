@@ -13,6 +13,7 @@ from plm_embed.fingerprint import (
     LongPolicy,
     LongSequences,
     Pooling,
+    Score,
     StorageDtype,
     Strand,
 )
@@ -35,6 +36,7 @@ class Settings:
     storage_dtype: StorageDtype = "float16"
     long_sequences: LongSequences = field(default_factory=LongSequences)
     strand: Strand = "as_given"
+    scores: tuple[Score, ...] = ()
     device: DeviceName = "auto"
     threads: int = 1
     """Threads of CPUs, shared by the workers."""

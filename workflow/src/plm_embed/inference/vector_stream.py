@@ -9,7 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
+from operator import mul
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,15 +21,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
-from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
-from plm_embed.inference.batches import Packer, Room
+from plm_embed.fingerprint import SPANS, TOKEN_SCORES, Fingerprint, has_matrix, representation
+from plm_embed.inference.batches import BATCHES_AHEAD, Packer, Room
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up, spread
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.tokens import Ids
-from plm_embed.sequence_windows import Span, spans, whole
+from plm_embed.sequence_windows import Span, edges, spans, whole
 
 log = logging.getLogger(__name__)
 Vectors = dict[str, NDArray[Any]]
@@ -35,6 +38,8 @@ stored bits (uint16) that were rounded on the device; then `largest_number` know
 before. Stored bits may lie in memory that the next batches need: copy them.
 """
 LARGEST = "largest_"
+MASKED = "masked"
+"""The log-probabilities (V,) of all tokens at the place that is masked."""
 STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 """Storage types that matrices are rounded to on the device: half as much to copy and to hold."""
 LeftOut = Literal["out_of_memory", "too_many_tokens"]
@@ -71,10 +76,22 @@ class VectorStream:
     """
 
     def __init__(
-        self, engine: Engine, room: Room, fingerprint: Fingerprint, sequences: Sequence[str]
+        self,
+        engine: Engine,
+        room: Room,
+        fingerprint: Fingerprint,
+        sequences: Sequence[str],
+        masked: Sequence[int] | None = None,
     ) -> None:
+        """masked: the residue of each sequence that is masked. Such a stream computes MASKED and
+        nothing else; none of its sequences may be cut.
+        """
         self.engine, self.room, self.fingerprint = engine, room, fingerprint
-        self.sequences = sequences
+        self.sequences, self._masked = sequences, masked
+        self._layers = {*fingerprint.layers}
+        if masked is not None or fingerprint.scores:
+            self._layers.add(engine.manifest.layers)
+        self._much = BATCHES_AHEAD * room.budget
         self.left_out: dict[int, LeftOut] = {}
         """Sequences that have no vector, and why: they did not fit into the device's memory even
         alone, or have more tokens than the model has positions for.
@@ -92,9 +109,12 @@ class VectorStream:
         self._ids: dict[int, Ids] = {}
         self._copies: torch.cuda.Stream | None = None
         self.tokens = sum(counted)
-        """Tokens of all sequences, special ones included; an estimate where letters do not tell
-        them.
+        """Tokens of all sequences and passes, special ones included; an estimate where letters do
+        not tell them.
         """
+        if "pseudo_perplexity" in fingerprint.scores:
+            shares = [high - low for cut in self._windows for low, high in pairwise(edges(cut))]
+            self.tokens += sum(map(mul, counted, shares))
 
     def run(self) -> Iterator[Step]:
         """Compute batch after batch; each sequence comes once.
@@ -102,6 +122,56 @@ class VectorStream:
         Raises DeviceError when the device is of no more use, PlmEmbedError when a number is not
         finite or too large for the storage type.
         """
+        if "pseudo_perplexity" not in self.fingerprint.scores:
+            yield from self._unmasked()
+            return
+        waiting: list[tuple[int, Vectors]] = []
+        for step in self._unmasked():
+            yield step._replace(finished=[])
+            waiting += step.finished
+            if sum(len(self.sequences[i]) ** 2 for i, _ in waiting) >= self._much:
+                yield from self._perplexities(waiting)
+                waiting = []
+        yield from self._perplexities(waiting)
+
+    def _perplexities(self, finished: list[tuple[int, Vectors]]) -> Iterator[Step]:
+        """Run the masked passes of sequences that lack nothing but their pseudo-perplexity, and
+        yield them with it. Of windows, each residue is masked in that in which it lies farther from
+        an edge.
+        """
+        texts: list[str] = []
+        places: list[int] = []
+        tokens: list[int] = []
+        ends = [0]
+        for i, _ in finished:
+            cut = self._windows[i]
+            for (start, stop), (low, high) in zip(cut, pairwise(edges(cut)), strict=True):
+                text = self.sequences[i][start:stop]
+                texts += [text] * (high - low)
+                places += range(low - start, high - start)
+                tokens += self.engine.own_tokens(text)[low - start : high - start].tolist()
+            ends.append(len(texts))
+        stream = VectorStream(
+            self.engine, self.room, replace(self.fingerprint, pooling=(), scores=()), texts, places
+        )
+        logs, busy = np.empty(len(texts)), 0.0
+        for step in stream.run():
+            for number, vectors in step.finished:
+                logs[number] = vectors[MASKED][tokens[number]]
+            self.busy, busy = self.busy + stream.busy - busy, stream.busy
+            yield step._replace(finished=[])
+        self.exact += stream.exact
+        complete = []
+        for (i, vectors), (first, stop) in zip(finished, pairwise(ends), strict=True):
+            if lost := stream.left_out.keys() & range(first, stop):
+                self.left_out[i] = stream.left_out[min(lost)]
+            else:
+                vectors["pseudo_perplexity"] = np.exp([-logs[first:stop].mean()]).astype("f4")
+                complete.append((i, vectors))
+        yield Step(0, 0, complete)
+
+    def _unmasked(self) -> Iterator[Step]:
+        """Compute all but the masked passes."""
         self.room.least = self.room.budget
         waiting: dict[int, dict[Span, Vectors]] = {}
         for batch, vectors in self._batches():
@@ -213,11 +283,13 @@ class VectorStream:
 
     def _pack(self, batch: list[int]) -> Batch:
         tokenized = [self._ids.pop(piece, None) for piece in batch]
+        masked = self._masked and [self._masked[self._pieces[piece][0]] for piece in batch]
         return self.engine.pack(
             [
                 self.engine.tokenize(self._texts[piece]) if ids is None else ids
                 for piece, ids in zip(batch, tokenized, strict=True)
-            ]
+            ],
+            masked,
         )
 
     def _launch(self, batch: Batch, exact: bool = False) -> Launched:
@@ -250,18 +322,26 @@ class VectorStream:
     def _pooled(self, batch: Batch, exact: bool) -> dict[str, Tensor]:
         """Return the rows of each representation on the device, one per sequence, residue or token;
         of those that are rounded to the storage type also the largest number of each row, (rows,).
+        Of scores TOKEN_SCORES, or MASKED.
         """
         batch = batch.to(self.engine.device)
         stored = STORED.get(self.fingerprint.storage_dtype)
         rows = {}
-        for layer, states in self.engine.forward(batch, self.fingerprint.layers, exact).items():
+        states = self.engine.forward(batch, self._layers, exact)
+        for layer in self.fingerprint.layers:
             for pooling in self.fingerprint.pooling:
                 name = representation(pooling, layer)
-                rows[name] = pool_batch(pooling, states, batch)
+                rows[name] = pool_batch(pooling, states[layer], batch)
                 if stored is not None and has_matrix(name):
                     low, high = torch.aminmax(rows[name], dim=1)
                     rows[LARGEST + name] = torch.maximum(-low, high)
                     rows[name] = rows[name].to(stored)
+        last = states.get(self.engine.manifest.layers)
+        if batch.masked is not None and last is not None:
+            rows[MASKED] = self.engine.log_probabilities(last)[batch.masked]
+        elif self.fingerprint.scores and last is not None:
+            scores = self.engine.token_scores(last, batch.tokens)
+            rows[TOKEN_SCORES] = pool_batch("per_residue", scores, batch)
         return rows
 
     def _collect(self, launched: Launched) -> list[Vectors]:
@@ -302,11 +382,15 @@ class VectorStream:
         self.exact += len(overflown)
         packer = Packer([batch.lengths[i] for i in overflown])
         tokens = batch.split(batch.tokens)
+        masked = None if batch.masked is None else batch.masked - batch.boundaries[:-1]  # tokens
         # fp32 takes twice the memory that the budget was measured for
         while places := packer.take(self.engine.rows):
             numbers = [overflown[place] for place in places]
             pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
-            again = self._launch(self.engine.pack(pieces), exact=True)
+            residues = (
+                None if masked is None else [int(masked[i]) - batch.residues[i][0] for i in numbers]
+            )
+            again = self._launch(self.engine.pack(pieces, residues), exact=True)
             for i, vectors in zip(numbers, self._collect(again), strict=True):
                 sequences[i] = vectors
 
@@ -314,9 +398,9 @@ class VectorStream:
         """Return the vectors of a sequence, joined from those of its windows."""
         cut, sequence = self._windows[i], self.sequences[i]
         pieces = [windows[span] for span in cut]
-        vectors = whole(self.fingerprint, pieces, cut)
-        limit = torch.finfo(getattr(torch, self.fingerprint.storage_dtype)).max
+        vectors = whole(self.fingerprint, pieces, cut) if self._masked is None else pieces[0]
         for name in vectors:
+            limit = torch.finfo(getattr(torch, self.fingerprint.stored_as(name))).max
             rounded = LARGEST + name in pieces[0]
             largest = np.max([largest_number(v, name) for v in (pieces if rounded else [vectors])])
             if not largest <= limit:  # NaN compares false

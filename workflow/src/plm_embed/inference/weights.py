@@ -1,8 +1,8 @@
 """Weights adopted or downloaded once: checked, converted, compared with the published SHA-256.
 
-They lie in a cache that campaigns, `plm-embed run` and Python share, in a folder for each content:
-what is right in it is never written again, and it never becomes other weights. To see that it is
-right takes no torch, which loads for a second: what needs torch is imported where weights are made.
+They lie in a cache that campaigns, `plm-embed run` and Python share, in a folder for each content,
+which never becomes other weights. To see that it is whole takes no torch, which loads for a second:
+what needs torch is imported where weights are made.
 """
 
 import errno
@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.accuracy import FLOOR
-from plm_embed.errors import PlmEmbedError, WeightsError, some_path
-from plm_embed.io.files import exclusive, remove_abandoned, sha256_file, sync, temporary_prefix
-from plm_embed.io.paths import cache_folder
-from plm_embed.models.checkpoints import Files, files_of
-from plm_embed.models.manifest import (
+from plm_embed.errors import WeightsError, some_path
+from plm_embed.io.files import atomic_path, cache_folder, exclusive, remove_abandoned, sha256_file
+from plm_embed.models import checkpoints, weights
+from plm_embed.models.checkpoints import Files, files_of, model_of
+from plm_embed.models.registry import Model
+from plm_embed.models.weights import (
+    HEAD,
     MANIFEST,
     SELF_TEST,
     TENSORS,
@@ -25,12 +27,8 @@ from plm_embed.models.manifest import (
     Source,
     caveat,
     read_manifest,
-    read_record_file,
     weights_again,
-    write_manifest,
 )
-from plm_embed.models.own import model_of
-from plm_embed.models.registry import Model
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +92,7 @@ def prepared_folder(weights: Path) -> Path:
     """
     if weights.is_dir():
         return weights
-    record = read_record_file(weights)
+    record = read_manifest(weights)
     folder = Path(record.folder or "")
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
@@ -130,102 +128,95 @@ def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Ma
     when the source cannot be read, is not `model`, or is not what `output` holds. Of several
     processes with one `output`, one works and the others wait for it.
     """
-    source = source or model.shipped
-    if isinstance(source, Path | str):
-        source = files_of(Path(source).absolute(), model)
-    if manifest := _intact(model, source, output):
-        return manifest
+    files = source or model.shipped
+    if isinstance(files, Path | str):
+        files = files_of(Path(files).absolute(), model)
+    held, whole = _held(model, files, output)
+    if held and whole:
+        return held
     with exclusive(output):
         remove_abandoned(output)
-        if manifest := _intact(model, source, output):  # another process made it meanwhile
-            return manifest
-        if source:
-            return _convert(model, source, output, {"path": str(source.source)})
+        held, whole = _held(model, files, output)  # another process may have made it meanwhile
+        if held and whole:
+            return held
+        if files:
+            return _convert(model, files, output, held, {"path": str(files.source)})
         from plm_embed.models.download import download
 
         folder = output / "download"
         try:
             files = files_of(download(model, folder), model)
-            return _convert(model, files, output, {"url": model.address})
+            return _convert(model, files, output, held, {"url": model.address})
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
-    """Return the manifest of a weights folder that was made from these files, or without any from
-    the published ones, and is what the manifest says. Log why it is not.
+def _held(model: Model, files: Files | None, output: Path) -> tuple[Manifest | None, bool]:
+    """Return the manifest of a weights folder, if there is one, and whether the folder was made
+    from these files, or without any from the published ones, and is what the manifest says.
     """
-    manifest = _manifest(output)
+    try:
+        manifest = read_manifest(output) if (output / MANIFEST).exists() else None
+    except WeightsError:
+        manifest = None
     if not manifest or manifest.model != model.name:
-        return None
+        return manifest, False
     source = manifest.source
-    if files and source.sha256 != files.sha256:
-        return None
-    if not files and source.url != model.address and manifest.published != "sha256":
-        return None
+    if files:
+        source = replace(source, path=str(files.source), url=None)
+        same = source.sha256 == files.sha256
+    else:
+        same = source.url == model.address or manifest.published == "sha256"
+    if not same:
+        return manifest, False
     digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
-    damaged = [
-        name
-        for name, digest in digests.items()
-        if not (output / name).is_file() or sha256_file(output / name) != digest
-    ]
-    if damaged:
-        log.info("%s: %s missing or damaged: made again", output, " and ".join(damaged))
-        return None
+    digests |= {HEAD: manifest.head_sha256} if manifest.head_sha256 else {}
+    for name, digest in digests.items():
+        if not (output / name).is_file() or sha256_file(output / name) != digest:
+            log.info("%s: %s missing or damaged: made again", output, name)
+            return manifest, False
     if not FLOOR.keys() <= (manifest.roundings or {}).keys():  # a dtype is not measured
         log.info("%s: prepared by an earlier version: completed", output)
-        return None
+        return manifest, False
     log.info("%s: %s is already there and intact", output, manifest.model)
-    if files:
-        source = Source(source.layout, files.sha256, path=str(files.source))
-    return replace(manifest, source=source)
+    return replace(manifest, source=source), True
 
 
-def _manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of a weights folder, if there is a whole one."""
-    try:
-        return read_manifest(folder)
-    except PlmEmbedError:
-        return None
-
-
-def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -> Manifest:
-    """Write the weights folder `output` from the files of a source."""
+def _convert(
+    model: Model, files: Files, output: Path, held: Manifest | None, origin: dict[str, str]
+) -> Manifest:
+    """Write the weights folder `output`, of which `held` is known, from the files of a source."""
     (place,) = origin.values()
     published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
     if "url" in origin and model.sha256 and not published:
         raise WeightsError(
             f"weights: {place} is not the published file, whose SHA-256 is known: it was not used"
         )
-    held = _manifest(output)
-    from plm_embed.models import checkpoints, weights
+    from plm_embed.inference import self_test
 
     checkpoint = checkpoints.read(files, model, published=published)
-    output.mkdir(parents=True, exist_ok=True)
-    tensors, temporary = output / TENSORS, output / f"{temporary_prefix()}{TENSORS}"
+    source = Source(checkpoint.layout, files.sha256, **origin)
+    head_sha256 = held.head_sha256 if held else None
     try:
-        weights_sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.kinds)
-        if held and (held.model, held.weights_sha256, held.token_dropout) != (
-            (model.name, weights_sha256, checkpoint.token_dropout)
-        ):
-            raise WeightsError(
-                f"{output} holds other weights ({held.model}, SHA-256 {held.weights_sha256[:12]}) "
-                f"than {place} ({model.name}, {weights_sha256[:12]}). Campaigns may share them, "
-                f"so they are not replaced.\n"
-                f"Choose another folder, or delete {output} if nothing needs it.",
-                path=output,
-            )
-        if not tensors.is_file() or sha256_file(tensors) != weights_sha256:
-            sync(temporary)
-            temporary.replace(tensors)
+        with atomic_path(output / TENSORS) as temporary:
+            sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.kinds)
+            if held and (held.model, held.weights_sha256, held.token_dropout) != (
+                (model.name, sha256, checkpoint.token_dropout)
+            ):
+                known = f"{held.model}, SHA-256 {held.weights_sha256[:12]}"
+                raise _others(output, known, f"{place} ({model.name}, {sha256[:12]})")
+        if checkpoint.head:
+            with atomic_path(output / HEAD) as temporary:
+                digest = weights.write(temporary, checkpoint.head)
+                if head_sha256 and head_sha256 != digest:
+                    known = f"another head, SHA-256 {head_sha256[:12]}"
+                    raise _others(output, known, f"{place} ({digest[:12]})")
+            head_sha256 = digest
     except ValueError as error:
         raise WeightsError(
             f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
             path=files.source,
         ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    source = Source(checkpoint.layout, files.sha256, **origin)
     manifest = Manifest(
         model=model.name,
         architecture=model.architecture,
@@ -235,33 +226,32 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         max_residues=model.max_residues,
         token_dropout=checkpoint.token_dropout,
         license=model.license,
-        weights_sha256=weights_sha256,
-        bytes=tensors.stat().st_size,
+        weights_sha256=sha256,
+        bytes=(output / TENSORS).stat().st_size,
         source=source,
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
-        tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
+        tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
         published="sha256" if published else "no",
+        head_sha256=head_sha256,
     )
     if held and (held.published == "sha256" or not published):
-        manifest = held  # the tensors are the same: what is known of them stays known
-    manifest = seal(output, manifest)
+        # the tensors are the same: what is known of them stays known
+        manifest = replace(held, head_sha256=head_sha256)
+    manifest = self_test.seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
-        *(output, model.name, place, manifest.bytes / 1e9, weights_sha256),
+        *(output, model.name, place, manifest.bytes / 1e9, sha256),
     )
     if doubt := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, doubt)
     return replace(manifest, source=source)  # as it was named here
 
 
-def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Complete a weights folder, which has its tensors: measure what rounding does to them, write
-    the self-test's golden vectors, and last the manifest.
-    """
-    from plm_embed.inference import self_test
-    from plm_embed.models.weights import stored_tensors
-
-    manifest = self_test.measure(folder, manifest, stored_tensors(folder / TENSORS))
-    write_manifest(folder / MANIFEST, manifest)
-    return manifest
+def _others(output: Path, held: str, place: str) -> WeightsError:
+    """Return the error for a folder that holds other weights than a place."""
+    return WeightsError(
+        f"{output} holds other weights ({held}) than {place}. Campaigns may share them, so they "
+        f"are not replaced.\nChoose another folder, or delete {output} if nothing needs it.",
+        path=output,
+    )

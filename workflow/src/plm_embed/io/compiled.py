@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -21,8 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from plm_embed.errors import PassingError
-from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
-from plm_embed.io.paths import cache_folder
+from plm_embed.io.files import atomic_path, cache_folder, remove_abandoned, sha256_file
 
 log = logging.getLogger(__name__)
 COMPILERS = ("gcc", "clang", "cc")
@@ -63,13 +61,16 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
 
 
 def _compile(source: Path, options: list[str]) -> None:
-    problems = []
-    for compiler in _compilers():
+    """Run the first compiler that compiles it, the user's own first."""
+    compilers = [os.environ.get("CC", "").split(), *([name] for name in COMPILERS)]
+    if sys.platform == "darwin":
+        # without the developer tools each of ours is a stand-in that opens a window
         try:
-            words = shlex.split(compiler)
-        except ValueError as error:
-            problems.append(f"CC={compiler}: {error}")
-            continue
+            subprocess.run(["xcode-select", "-p"], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            del compilers[1:]
+    problems = []
+    for words in compilers:
         if not words or not shutil.which(words[0]):
             continue
         try:
@@ -89,16 +90,3 @@ def _compile(source: Path, options: list[str]) -> None:
         problems.append(f"{words[0]} cannot compile {source.name}: {why}")
     missing = f"no C compiler ({', '.join(COMPILERS)}); it would be faster (docs/speed.md)"
     raise RuntimeError("; ".join(problems) or missing)
-
-
-def _compilers() -> list[str]:
-    """Return the commands to try, the user's own first. On a Mac without its developer tools each
-    of ours is a stand-in that opens a window and offers them.
-    """
-    users = [os.environ["CC"]] if os.environ.get("CC") else []
-    if sys.platform == "darwin":
-        try:
-            subprocess.run(["xcode-select", "-p"], capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return users
-    return [*users, *COMPILERS]

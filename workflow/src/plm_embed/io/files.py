@@ -54,12 +54,12 @@ def atomic_path(final: Path) -> Iterator[Path]:
     except FileNotFoundError:  # as below a folder that an automounter fills
         problem = "no folder can be made there; name another place"
         raise NotADirectoryError(errno.ENOTDIR, problem, str(final.parent)) from None
-    temporary = final.with_name(temporary_prefix() + final.name)
+    temporary = final.with_name(f".tmp-{secrets.token_hex(8)}-{final.name}")
     try:
         yield temporary
-        sync(temporary)
+        _sync(temporary)
         temporary.replace(final)
-        sync(final.parent)
+        _sync(final.parent)
     except OSError as error:
         # a write that fails names no file, and nobody knows the temporary name
         if error.filename is None or str(error.filename) == str(temporary):
@@ -67,13 +67,6 @@ def atomic_path(final: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def temporary_prefix() -> str:
-    """Return the beginning of a name that nobody else takes, for files that are renamed or removed
-    later: `.tmp-`, 16 hexadecimal digits, `-`.
-    """
-    return f".tmp-{secrets.token_hex(8)}-"
 
 
 def remove_abandoned(*folders: Path) -> None:
@@ -96,7 +89,7 @@ def remove_abandoned(*folders: Path) -> None:
             log.info("removed %s, which a killed process left behind", left)
 
 
-def sync(path: Path) -> None:
+def _sync(path: Path) -> None:
     """Flush a file, or a folder's entries, to stable storage."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -127,6 +120,11 @@ def whole_files(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "plm-embed"
+
+
 def size(path: Path) -> int:
     """Return the bytes of a file, or of all files in and below a folder; 0 if there is none. Others
     may be at work in it.
@@ -137,13 +135,6 @@ def size(path: Path) -> int:
         with suppress(FileNotFoundError):
             total += file.stat().st_size if file.is_file() else 0
     return total
-
-
-def last_bytes(path: Path, count: int) -> bytes:
-    """Return the end of a file, of at most `count` bytes."""
-    with path.open("rb") as handle:
-        handle.seek(max(0, handle.seek(0, os.SEEK_END) - count))
-        return handle.read()
 
 
 def sha256_file(path: Path) -> str:

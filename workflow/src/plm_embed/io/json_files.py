@@ -7,14 +7,14 @@ without white space.
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.io.files import write_json
 
 SEAL = "sha256"
@@ -27,59 +27,47 @@ def write_sealed(path: Path, record: object) -> None:
     write_json(path, {**content, SEAL: _digest(content)})
 
 
-def read_sealed(  # noqa: PLR0917
+def read_sealed(
     path: Path,
     kind: type[T],
     name: str,
-    remedy: str,
+    remedy: str | None = None,
     error: type[PlmEmbedError] = StoreError,
-    dropped: Collection[str] = (),
 ) -> T:
-    """Return the dataclass that was written to a sealed JSON file.
+    """Return the dataclass, or dictionary, that was written to a sealed JSON file. Keys of other
+    versions, which it does not have, are left out.
 
-    Raise `error` when the file is missing, damaged, changed, or lacks a key or has one too many: it
-    names the path, says that this is not `name` ("a summary of sequences"), and gives `remedy`.
-    dropped: keys that earlier versions wrote.
+    Raise `error` when the file is missing, damaged, changed, or lacks a key: it names the path,
+    says that this is not `name` ("a summary of sequences"), and gives `remedy`, by default to
+    delete it.
     """
-    content = unsealed(path, name, remedy, error)
-    try:
-        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        if more := content.keys() - names - set(dropped):
-            raise msgspec.ValidationError(f"Unknown field `{min(more)}`")
-        return msgspec.convert(content, kind, str_keys=True)
-    except msgspec.ValidationError as unfit:
-        problem = f"not {name} of this version ({unfit})"
-        raise error(f"{path}: {problem}", remedy=remedy, path=path) from None
-
-
-def unsealed(
-    path: Path, name: str, remedy: str, error: type[PlmEmbedError] = StoreError
-) -> dict[str, Any]:
-    """Return the content of a sealed JSON file without its seal. Errors as `read_sealed`."""
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
         if content.pop(SEAL) == _digest(content):
-            return content
+            return msgspec.convert(content, kind, str_keys=True)
         problem = "changed since it was written (its sha256 does not fit)"
     except FileNotFoundError:
         problem = "there is no such file"
+    except msgspec.ValidationError as unfit:
+        problem = f"not {name} of this version ({unfit})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         problem = f"not {name}, or damaged"
+    remedy = delete(path) if remedy is None else remedy
     raise error(f"{path}: {problem}", remedy=remedy, path=path)
 
 
 def to_plain(record: object) -> dict[str, Any]:
     """Return a dataclass as JSON gives it back: dictionaries with text as keys, and lists."""
-    content: dict[str, Any] = json.loads(json.dumps(record, default=_plain))
-    return content
 
-
-def _plain(value: Any) -> Any:
     # not by msgspec, which leaves out defaults of dataclasses that it made, nor by `asdict`, which
     # cannot copy a Counter
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return value.item()  # of NumPy
+    def plain(value: Any) -> Any:
+        if is_dataclass(value):
+            return {field.name: getattr(value, field.name) for field in fields(value)}
+        return value.item()  # of NumPy
+
+    content: dict[str, Any] = json.loads(json.dumps(record, default=plain))
+    return content
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Paths: which of the configuration's can be used, and messages about the others; the cache."""
+"""Paths: which of the configuration's can be used, and messages about the others."""
 
 import errno
 import os
@@ -18,11 +18,6 @@ _UNUSABLE = (
     errno.ENAMETOOLONG,
 )
 """Errors of the system about a path that a user named and that cannot serve."""
-
-
-def cache_folder() -> Path:
-    """Return the folder for what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "plm-embed"
 
 
 def unusable(path: str) -> str:

@@ -116,31 +116,17 @@ class Behind:
 
 
 def cores() -> int:
-    """Return how many CPU cores this process may use: those it may run on, or fewer, where a cgroup
-    (of a container, or of a scheduler) has less time than they have.
+    """Return how many CPU cores this process may use: those it may run on, or fewer, where its
+    cgroup or one around it (of a container, or of a scheduler) has less time than they have.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    return min([len(os.sched_getaffinity(0)), *_quotas()])
-
-
-def _quotas() -> Iterator[int]:
-    """Yield the cores' worth of time, rounded up, that this process's cgroup and those around it
-    may take, where they are limited.
-    """
+    count = len(os.sched_getaffinity(0))
     with suppress(OSError):
-        for line in (PROC / "cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            inside = Path(path.lstrip("/"))
-            for group in (inside, *inside.parents):
-                with suppress(OSError, ValueError):
-                    if "cpu" in controllers.split(","):  # version 1
-                        files = "cpu.cfs_quota_us", "cpu.cfs_period_us"
-                        texts = [(CGROUPS / "cpu" / group / file).read_text() for file in files]
-                    elif controllers:
-                        break
-                    else:
-                        texts = (CGROUPS / group / "cpu.max").read_text().split()
-                    quota, period = map(int, texts)  # a ValueError for "max"
-                    if quota > 0:
-                        yield math.ceil(quota / period)
+        _, _, path = (PROC / "cgroup").read_text().partition("0::/")  # version 2
+        inside = Path(path.partition("\n")[0])
+        for group in (inside, *inside.parents):
+            with suppress(OSError, ValueError):  # a ValueError for "max"
+                quota, period = map(int, (CGROUPS / group / "cpu.max").read_text().split())
+                count = min(count, math.ceil(quota / period))
+    return count

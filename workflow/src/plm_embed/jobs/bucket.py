@@ -13,9 +13,10 @@ from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
-from plm_embed.sequences.summary import bucket_table, verified
+from plm_embed.sequences.summary import bucket_table
 from plm_embed.store.blocks import Wanted
-from plm_embed.store.store import Store, store_folder
+from plm_embed.store.parts import parts_folder
+from plm_embed.store.store import Store
 
 
 class Sequences(NamedTuple):
@@ -33,24 +34,10 @@ class Sequences(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """The sequences of a bucket that have a vector, sorted by key, and its completion record.
+class Bucket(Wanted):
+    """The sequences of a bucket that have a vector, with the content of its completion record."""
 
-    keys: S64 (n,); length: int32 (n,), in residues.
-    """
-
-    name: str
-    keys: Keys
-    length: NDArray[np.int32]
-    record: Path
     completion: Completion
-
-    @property
-    def wanted(self) -> Wanted:
-        """Return the vectors to look up in the parts."""
-        parts, fingerprint = self.completion.parts, self.completion.fingerprint
-        again = delete(self.record)
-        return Wanted(self.name, self.keys, self.length, fingerprint, parts, self.record, again)
 
 
 def read_sequences(path: Path) -> Sequences:
@@ -79,13 +66,8 @@ def missing(sequences: Sequences, store: Store, skipped: Collection[str] = ()) -
     return todo[np.argsort(-sequences.lengths[todo], kind="stable")]
 
 
-def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
-    """Read a bucket's keys and its completion record, and check that they belong together."""
-    return read_bucket(verified(sequences, f"buckets/{name}.parquet"), embedded / f"{name}.json")
-
-
 def read_bucket(path: Path, record: Path) -> Bucket:
-    """`load_bucket`, from the bucket's file and its completion record."""
+    """Read a bucket's keys and its completion record, and check that they belong together."""
     completion = read_completion(record)
     table = bucket_table(path, ["key", "length"])
     keys, length = key_array(table["key"]), table["length"].to_numpy().astype(np.int32)
@@ -100,7 +82,9 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     ):
         problem = f"{record}: made for other sequences or another number of buckets"
         raise StoreError(problem, remedy=delete(record), path=record)
-    return Bucket(path.stem, keys[has_vector], length[has_vector], record, completion)
+    fingerprint, parts = completion.fingerprint, completion.parts
+    keys, length = keys[has_vector], length[has_vector]
+    return Bucket(path.stem, keys, length, fingerprint, parts, record, completion)
 
 
 def is_done(path: Path, record: Path, store: Path, fingerprint: Fingerprint | None = None) -> bool:
@@ -114,7 +98,7 @@ def is_done(path: Path, record: Path, store: Path, fingerprint: Fingerprint | No
         completion = read_completion(record)
         if record.stat().st_mtime_ns < path.stat().st_mtime_ns:  # of a copy, or other sequences
             read_bucket(path, record)
-        folder = store_folder(store, completion.fingerprint) / "parts"
+        folder = parts_folder(store, completion.fingerprint)
         sizes = [(folder / part.name).stat().st_size for part in completion.parts]
     except (PlmEmbedError, OSError):
         return False

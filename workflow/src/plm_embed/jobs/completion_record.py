@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError, delete
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import read_sealed, write_sealed
@@ -17,11 +17,6 @@ from plm_embed.store.parts import PartInfo
 
 FOLDER = "embedded"
 """Folder of the completion records, in that of a model."""
-DROPPED = {
-    *("busy", "busy_seconds", "exact", "toks_per_batch", "joules", "loading_seconds"),
-    *("reused", "reused_from"),
-}
-"""Keys of earlier versions that nothing reads any more."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,7 @@ def write_completion(path: Path, record: Completion) -> None:
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    return read_sealed(path, Completion, "a completion record", delete(path), dropped=DROPPED)
+    return read_sealed(path, Completion, "a completion record")
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
-from plm_embed.kernels.node_gpus import nvidia_gpus
+from plm_embed.kernels.hardware import nvidia_gpus
 
 log = logging.getLogger(__name__)
 LOCKS = Path("/tmp")

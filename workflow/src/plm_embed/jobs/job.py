@@ -37,7 +37,7 @@ from plm_embed.jobs.heartbeat import (
 )
 from plm_embed.jobs.node import DIFFERENT, SECONDS_MARGIN, Node
 from plm_embed.keys import keys_sha256
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import read_part
 from plm_embed.store.store import Store

@@ -34,7 +34,7 @@ from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models.engine import Engine
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_counts
 from plm_embed.store.hdf5 import Array
 from plm_embed.store.parts import BYTES_PER_PART, PartInfo, PartRows, write_part

@@ -78,7 +78,7 @@ def _candidates(
     if device.type == "cpu":
         if _in_c(dtype):
             yield Kernel("", "C with AVX-512", compiled_attention.attend, rotates=True)
-        if dtype == torch.bfloat16 and not matrix_unit():
+        if dtype == torch.bfloat16 and not _can("amx_bf16"):
             # torch's fused kernel runs it at the speed of fp32; matrix products run it at its own
             yield Kernel("", "products of cache-sized blocks", torch_attention.blocked)
         if half and not by_distance:
@@ -102,11 +102,12 @@ def _candidates(
         )
 
 
-def matrix_unit() -> bool:
-    """Return whether the processor has a unit for products of bfloat16 (AMX), which torch's fused
-    kernel uses. Products of blocks serve where torch does not tell.
+def _can(feature: str) -> bool:
+    """Return whether the processor has a feature, such as a unit for products of bfloat16 (AMX),
+    which torch's fused kernel uses. An older torch does not tell.
     """
-    return _can("amx_bf16")
+    features: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+    return bool(features().get(feature))
 
 
 def _in_c(dtype: torch.dtype) -> bool:
@@ -115,13 +116,7 @@ def _in_c(dtype: torch.dtype) -> bool:
     """
     if dtype == torch.float16 or not all(map(_can, IN_C)):
         return False
-    return dtype == torch.float32 or (_can("avx512_bf16") and not matrix_unit())
-
-
-def _can(feature: str) -> bool:
-    """Return whether the processor has a feature; an older torch does not tell."""
-    features: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
-    return bool(features().get(feature))
+    return dtype == torch.float32 or (_can("avx512_bf16") and not _can("amx_bf16"))
 
 
 def _variable_length() -> Iterator[Kernel]:

@@ -6,21 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from plm_embed.errors import (
     ConfigError,
     DeviceError,
-    PlmEmbedError,
     device_lost,
-    out_of_memory,
 )
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.io.threads import cores
-from plm_embed.kernels import node_gpus
-from plm_embed.kernels.cpu import cpu_name
+from plm_embed.kernels import hardware
 from plm_embed.kernels.linear import int8_problem
 
 NO_GPU = ("", "-1", "NoDevFiles")
@@ -51,48 +48,31 @@ def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
         return torch.device("cuda", 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = visible is not None and visible.strip() in NO_GPU
-    shown = "" if hidden else node_gpus.shown()
+    shown = not hidden and hardware.gpu_shown()
     if setting == "auto" and (hidden or (visible is None and not shown)):
         return torch.device("cpu")
-    raise _unusable(shown, "not set" if visible is None else visible)
-
-
-def _unusable(shown: str, visible: str) -> PlmEmbedError:
-    """Return the error for a GPU that cannot be used; `shown`: its vendor, or '' without one."""
     cuda, hip = torch.version.cuda, torch.version.hip
-    build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU only"
     if not shown:
         cause, remedy = "this job is shown none", "request a GPU and install requirements/cuda.txt"
-    elif shown == "Intel":
-        cause, remedy = "plm-embed has no code for the Intel GPU here", "take another node"
-    elif (shown == "NVIDIA" and cuda) or (shown == "AMD" and hip):
-        cause, remedy = _reason(), "install a driver that fits this torch"
+    elif cuda:
+        cause, remedy = "torch counts no GPU", "install a driver that fits this torch"
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except (RuntimeError, AssertionError) as error:
+            cause = str(error).strip().split("\n", 1)[0].split(". ", 1)[0].rstrip(".")
     else:
-        cause = f"this torch is not made for the {shown} GPU here"
-        remedy = (
-            "install requirements/cuda.txt in an empty environment (docs/laptop.md)"
-            if shown == "NVIDIA"
-            else "install torch for ROCm (docs/laptop.md)"
-        )
-    if cuda and shown != "AMD":
+        cause = "this torch is not made for the NVIDIA GPU here"
+        remedy = "install requirements/cuda.txt in an empty environment (docs/laptop.md)"
+    if cuda:
         remedy += f", or, if the driver is too old for CUDA {cuda}, {_OLDER}"
+    build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU only"
     text = (
-        f"no usable CUDA device on {socket.gethostname()}: {cause} "
-        f"(torch {torch.__version__}: {build}; CUDA_VISIBLE_DEVICES: {visible})\n"
+        f"no usable CUDA device on {socket.gethostname()}: {cause} (torch {torch.__version__}: "
+        f"{build}; CUDA_VISIBLE_DEVICES: {'not set' if visible is None else visible})\n"
         f"{remedy}; to compute on the CPU, set device: cpu (in Python device='cpu')"
     )
-    fits = shown in ("", "NVIDIA" if cuda else "AMD")
-    usable = (cuda or hip) and visible not in ("", "-1") and fits
-    return DeviceError(text) if usable else ConfigError(text, key="device")
-
-
-def _reason() -> str:
-    """Why torch cannot use a GPU, in its own words."""
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    except (RuntimeError, AssertionError) as error:
-        return str(error).strip().split("\n", 1)[0].split(". ", 1)[0].rstrip(".")
-    return "torch counts no GPU"
+    usable = (cuda or (hip and not shown)) and visible not in ("", "-1")
+    raise DeviceError(text) if usable else ConfigError(text, key="device")
 
 
 def choose_dtype(setting: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
@@ -141,13 +121,14 @@ def as_set_up(
     less time.
     """
     matmul = torch.backends.cuda.matmul
+    names = [f"allow_{half}_reduced_precision_reduction" for half in ("fp16", "bf16")]
     with ALONE:
-        names = (
-            _tf32_name(),
-            "allow_fp16_reduced_precision_reduction",
-            "allow_bf16_reduced_precision_reduction",
-        )
-        before, held = torch.get_num_threads(), {name: getattr(matmul, name) for name in names}
+        try:
+            held: dict[str, Any] = {"allow_tf32": matmul.allow_tf32}
+        except RuntimeError:  # once the newer name was set, the older one cannot be read
+            held = {"fp32_precision": matmul.fp32_precision}
+        held |= {name: getattr(matmul, name) for name in names}
+        before = torch.get_num_threads()
         set_up(device, threads or min(before, cores()), setting)
         try:
             yield
@@ -155,17 +136,6 @@ def as_set_up(
             torch.set_num_threads(before)
             for name, value in held.items():
                 setattr(matmul, name, value)
-
-
-def _tf32_name() -> str:
-    """Return the name under which torch lets TF32 be read: the older one raises once the newer one
-    was set.
-    """
-    try:
-        _ = torch.backends.cuda.matmul.allow_tf32
-    except RuntimeError:
-        return "fp32_precision"
-    return "allow_tf32"
 
 
 def check(device: torch.device) -> None:
@@ -188,7 +158,7 @@ def check(device: torch.device) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else hardware.cpu_name()
 
 
 def synchronize(device: torch.device) -> None:
@@ -217,21 +187,6 @@ def too_small(device: torch.device) -> DeviceError:
     return DeviceError(
         f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model"
     )
-
-
-@contextmanager
-def loading(device: torch.device) -> Iterator[None]:
-    """Name the error when a model does not come onto a device: DeviceError when that lacks the
-    room, or fails.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if out_of_memory(error):
-            raise too_small(device) from error
-        if lost := failure(error, device):
-            raise lost from error
-        raise
 
 
 def failure(error: Exception, device: torch.device) -> DeviceError | None:

@@ -193,14 +193,11 @@ def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form:
         ((result.float().cpu() - exact).abs() / (1 + exact.abs())).max() for result, exact in pairs
     ]
     worst = float(torch.stack(apart).max())  # not a number if one of them is not
-    return "" if worst <= max(ROUNDED * _step(dtype), SUMMED) else f"they are off by {worst:.2g}"
-
-
-def _step(dtype: torch.dtype) -> float:
     matmul = torch.backends.cuda.matmul
     newer = getattr(matmul, "fp32_precision", None)  # torch 2.9 or later
     tf32 = matmul.allow_tf32 if newer is None else newer == "tf32"
-    return TF32 if tf32 and dtype == torch.float32 else torch.finfo(dtype).eps
+    step = TF32 if tf32 and dtype == torch.float32 else torch.finfo(dtype).eps
+    return "" if worst <= max(ROUNDED * step, SUMMED) else f"they are off by {worst:.2g}"
 
 
 def _trial(

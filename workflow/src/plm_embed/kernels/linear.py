@@ -121,7 +121,12 @@ class Int8Linear(Linear):
         if self.bias is not None:
             y += self.bias
         if activation is not None:
-            for part in torch.split(y, _rows_together(y.shape[1])):
+            # torch computes the last few numbers of a thread's share by other code, with other last
+            # bits: so rows that one thread computes, and all in vectors
+            width = y.shape[1]
+            unit = VECTORS // math.gcd(VECTORS, width)
+            rows = unit * max(1, (SHARED_NUMBERS - 1) // (unit * width))
+            for part in torch.split(y, rows):
                 part.copy_(_PLAIN[activation](part))
         return y if out is None else out.copy_(y)
 
@@ -131,14 +136,6 @@ class Int8Linear(Linear):
     @property
     def weight(self) -> Tensor:
         return (self._integers * self._scale).t()
-
-
-def _rows_together(width: int) -> int:
-    """Return a number of rows whose activations torch computes in one thread and all in vectors: it
-    computes the last few of a thread's share by other code, with other last bits.
-    """
-    unit = VECTORS // math.gcd(VECTORS, width)
-    return unit * max(1, (SHARED_NUMBERS - 1) // (unit * width))
 
 
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:

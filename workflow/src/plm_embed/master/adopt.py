@@ -1,15 +1,16 @@
-"""Adopting vectors of another program: checked against the reference path, then published into a
-store.
+"""Adopting vectors of another program: matched with sequences, checked against the reference path,
+then published into a store.
 
 They count as equal to computed ones within the tolerance of the spot checks, not bit for bit.
 """
 
-from collections import Counter
+import re
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plm_embed.accuracy import STORED, bound
 from plm_embed.errors import StoreError
@@ -19,16 +20,23 @@ from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
-from plm_embed.master.foreign import Files, Foreign, KnownSequences, read_foreign
-from plm_embed.models.manifest import Manifest, read_manifest
+from plm_embed.keys import key
+from plm_embed.master.foreign import Files, Foreign, Names, read_foreign
+from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
+from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
+from plm_embed.sequences.normalize import Normalized, normalize
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.tables import columns_named
 from plm_embed.store.hdf5 import Array, largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 
+UNKNOWN, AMBIGUOUS = "no sequence for its key or id", "names of several rows or sequences"
 _BLOCK_BYTES = 128 << 20
-RIGHT = "the residues only"
+_RESIDUES = "the residues only"
 
 
 @dataclass
@@ -56,47 +64,107 @@ def adopt(
     """
     manifest = read_manifest(weights_folder)
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
-    adopted = Adopted()
     with read_foreign(files) as foreign:
-        longest = _check_stated(foreign, files.vectors, fingerprint, manifest)
-        sequences = KnownSequences(files, manifest.family)
-        matched, adopted.by_key = sequences.match(foreign)
-        rows: dict[bytes, int] = {}
-        for row, key in enumerate(matched):
-            if isinstance(key, str):
-                adopted.left_out[key] += 1
-            elif key in rows:
-                adopted.left_out["a sequence of an earlier row"] += 1
-            elif (
-                sequences.length[key] > longest
-                or len(spans(sequences.length[key], fingerprint.long_sequences)) != 1
-            ):
-                adopted.left_out["a sequence that may have been cut"] += 1
-            elif key in sequences.rare and "fingerprint" not in foreign.stated:
-                adopted.left_out["B in the sequence, which ProtTrans keeps and we read as X"] += 1
-            else:
-                rows[key] = row
+        longest = _check_stated(foreign, fingerprint, manifest)
+        known = KnownSequences(files, manifest.family)
+        adopted = Adopted(by_key=any(name in known.length for _, name in foreign.names))
+        matched, rows = known.match(foreign.names, adopted.by_key), dict[str, int]()
+        for row in range(len(foreign.vectors)):
+            name = reason = matched.get(row, UNKNOWN)
+            if name in known.length:
+                length = known.length[name]
+                if name in rows:
+                    reason = "a sequence of an earlier row"
+                elif length > longest or len(spans(length, fingerprint.long_sequences)) != 1:
+                    reason = "a sequence that may have been cut"
+                elif name in known.rare and "fingerprint" not in foreign.stated:
+                    reason = "B in the sequence, which ProtTrans keeps and we read as X"
+                else:
+                    rows[name] = row
+                    continue
+            adopted.left_out[reason] += 1
         if not rows:
-            words = f"none of its {len(matched):,} rows can be adopted: {dict(adopted.left_out)}"
-            raise StoreError(f"{files.vectors}: {words}", path=files.vectors)
-        chosen = np.random.default_rng(len(rows)).choice(
-            len(rows), size=min(sample, len(rows)), replace=False
-        )
-        adoptable = list(rows)
-        keys = [adoptable[place] for place in sorted(chosen.tolist())]
-        stored = [np.asarray(foreign.vectors[rows[key]], np.float32) for key in keys]
-        layer = fingerprint.layers[0]
-        states = hidden_states(weights_folder, sequences.residues(keys), [layer])
-        hidden = [of_layer[layer].numpy() for of_layer in states]
-        _check_sample(adopted, files.vectors, stored, hidden, fingerprint, manifest)
-        store = Store(store_root, fingerprint)
-        _publish(adopted, foreign.vectors, rows, sequences.length, store, files.vectors.name)
+            reasons = ", ".join(f"{count:,} {why}" for why, count in adopted.left_out.items())
+            words = f"none of its {len(foreign.vectors):,} rows can be adopted: {reasons}"
+            raise StoreError(f"{foreign.path}: {words}", path=foreign.path)
+        adoptable, count = list(rows), min(sample, len(rows))
+        chosen = np.random.default_rng(len(rows)).choice(len(rows), count, replace=False)
+        sequences = known.residues([adoptable[place] for place in np.sort(chosen).tolist()])
+        computed = hidden_states(weights_folder, [*sequences.values()], fingerprint.layers)
+        states = [of_layer[fingerprint.layers[0]].numpy() for of_layer in computed]
+        hidden = dict(zip(sequences, states, strict=True))
+        _check_sample(adopted, foreign, rows, hidden, fingerprint, manifest)
+        _publish(adopted, foreign, rows, known.length, Store(store_root, fingerprint))
     return adopted
 
 
-def _check_stated(
-    foreign: Foreign, path: Path, fingerprint: Fingerprint, manifest: Manifest
-) -> float:
+class KnownSequences:
+    """The sequences of the input files: their lengths by key, and their keys by record id.
+
+    Ids of different sequences are left out. An accession (of sp|P12345|X_HUMAN), and a header as
+    ProtTrans writes it, name a record, too. rare: keys of sequences with the letter B, which the
+    family reads as X.
+    """
+
+    def __init__(self, files: Files, family: Family) -> None:
+        self._files, self._policy = files, ResiduePolicy(alphabet=family.alphabet.name)
+        self.length: dict[str, int] = {}
+        self.rare: set[str] = set()
+        by_id, by_alias = dict[str, str](), dict[str, str]()
+        self._by_name = ChainMap(by_id, by_alias)
+        replaced = "B" in getattr(family.tokenizer, "read_as", ())
+        for id, header, sequence in self._read():
+            name = key(sequence)
+            self.length[name] = len(sequence)
+            if replaced and "B" in sequence:
+                self.rare.add(name)
+            mangled = (re.sub("[/.]", "_", text) for text in (id, header))
+            aliases = {*id.split("|")[1:2], *mangled} - {id}
+            for names, texts in ((by_id, {id}), (by_alias, aliases)):
+                for text in texts:
+                    if names.setdefault(text, name) != name:
+                        names[text] = ""
+
+    def _read(self) -> Iterator[tuple[str, str, str]]:
+        for path in self._files.sequences:
+            with columns_named("name yours: --id-column and --sequence-column"):
+                reader = Reader(path, self._files.table)
+            for batch in reader:
+                columns = batch.ids, batch.headers, batch.residues
+                texts = (column.to_pylist() for column in columns)
+                for id, header, raw in zip(*texts, strict=True):
+                    normalized = normalize(raw, self._policy)
+                    if isinstance(normalized, Normalized):
+                        yield id, header, normalized.sequence
+
+    def residues(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the sequences of some keys, in their order; the files are read again."""
+        sequences = dict.fromkeys(keys, "")
+        for _, _, sequence in self._read():
+            if (name := key(sequence)) in sequences:
+                sequences[name] = sequence
+        return sequences
+
+    def match(self, names: Names, by_key: bool) -> dict[int, str]:
+        """Return the key of each row's sequence, or `AMBIGUOUS`, for rows whose names are known.
+
+        Where keys of sequences name the rows, they alone count: the sequence of an id may have
+        changed since. Else ids count, but not those of several rows.
+        """
+        matched: dict[int, str] = {}
+        row_of: dict[str, int] = {}
+        for row, name in names:
+            sequence = self._by_name.get(name) if not by_key else name * (name in self.length)
+            if not sequence:
+                continue
+            if matched.setdefault(row, sequence) != sequence:
+                matched[row] = AMBIGUOUS
+            if not by_key and (earlier := row_of.setdefault(name, row)) != row:
+                matched[row] = matched[earlier] = AMBIGUOUS
+        return matched
+
+
+def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest) -> float:
     """Compare what the program stated with the settings; return the length of the longest sequence
     that was surely not cut.
     """
@@ -118,7 +186,8 @@ def _check_stated(
     if foreign.vectors.dtype == np.float16 and fingerprint.storage_dtype != "float16":
         problems.append(f"its numbers are float16, {fingerprint.storage_dtype} is asked for")
     if problems:
-        raise StoreError(f"{path}: cannot be imported: {'; '.join(problems)}", path=path)
+        words = f"{foreign.path}: cannot be imported: {'; '.join(problems)}"
+        raise StoreError(words, path=foreign.path)
     longest = int(stated.get("max_length", 0) or 0)
     # it may count special tokens
     return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
@@ -126,77 +195,77 @@ def _check_stated(
 
 def _check_sample(  # noqa: PLR0917
     adopted: Adopted,
-    path: Path,
-    stored: list[Array],
-    hidden: list[Array],
+    foreign: Foreign,
+    rows: Mapping[str, int],
+    hidden: Mapping[str, Array],
     fingerprint: Fingerprint,
     manifest: Manifest,
 ) -> None:
-    """Compare sampled vectors (D,) with the reference's representations (tokens, D): with their
+    """Compare the vectors of some keys with the reference's representations (tokens, D): with their
     mean over the residues, and over more, as is usually wrong.
     """
     limit = STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
     causes, distances, cosines = Counter[str](), list[float](), list[float]()
-    for vector, states in zip(stored, hidden, strict=True):
+    for name, states in hidden.items():
+        (vector,) = foreign.read(rows[name], rows[name] + 1)
         first, stop = manifest.family.residues(len(states))
         means = {
-            RIGHT: states[first:stop].mean(0),
+            _RESIDUES: states[first:stop].mean(0),
             "the end token pooled in": states[first:].mean(0),
             "the start and end tokens pooled in": states.mean(0),
         }
-        norms = {name: float(np.linalg.norm(mean)) for name, mean in means.items()}
         apart = {
-            name: float(np.linalg.norm(vector - mean)) / norms[name] for name, mean in means.items()
+            cause: float(np.linalg.norm(vector - mean) / np.linalg.norm(mean))
+            for cause, mean in means.items()
         }
-        nearest = min(apart, key=apart.__getitem__)
-        distances.append(apart[RIGHT])
-        product = float(vector @ means[RIGHT])
-        cosines.append(product / (float(np.linalg.norm(vector)) * norms[RIGHT] or 1.0))
-        if not apart[RIGHT] <= limit or nearest != RIGHT:
-            explained = nearest != RIGHT and apart[nearest] <= 10 * limit
+        nearest, mean = min(apart, key=apart.__getitem__), means[_RESIDUES]
+        distances.append(apart[_RESIDUES])
+        norms = float(np.linalg.norm(vector)) * float(np.linalg.norm(mean))
+        cosines.append(float(vector @ mean) / (norms or 1.0))
+        if not apart[_RESIDUES] <= limit or nearest != _RESIDUES:
+            explained = nearest != _RESIDUES and apart[nearest] <= 10 * limit
             causes[nearest if explained else "no known cause"] += 1
-    adopted.checked = len(stored)
+    adopted.checked = len(distances)
     adopted.relative_l2, adopted.cosine = max(distances), min(cosines)
     if causes:
-        named = ", ".join(f"{count} {name}" for name, count in sorted(causes.items()))
+        counts = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
         raise StoreError(
-            f"{path}: not imported: {causes.total()} of {len(stored)} sampled rows are not the "
-            f"mean over the residues of layer {fingerprint.layers[0]} ({named})\n"
+            f"{foreign.path}: not imported: {causes.total()} of {len(distances)} sampled rows are "
+            f"not the mean over the residues of layer {fingerprint.layers[0]} ({counts})\n"
             f"  relative distance to the reference: largest {max(distances):.2g}, median "
             f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}",
-            path=path,
+            path=foreign.path,
             remedy="embed again instead",
         )
 
 
-def _publish(  # noqa: PLR0917
+def _publish(
     adopted: Adopted,
-    vectors: Array,
-    rows: dict[bytes, int],
-    length: dict[bytes, int],
+    foreign: Foreign,
+    rows: Mapping[str, int],
+    length: Mapping[str, int],
     store: Store,
-    source: str,
 ) -> None:
     """Publish the vectors of the keys in `rows` in parts, in the order of the rows, which are read
     once from the beginning to the end.
     """
     (name,) = store.fingerprint.representations
-    keys = np.array(list(rows), dtype="S64")
-    lengths = np.array([length[key] for key in rows], dtype=np.int32)
-    places: NDArray[np.int64] = np.array(list(rows.values()))
-    height = max(1, _BLOCK_BYTES // (4 * vectors.shape[1]))
+    keys, places = np.array([*rows], "S64"), np.array([*rows.values()])
+    lengths = np.array([length[key] for key in rows], np.int32)
+    provenance = {"device": IMPORTED_DEVICE, "imported": foreign.path.name}
+    count, dim = foreign.vectors.shape
+    height = max(1, _BLOCK_BYTES // (4 * dim))
     with scratch_folder("", 2 * _BLOCK_BYTES, store.folder / "scratch") as scratch:
-        for start in range(0, len(vectors), height):
+        for start in range(0, count, height):
             inside = slice(*np.searchsorted(places, (start, start + height)).tolist())
-            block = vectors[start : start + height][places[inside] - start].astype(np.float32)
+            block = foreign.read(start, start + height)[places[inside] - start]
             good = (np.abs(block) <= largest(store.fingerprint.storage_dtype)).all(axis=1)
             if not good.all():
                 adopted.left_out["NaN, infinity or too large a number"] += int((~good).sum())
             if not good.any():
                 continue
-            once = np.ones(int(good.sum()), dtype=np.int32)
+            once = np.ones(int(good.sum()), np.int32)
             part = PartRows(keys[inside][good], lengths[inside][good], once, {name: block[good]})
-            provenance = {"device": IMPORTED_DEVICE, "imported": source}
             write_part(scratch / "part.h5", part, store.fingerprint, provenance)
             adopted.rows += store.publish(scratch / "part.h5").rows

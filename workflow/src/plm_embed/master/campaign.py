@@ -1,20 +1,31 @@
-"""The completion records of a campaign, added up: all that a master is gathered from."""
+"""The completion records of a campaign, added up: all that a master is gathered from, and what it
+says of itself.
+"""
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from plm_embed.errors import StoreError, delete
-from plm_embed.fingerprint import Fingerprint, has_matrix
+from plm_embed.fingerprint import (
+    IMPORTED_DEVICE,
+    POOLING_DEFINITIONS,
+    Fingerprint,
+    has_matrix,
+)
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.bucket import Bucket, load_bucket
+from plm_embed.jobs.bucket import Bucket, read_bucket
 from plm_embed.sequence_windows import stored_residues
-from plm_embed.sequences.summary import bucket_names
+from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store.blocks import locate
-from plm_embed.store.parts import PartInfo, read_part
-from plm_embed.store.store import store_folder
+from plm_embed.store.parts import SCHEMA_VERSION, PartInfo, parts_folder, read_part
 
 
 class Campaign:
-    """The buckets whose completion records were added, with n vectors in all.
+    """The buckets whose completion records were added, with n vectors in all; `skipped` sequences
+    have none.
 
     sequences: folder of deduplicate; embedded: folder of the completion records. rows: the first
     row of each bucket in the master, in key order; parts: by name; records: the completion records
@@ -29,24 +40,26 @@ class Campaign:
         self.parts: dict[str, PartInfo] = {}
         self.records: dict[str, list[Path]] = {}
         self.dims: dict[str, int] = {}
-        self.vectors = self.residues = 0
+        self.vectors = self.skipped = self.residues = 0
         self.devices: set[str] = set()
         self.versions: dict[str, set[str]] = {}
         self.batch_dependent = False
 
     def bucket(self, name: str) -> Bucket:
         """Read a bucket's keys and completion record. StoreError where one is not whole."""
-        return load_bucket(self.sequences, self.embedded, name)
+        path = self.sequences / "buckets" / f"{name}.parquet"
+        return read_bucket(path, self.embedded / f"{name}.json")
 
     def add(self, bucket: Bucket) -> None:
         """Count a bucket. StoreError where its completion record does not go with the others."""
         completion = bucket.completion
         if not self.rows:
             self.fingerprint = completion.fingerprint
-        elif differences := completion.fingerprint.differences(self.fingerprint):
+        elif completion.fingerprint != self.fingerprint:
+            differences = "; ".join(completion.fingerprint.differences(self.fingerprint))
             raise StoreError(
                 f"{bucket.record}: made with other settings than that of bucket "
-                f"{next(iter(self.rows))} ({'; '.join(differences)})",
+                f"{next(iter(self.rows))} ({differences})",
                 path=bucket.record,
                 remedy=delete(self.embedded),
             )
@@ -61,6 +74,7 @@ class Campaign:
             self.records.setdefault(part.name, []).append(bucket.record)
         self.rows[bucket.name] = self.vectors
         self.vectors += len(bucket.keys)
+        self.skipped += len(completion.skipped)
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
             self.residues += int(rows.sum())
@@ -77,13 +91,13 @@ class Campaign:
             with read_part(self.parts_folder / name) as part:
                 self.dims = part.dims
         if "per_token" in self.fingerprint.pooling:
-            located = (locate(self.bucket(name).wanted, self.store) for name in self.rows)
+            located = (locate(self.bucket(name), self.store) for name in self.rows)
             self.residues = sum(int(bucket.residues.sum()) for bucket in located)
 
     @property
     def parts_folder(self) -> Path:
         """The folder of the parts."""
-        return store_folder(self.store, self.fingerprint) / "parts"
+        return parts_folder(self.store, self.fingerprint)
 
     def wrong_parts(self, *, hashed: bool) -> dict[str, str]:
         """Return the faults of the parts that completion records name, by name; `hashed`: read all
@@ -113,6 +127,54 @@ class Campaign:
         return {
             name: (self.residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
             for name in self.fingerprint.representations
+        }
+
+    def attributes(self, provenance: Mapping[str, str]) -> dict[str, Any]:
+        """Return all attributes of the master by name: the fingerprint whole, and again as plain
+        attributes for readers that do not know it (max_length 0: no limit).
+        """
+        fingerprint, summary = self.fingerprint, read_summary(self.sequences)
+        counted = asdict(summary)
+        named = ("inputs", "records", "accepted", "skipped", "unique", "policy")
+        inputs = {name: counted[name] for name in named if counted.get(name) is not None}
+        versions = self.versions.items()
+        invariance = "not promised by the engine"
+        if fingerprint.batch_invariant:
+            invariance = "promised by the engine"
+            if self.batch_dependent:
+                invariance += ", but a self-test of this campaign saw otherwise"
+            if any(IMPORTED_DEVICE in name for name in self.devices):
+                invariance += ", except for vectors that another program computed"
+        values: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "fingerprint": fingerprint.to_json(),
+            "fingerprint_id": fingerprint.id,
+            "model_name": fingerprint.model,
+            "weights_sha256": fingerprint.weights_sha256,
+            "layers": list(fingerprint.layers),
+            "pooling": list(fingerprint.pooling),
+            "pooling_definition": "\n".join(
+                f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling
+            ),
+            "precision": fingerprint.storage_dtype,
+            "compute_dtype": fingerprint.compute_dtype,
+            "long_sequences": fingerprint.long_sequences.policy,
+            "max_length": fingerprint.long_sequences.max_residues,
+            "window_overlap": fingerprint.long_sequences.overlap,
+            "engine": fingerprint.engine,
+            "batch_invariance": invariance,
+            "library_versions": {name: ", ".join(sorted(several)) for name, several in versions},
+            "devices": sorted(self.devices),
+            "inputs": inputs | {"embedded": self.vectors},
+            **provenance,
+        }
+        if (
+            fingerprint.strand != "as_given"
+        ):  # masters that know of one strand have no such attribute
+            values["strand"] = fingerprint.strand
+        return {
+            name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+            for name, value in sorted(values.items())
         }
 
 

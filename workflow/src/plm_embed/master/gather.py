@@ -4,6 +4,7 @@ every record.
 
 import logging
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,7 +22,6 @@ from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead
 from plm_embed.jobs.bucket import Bucket
-from plm_embed.master.attributes import attributes
 from plm_embed.master.campaign import Campaign, read_campaign
 from plm_embed.master.tables import BYTES, INDEX, Tables
 from plm_embed.sequences.summary import read_summary
@@ -75,10 +75,12 @@ def gather(  # noqa: PLR0917
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         written = pool.submit(write_tables)
         for piece in pieces(unchanged_buckets(campaign), store):
-            write_piece(file, piece)
+            write_bits(file[piece.path], piece.start, piece.values)
+            if piece.sums is not None:
+                checksums.write(file, piece.name, piece.first, piece.sums)
             if written.done():
                 written.result()  # its error need not wait
-        file.attrs.update(attributes(campaign, read_summary(sequences), provenance))
+        file.attrs.update(campaign.attributes(provenance))
         checksums.seal_attributes(file)
         written.result()
     _log.info("gathered %s vectors into %s", f"{campaign.vectors:,}", master)
@@ -164,7 +166,7 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
     """Yield all that a master holds, bucket by bucket. StoreError for a part that does not fit."""
     row = residue = 0
     for bucket in buckets:
-        located = locate(bucket.wanted, store)
+        located = locate(bucket, store)
         ones = np.ones(len(bucket.keys), np.int64)
         columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
         for name, values in columns.items():
@@ -191,8 +193,16 @@ def sums_of(name: str, bits: Array, counts: NDArray[np.int64]) -> checksums.Sums
     return checksums.of_sequences(bits, counts) if has_matrix(name) else checksums.of_rows(bits)
 
 
-def write_piece(file: h5py.File, piece: Piece) -> None:
-    """Write a piece to its place in the master, with its checksums."""
-    write_bits(file[piece.path], piece.start, piece.values)
-    if piece.sums is not None:
-        checksums.write(file, piece.name, piece.first, piece.sums)
+def workflow_commit() -> str:
+    """Return the commit of the clone that this package lies in, ending in -dirty when files were
+    changed; 'unknown' outside of a clone.
+    """
+    root = Path(__file__).parents[4]
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    if not (root / ".git").exists():
+        return "unknown"
+    try:
+        command = ["git", "-C", str(root), *describe]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

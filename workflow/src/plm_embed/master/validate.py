@@ -6,27 +6,24 @@ bit), the index and the records. Some rows are compared with what the reference 
 
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
-import h5py
-
+from plm_embed.errors import delete
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.check import Findings
 from plm_embed.master.checks import (
+    Findings,
     check_attributes,
     check_completion_records,
-    check_counts,
-    check_fingerprints,
     check_layout,
-    check_master,
     check_parts,
     check_rows,
+    check_tables,
     check_weights,
 )
 from plm_embed.master.spot_checks import Reference, check_spots
 from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
+from plm_embed.store.hdf5 import open_hdf5
 
 log = logging.getLogger(__name__)
 
@@ -53,28 +50,26 @@ def validate(
     """
     checksums.unlink(missing_ok=True)
     findings, campaign = Findings(), Campaign(sequences, embedded, store)
-    skipped: dict[bytes, str] = {}
-    counts, norms, spots, note = Counts(), dict[str, Norms](), tuple[Spot, ...](), ""
-
-    def check_file(file: h5py.File) -> None:
-        nonlocal norms, spots
-        check_attributes(findings, file, campaign)
-        if check_layout(findings, file, campaign):
-            norms = check_rows(findings, findings, file, campaign) or {}
-            spots = (
-                check_spots(findings, file, campaign, skipped, weights, spot_checks, reference)
-                or ()
-            )
-
-    if sound := check_completion_records(findings, campaign, skipped):
-        counts = Counts(unique=campaign.vectors + len(skipped), vectors=campaign.vectors)
+    counts, norms, spots, rounding = Counts(), dict[str, Norms](), tuple[Spot, ...](), ""
+    check_completion_records(findings, campaign)
+    if sound := bool(campaign.rows):
         check_parts(findings, campaign)
-        check_fingerprints(findings, campaign)
-        note = check_weights(findings, campaign, weights) or ""
-        check_master(findings, master, check_file)
-        counts = replace(counts, **check_counts(findings, findings, campaign, index, records) or {})
-    if note:
-        log.warning("%s", note)
+        rounding = check_weights(findings, campaign, weights)
+        with (
+            findings.check("master", "The file with all vectors can be opened and read."),
+            open_hdf5(master, delete(master)) as file,
+        ):
+            check_attributes(findings, file, campaign)
+            if check_layout(findings, file, campaign):
+                norms = check_rows(findings, file, campaign)
+                spots = check_spots(
+                    findings, file, campaign, weights, spot_checks, reference=reference
+                )
+        counted = check_tables(findings, campaign, index, records)
+        unique = campaign.vectors + campaign.skipped
+        counts = Counts(unique=unique, vectors=campaign.vectors, **counted)
+    if rounding:
+        log.warning("%s", rounding)
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
     checks = tuple(findings.checks.values())
     validation = Validation(
@@ -86,7 +81,7 @@ def validate(
         spot_checks=spots,
         fingerprint=campaign.fingerprint if sound else None,
         files={path.name: digest for path, digest in files.items()},
-        rounding=note,
+        rounding=rounding,
     )
     write_validation(report, validation)
     if validation.status == "passed":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.json_files import read_sealed, write_sealed
 
@@ -127,4 +126,4 @@ def read_validation(path: Path) -> Validation | None:
     """Read validation.json, None when there is none. StoreError when the file was changed."""
     if not path.is_file():
         return None
-    return read_sealed(path, Validation, "a report of validate", delete(path))
+    return read_sealed(path, Validation, "a report of validate")

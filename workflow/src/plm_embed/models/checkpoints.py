@@ -1,8 +1,9 @@
-"""Checkpoints as their authors publish them, read as data under the engine's names.
+"""Checkpoints as their authors, or users, publish them: read as data under the engine's names, and
+recognized as a model of a known family.
 
 A source is a file of tensors, or a folder of Hugging Face's layout. Tensors are read one by one, by
 whoever needs their numbers: so a checkpoint may be larger than memory, but for torch's old format.
-No torch here before a checkpoint is read.
+No torch here for what the headers of safetensors say.
 """
 
 import argparse
@@ -13,26 +14,25 @@ import pickle
 import re
 import textwrap
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plm_embed.errors import WeightsError
+from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
-from plm_embed.models.family import TASK_HEADS, Learned, T5RelativeBias
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.family import TASK_HEADS, Family, Learned, T5RelativeBias
+from plm_embed.models.registry import MODELS, Model, family_of, find_model
 from plm_embed.models.tokens import TENSOR, TokenizerFile
+from plm_embed.models.weights import MANIFEST, Layout, Tensors, read_manifest
 from plm_embed.wording import some
 
 if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger(__name__)
-Layout = Literal["fair-esm", "hugging-face", "tensors"]
-"""A .pt file of fair-esm; a folder with config.json and files of tensors; tensors alone."""
 TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
 """The file of tensors of a Hugging Face folder; the first that is there counts."""
 INDEX = ".index.json"
@@ -42,9 +42,8 @@ BARE = (
     "a Hugging Face folder with config.json and model.safetensors"
 )
 UNMATCHED = "which no name in the family matches"
-_SAFETENSORS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "layers")
-_DIM = ("hidden_size", "d_model", "embed_dim")
+OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
 
 
@@ -75,51 +74,38 @@ class Files:
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
-class Tensors(Mapping[str, "torch.Tensor"]):
-    """Tensors by name, each read from its file whenever it is looked up, and kept by nobody here.
-
-    Read, not mapped: pages of a mapped file count as memory of the process until it ends (1.34 GB
-    after a file of that size; 0.003 GB when read).
+class Stored(NamedTuple):
+    """A tensor of a published file under its name there, and what reads a slice of its rows. The
+    shape is empty for what holds no numbers.
     """
 
-    def __init__(self, readers: "Mapping[str, Callable[[], torch.Tensor]]") -> None:
-        self.readers = dict(readers)
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: "Callable[..., torch.Tensor]"
 
-    def __getitem__(self, name: str) -> "torch.Tensor":
-        return self.readers[name]()
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.readers
+class Contents(NamedTuple):
+    """A source as it is published: its layout, its configuration, and its tensors."""
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.readers)
-
-    def __len__(self) -> int:
-        return len(self.readers)
+    layout: Layout
+    config: dict[str, Any]
+    tensors: list[Stored]
 
 
 @dataclass
 class Checkpoint:
-    """A source's configuration, and its tensors under the engine's names.
-
-    kinds: the shapes and dtypes of the tensors, as tensors that may be on the device `meta`.
+    """A model under the engine's names: its tensors, and `kinds`, tensors on the device `meta` with
+    their shapes and dtypes. head: that of the language model, by the names of `head_shapes`; empty
+    without one.
     """
 
-    layout: Layout = "tensors"
-    config: dict[str, Any] = field(default_factory=dict)
-    kinds: dict[str, "torch.Tensor"] = field(default_factory=dict)
-    readers: "dict[str, Callable[[], torch.Tensor]]" = field(default_factory=dict)
-
-    @property
-    def tensors(self) -> Tensors:
-        return Tensors(self.readers)
-
-    def add(self, name: str, kind: "torch.Tensor", read: "Callable[[], torch.Tensor]") -> None:
-        self.kinds[name], self.readers[name] = kind, read
-
-    @property
-    def token_dropout(self) -> bool:
-        return bool(self.config.get("token_dropout", False))
+    layout: Layout
+    token_dropout: bool
+    kinds: "dict[str, torch.Tensor]"
+    tensors: Tensors
+    head: "dict[str, torch.Tensor]"
 
 
 def files_of(source: Path, model: Model) -> Files:
@@ -181,125 +167,202 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     """
     import torch
 
-    checkpoint = Checkpoint()
-    if files.config:
-        checkpoint.layout, checkpoint.config = "hugging-face", _read_json(files.config)
-    if files.tokenizer:
-        tokenizer = _tokenizer(files.tokenizer, model)
-        checkpoint.add(TENSOR, tokenizer, lambda: tokenizer)
-    head: list[str] = []
-    for path in files.tensors:
-        for published_name, tensor, read_rows in _tensors_in(path, checkpoint, published):
-            if published_name.startswith(TASK_HEADS):
-                head.append(published_name)
-            names = model.family.names.engine_names(published_name)
-            if not names:
-                continue
-            if tensor is None or tensor.ndim == 0 or not len(tensor):
-                raise _wrong(path, f"holds {names[0]} without its numbers")
-            if len(tensor) % len(names):
-                both = " and ".join(names)
-                raise _wrong(path, f"holds {both} in one tensor that cannot be shared out")
-            rows = len(tensor) // len(names)
-            for number, (name, kind) in enumerate(zip(names, tensor.split(rows), strict=True)):
-                read_part = partial(read_rows, slice(number * rows, (number + 1) * rows))
-                if name in checkpoint.kinds and not torch.equal(
-                    checkpoint.readers[name](), read_part()
-                ):
-                    raise _wrong(path, f"holds two unlike tensors for {name}")
-                checkpoint.add(name, kind, read_part)
-    _check_model(files.source, checkpoint, model)
-    _check_tensors(files.source, checkpoint.kinds, model)
-    if head:
+    layout, config, stored = _contents(files, published)
+    tensors = _renamed(stored, model.family)
+    problems = _problems(model, config, tensors)
+    if BARE in problems:
+        raise _wrong(files.source, BARE)
+    _check_model(files.source, config, tensors, model)
+    if problems:
+        more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
+        text = ", ".join(problems[:3])
+        raise _wrong(files.source, f"is not a complete {model.name}: it {text}{more}")
+    if head := [tensor.name for tensor in stored if tensor.name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", files.source, some(head))
+    kinds = {
+        name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
+        for name, tensor in tensors.items()
+    }
+    readers = {name: tensor.read for name, tensor in tensors.items()}
+    made = {TENSOR: _tokenizer(files.tokenizer, model)} if files.tokenizer else {}
     if model.family.cleared_rows:
-        table = checkpoint.readers["embed_tokens.weight"]().clone()
+        made["embed_tokens.weight"] = table = readers["embed_tokens.weight"]().clone()
         table[torch.tensor(model.family.cleared_rows)] = 0
-        checkpoint.add("embed_tokens.weight", table, lambda: table)
-    return checkpoint
+    for name, tensor in made.items():
+        kinds[name], readers[name] = tensor, partial(torch.Tensor.detach, tensor)
+    whole = Tensors(readers)
+    lm_head = _head(files.source, stored, whole, model)
+    return Checkpoint(layout, bool(config.get("token_dropout")), kinds, whole, lm_head)
 
 
-def stored_shapes(files: Files) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """Return the configuration of a source, and the shapes of its tensors by their published names.
-
-    Of safetensors only the headers are read, without torch. WeightsError as `read`.
+def _head(
+    source: Path, stored: Iterable[Stored], tensors: Tensors, model: Model
+) -> "dict[str, torch.Tensor]":
+    """Return the tensors of the language model's head; none where they are not all there, or not
+    finite: vectors need no head.
     """
-    checkpoint = Checkpoint(config=_read_json(files.config) if files.config else {})
-    shapes: dict[str, tuple[int, ...]] = {}
+    names, expected = model.family.names, head_shapes(model)
+    parts = {name: tensor for tensor in stored if (name := names.head_name(tensor.name))}
+    if parts and model.family.head and model.family.head.tied:
+        table = tensors["embed_tokens.weight"]
+        kind = str(table.dtype).removeprefix("torch.")
+        parts["out.weight"] = Stored(source, "", tuple(table.shape), kind, lambda _: table)
+    if {name: tensor.shape for name, tensor in parts.items()} == expected and all(
+        tensor.dtype in _FLOATS.values() for tensor in parts.values()
+    ):
+        head = {name: tensor.read(slice(None)) for name, tensor in parts.items()}
+        if all(tensor.isfinite().all() for tensor in head.values()):
+            return head
+    if parts:
+        log.info("%s: the head of its language model is not whole: no scores", source)
+    return {}
+
+
+def model_of(name: str, weights: Path | str | None = None) -> Model:
+    """Return the model of a name: a published one, or else that of the checkpoint, or the prepared
+    weights, at `weights`: of the first family that all its tensors fit.
+
+    ConfigError for a name that no published model has, without weights, or that no folder can have;
+    WeightsError for weights that are not a complete model of any known family.
+    """
+    try:
+        return find_model(name)
+    except ConfigError:
+        if not weights:
+            raise
+    if not OWN_NAME.fullmatch(str(name)):
+        raise ConfigError(
+            f"model: {name!r}: the name of a model of your own has letters, digits, '.', '_' and "
+            "'-' only, and begins with a letter or a digit",
+            key="model",
+        )
+    source = some_path("weights", weights).absolute()
+    if source.suffix == ".json" or (source / MANIFEST).is_file():
+        record = read_manifest(source)
+        if record.model != name:
+            raise WeightsError(f"{source} holds {record.model}, not {name}", path=source)
+        family, attention_dim = family_of(record.architecture), record.attention_dim or 0
+        return Model(name, family, record.layers, record.dim, record.heads, attention_dim)
+    published = source.stem if source.is_file() else source.name
+    if published in MODELS:
+        raise WeightsError(
+            f"weights: {source} is named after {published}: set `model: {published}`, or rename "
+            "the weights if they are your own",
+            path=source,
+        )
+    contents: Contents | None = None
+    nearest: dict[str, list[str]] = {}
+    for family in dict.fromkeys(model.family for model in MODELS.values()):
+        folder, tokenizer = source if source.is_dir() else source.parent, family.tokenizer
+        if isinstance(tokenizer, TokenizerFile) and not (folder / tokenizer.name).is_file():
+            continue
+        if contents is None:
+            contents = _contents(files_of(source, Model(name, family, 0, 0, 0)), trusted=True)
+        tensors = _renamed(contents.tensors, family)
+        model = _fitted(name, family, contents.config, tensors)
+        nearest[family.name] = _problems(model, contents.config, tensors)
+        if not nearest[family.name]:
+            return model
+    likest, problems = min(nearest.items(), key=lambda item: len(item[1]))
+    if problems == [BARE]:
+        raise _wrong(source, BARE)
+    hint = (
+        "If these tensors are a task head, save the model without it: "
+        'model.base_model.save_pretrained("folder")'
+        if all(problem.endswith(UNMATCHED) for problem in problems)
+        else "docs/models.md lists the families; the weights of a published model need its name, "
+        f"not {name}"
+    )
+    raise WeightsError(
+        f"weights: {source} is not a complete model of any known family (as {likest}, it "
+        f"{', '.join(problems[:3])})\n{hint}",
+        path=source,
+    )
+
+
+def _contents(files: Files, trusted: bool) -> Contents:
+    """Read what a source says of itself; of safetensors only the headers. `trusted`: no checksum is
+    looked at. A file of fair-esm has its configuration in it.
+    """
+    layout: Layout = "hugging-face" if files.config else "tensors"
+    config = _read_json(files.config) if files.config else {}
+    stored: list[Stored] = []
     for path in files.tensors:
         if path.suffix == ".safetensors":
-            file = _safetensors(path, "np")
-            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        else:
-            for name, tensor, _ in _tensors_in(path, checkpoint, published=True):
-                shapes[name] = () if tensor is None else tuple(tensor.shape)
-    return checkpoint.config, shapes
+            stored += _in_safetensors(path)
+            continue
+        import torch
+
+        content = _unpickle(path, trusted)
+        if not isinstance(content, Mapping):
+            raise _wrong(path, "holds no tensors by name")
+        training = content.get("cfg") or content.get("args")
+        arguments = training.get("model") if isinstance(training, Mapping) else training
+        if isinstance(content.get("model"), Mapping) and isinstance(arguments, argparse.Namespace):
+            rotary = "cfg" in content  # of fair-esm's models only ESM-2 has it
+            layout, config = "fair-esm", {"token_dropout": False}
+            config |= {key.removeprefix("encoder_"): v for key, v in vars(arguments).items()}
+            config["arch"] = "esm2" if rotary else config.get("arch")
+            config["position_embedding_type"] = "rotary" if rotary else "absolute"
+            content = content["model"]
+        for name, tensor in content.items():
+            if usable := isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                usable = tensor.device.type == "cpu"
+            shape = tuple(tensor.shape) if usable else ()
+            dtype = str(tensor.dtype).removeprefix("torch.") if usable else ""
+            rows: Any = tensor.__getitem__ if usable else None
+            stored.append(Stored(path, str(name), shape, dtype, rows))
+    if adapter := [tensor.path for tensor in stored if "lora_" in tensor.name]:
+        raise _adapter(adapter[0])
+    return Contents(layout, config, stored)
 
 
-def stated_heads(config: Mapping[str, Any]) -> int | None:
-    """Return the number of heads that a configuration states."""
-    return next((config[key] for key in _HEADS if type(config.get(key)) is int), None)
-
-
-def _safetensors(path: Path, framework: str) -> Any:
-    """Open a file of safetensors, of which nothing but the header is read. WeightsError when it is
-    none.
-    """
+def _in_safetensors(path: Path) -> list[Stored]:
     import safetensors
 
+    open_as = partial(safetensors.safe_open, path, backend="pread")
     try:
-        file = safetensors.safe_open(path, framework=framework, backend="pread")
+        file: Any = open_as(framework="np")
     except (safetensors.SafetensorError, OSError) as error:
         raise _not_loaded(path, str(error)) from None
-    if any("lora_" in name for name in file.keys()):  # type: ignore[no-untyped-call]  # noqa: SIM118
-        raise _adapter(path)
-    return file
+    tensors: Any = cache(partial(open_as, framework="pt"))  # loads torch
+    stored = []
+    for name in sorted(file.keys()):
+        rows = file.get_slice(name)
+        dtype = _FLOATS.get(rows.get_dtype(), rows.get_dtype())
+
+        def read(part: slice, name: str = name) -> Any:
+            return tensors().get_slice(name)[part]
+
+        stored.append(Stored(path, name, tuple(rows.get_shape()), dtype, read))
+    return stored
 
 
-def _tensors_in(
-    path: Path, checkpoint: Checkpoint, published: bool
-) -> Iterator[tuple[str, Any, Callable[[slice], Any]]]:
-    """Yield the name of each tensor in a file, the tensor or one of its kind on the device `meta`
-    (None if it has no numbers), and what reads its rows. A file of fair-esm says what it holds:
-    this becomes the checkpoint's configuration.
-    """
-    import torch
-
-    if path.suffix == ".safetensors":
-        file = _safetensors(path, "pt")
-        for name in sorted(file.keys()):
-            rows = file.get_slice(name)
-            shape = rows.get_shape()
-            kind = _SAFETENSORS.get(rows.get_dtype())
-            dtype = getattr(torch, kind) if kind else file.get_tensor(name).dtype
-            yield name, torch.empty(shape, dtype=dtype, device="meta"), rows.__getitem__
-        return
-    content = _unpickle(path, published)
-    if not isinstance(content, Mapping):
-        raise _wrong(path, "holds no tensors by name")
-    training = content.get("cfg") or content.get("args")
-    arguments = training.get("model") if isinstance(training, Mapping) else training
-    if isinstance(content.get("model"), Mapping) and isinstance(arguments, argparse.Namespace):
-        settings = {name.removeprefix("encoder_"): value for name, value in vars(arguments).items()}
-        rotary = "cfg" in content  # of fair-esm's models only ESM-2 has it
-        checkpoint.layout = "fair-esm"
-        checkpoint.config = {
-            "token_dropout": False,
-            **settings,
-            "arch": "esm2" if rotary else settings.get("arch"),
-            "position_embedding_type": "rotary" if rotary else "absolute",
-        }
-        content = content["model"]
-    for name, tensor in content.items():
-        if "lora_" in str(name):
-            raise _adapter(path)
-        stored = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
-        usable = stored and tensor.device.type == "cpu"
-        # of what is no tensor nobody reads rows
-        yield str(name), tensor if usable else None, tensor.__getitem__ if usable else str
+def _renamed(stored: Iterable[Stored], family: Family) -> dict[str, Stored]:
+    """Return the tensors that a family uses by the engine's names; unknown ones by their own."""
+    tensors: dict[str, Stored] = {}
+    for tensor in stored:
+        names = family.names.engine_names(tensor.name)
+        if not names:
+            continue
+        if not (tensor.shape and tensor.shape[0]):
+            raise _wrong(tensor.path, f"holds {names[0]} without its numbers")
+        rows, rest = divmod(tensor.shape[0], len(names))
+        if rest:
+            both = " and ".join(names)
+            raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be shared out")
+        for number, name in enumerate(names):
+            part = tensor._replace(
+                shape=(rows, *tensor.shape[1:]),
+                read=partial(tensor.read, slice(number * rows, (number + 1) * rows)),
+            )
+            if name in tensors and not tensors[name].read().equal(part.read()):
+                raise _wrong(tensor.path, f"holds two unlike tensors for {name}")
+            tensors[name] = part
+    return tensors
 
 
-def _unpickle(path: Path, published: bool) -> Any:
+def _unpickle(path: Path, trusted: bool) -> Any:
     """Read a pickle as data: nothing in it can run. The one class allowed is `argparse.Namespace`,
     which fair-esm's own files hold.
     """
@@ -316,7 +379,7 @@ def _unpickle(path: Path, published: bool) -> Any:
             path.stat().st_size / 1e9,
         )
     try:
-        if mapped and not published:
+        if mapped and not trusted:
             with zipfile.ZipFile(path) as archive:
                 member = archive.testzip()
             if member:
@@ -389,34 +452,79 @@ def _tokenizer(path: Path, model: Model) -> "torch.Tensor":
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
+def _fitted(
+    name: str, family: Family, config: Mapping[str, Any], tensors: Mapping[str, Stored]
+) -> Model:
+    """Return the model that these tensors would be in a family; 0 for sizes that nothing shows."""
+
+    rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
+    columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
+    layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
+    dim, hidden = columns.get("embed_tokens.weight", 0), rows.get("layers.0.fc1.weight", 0)
+    inner = rows.get("layers.0.self_attn.q_proj.weight", 0)
+    stated = (config[key] for key in _HEADS if type(config.get(key)) is int)
+    heads = next(stated, columns.get("embed_distances.weight", 0))
+    positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
+    if isinstance(positions, Learned) and count and not family.max_tokens:
+        encoder = replace(family.encoder, positions=replace(positions, rows=count))
+        longest = count - positions.offset - family.extra_tokens
+        family = replace(family, encoder=encoder, max_residues=longest)
+    attention_dim = 0 if inner == dim else inner
+    return Model(name, family, len(layers), dim, heads, attention_dim, hidden)
+
+
+def _problems(model: Model, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> list[str]:
+    """List what speaks against a configuration and tensors being a whole model: first the tensors
+    that are missing, unknown or of another kind, by turns, so that the first few show each.
+    """
+    shapes = tensor_shapes(model, tensors)
+    missing = [] if model.layers else ["lacks layers.0"]
+    missing += [f"lacks {name}" for name in shapes if name not in tensors]
+    unknown = [f"has {name}, {UNMATCHED}" for name in tensors if name not in shapes]
+    wrong = []
+    for name in shapes.keys() & tensors.keys():
+        if tensors[name].dtype not in _FLOATS.values():
+            wrong.append(f"holds {name} as {tensors[name].dtype}")
+        elif tensors[name].shape != shapes[name]:
+            wrong.append(f"holds {name} with shape {tensors[name].shape}, not {shapes[name]}")
+    turns = chain.from_iterable(zip_longest(missing, unknown, sorted(wrong)))
+    problems = [problem for problem in turns if problem]
+    if contradiction := model.family.contradiction(config):
+        problems.append(f"says {contradiction}")
+    if not config and (model.family.required or not model.heads):
+        return [*problems, BARE]
+    absent = [key for key in model.family.required if key not in config]
+    problems += [f"does not say {key} in config.json" for key in absent]
+    if not model.heads:
+        problems.append("does not say its number of heads: name a folder with config.json")
+    elif model.inner % model.heads:
+        problems.append(f"has {model.heads} heads for a width of {model.inner}")
+    return problems
+
+
+def _check_model(
+    source: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored], model: Model
+) -> None:
     """Raise WeightsError, with the model that it may be, when a checkpoint is of another one."""
-    config, family = checkpoint.config, model.family
-    layers, dim, heads = _shape(checkpoint)
-    contradiction = family.contradiction(config)
-    missing = [key for key in family.required if key not in config]
-    if missing and not contradiction:
-        raise _wrong(
-            source,
-            f"does not say {missing[0]} in config.json. Get that file as the model was saved"
-            if config
-            else BARE,
-        )
-    shape = (layers, dim, heads or model.heads)
-    if contradiction or shape != (model.layers, model.dim, model.heads):
+    fitted = _fitted(model.name, model.family, config, tensors)
+    layers, dim, heads = fitted.layers, fitted.dim, fitted.heads
+    contradiction = model.family.contradiction(config)
+    if contradiction or (layers, dim, heads or model.heads) != (
+        (model.layers, model.dim, model.heads)
+    ):
         alike = [
-            candidate
+            candidate.name
             for candidate in MODELS.values()
             if (candidate.layers, candidate.dim) == (layers, dim)
-            and heads in (None, candidate.heads)
+            and heads in (0, candidate.heads)
             and (config or candidate.architecture == model.architecture)
             and not candidate.family.contradiction(config)
         ]
         words = f"{layers} layers, width {dim}" + (f", {heads} heads" if heads else "")
-        name = f"{alike[0].name} ({words})" if alike else f"an unknown model ({words})"
+        name = f"{alike[0]} ({words})" if alike else f"an unknown model ({words})"
         why = f": its configuration says {contradiction}" if contradiction else ""
         hint = (
-            f"Set `model: {alike[0].name}`, or give the weights of {model.name}"
+            f"Set `model: {alike[0]}`, or give the weights of {model.name}"
             if alike
             else "Check `model`"
         )
@@ -426,57 +534,21 @@ def _check_model(source: Path, checkpoint: Checkpoint, model: Model) -> None:
         )
     # some models have one shape, and only a name can tell them apart
     named = MODELS.get(source.stem if source.is_file() else source.name)
-    if named and model.name in MODELS and not named.has_weights_of(model):
+    if named and model.name in MODELS and named.address != model.address:
         raise _wrong(
             source, f"is named after {named.name}, but the model asked for is {model.name}"
         )
 
 
-def _shape(checkpoint: Checkpoint) -> tuple[int, int | None, int | None]:
-    """Return the layers, the width and the heads that a checkpoint's configuration states, else
-    that its tensors show. Tensors show no heads.
-    """
-    config, tensors = checkpoint.config, checkpoint.kinds
-    layers, dim = (
-        next((config[key] for key in keys if type(config.get(key)) is int), None)
-        for keys in (_LAYERS, _DIM)
-    )
-    if layers is None:
-        numbers = [int(name.split(".")[1]) for name in tensors if re.match(r"layers\.\d+\.", name)]
-        layers = max(numbers, default=-1) + 1
-    table = tensors.get("embed_tokens.weight")
-    if dim is None and table is not None and table.ndim == 2:
-        dim = table.shape[1]
-    return layers, dim, stated_heads(config)
-
-
-def _check_tensors(source: Path, tensors: Mapping[str, "torch.Tensor"], model: Model) -> None:
-    import torch
-
-    shapes = tensor_shapes(model, tensors)
-    wrong = []
-    for name in sorted(shapes.keys() & tensors.keys()):
-        tensor = tensors[name]
-        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            wrong.append(f"holds {name} as {tensor.dtype}")
-        elif tuple(tensor.shape) != shapes[name]:
-            wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
-    if problems := tensor_problems(shapes, tensors, wrong):
-        more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise _wrong(source, f"is not a complete {model.name}: it {', '.join(problems[:3])}{more}")
-
-
-def tensor_problems(
-    needed: Collection[str], tensors: Collection[str], wrong: Iterable[str]
-) -> list[str]:
-    """List the tensors that are missing, those that are unknown and what else is wrong, by turns:
-    the first few show each kind.
-    """
-    missing = (f"lacks {name}" for name in needed if name not in tensors)
-    unknown = (
-        f"has {name}, {UNMATCHED}" for name in tensors if name not in needed and name != TENSOR
-    )
-    return [text for text in chain.from_iterable(zip_longest(missing, unknown, wrong)) if text]
+def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of the tensors of the language model's head; empty without one."""
+    head, encoder, dim = model.family.head, model.family.encoder, model.dim
+    if head is None:
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {"out.weight": (encoder.rows, dim)}
+    shapes |= {"out.bias": (encoder.rows,), "layer_norm.weight": (dim,)}
+    shapes |= {"layer_norm.bias": (dim,)} if encoder.norm == "layer" else {}
+    return shapes | ({"dense.weight": (dim, dim), "dense.bias": (dim,)} if head.dense else {})
 
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:

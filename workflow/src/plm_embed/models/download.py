@@ -1,7 +1,6 @@
 """Downloads of published weights, by the libraries of those who publish them."""
 
 import shlex
-import shutil
 import textwrap
 from pathlib import Path
 
@@ -21,37 +20,34 @@ def download(model: Model, folder: Path) -> Path:
             f"weights: {model.name} cannot be downloaded; name its file or folder as `weights`"
         )
     folder.mkdir(parents=True, exist_ok=True)
+    file = model.url.rpartition("/")[2]
     try:
-        return _file(model, folder) if model.url else _hub_files(model, folder)
+        if not model.url:
+            _hub_files(model, folder)
+            return folder
+        from torch import hub
+
+        known = model.sha256[0] if model.sha256 else None
+        hub.download_url_to_file(model.url, str(folder / file), known)
+        return folder / file
     except (OSError, RuntimeError, ValueError) as error:  # both libraries raise these
         staged = shlex.quote(str(folder.parent.with_name(f"{model.name}-published").absolute()))
-        command = (
-            f"curl -L --create-dirs -O --output-dir {staged} {model.url}"
-            if model.url
-            else f"hf download {model.hub} --revision {model.revision} --local-dir {staged}"
+        place, command = (
+            (f"{staged}/{file}", f"curl -L --create-dirs -O --output-dir {staged} {model.url}")
+            if file
+            else (
+                staged,
+                f"hf download {model.hub} --revision {model.revision} --local-dir {staged}",
+            )
         )
         reason = textwrap.shorten(str(error) or type(error).__name__, 200)
-        place = f"{staged}/{model.url.rpartition('/')[2]}" if model.url else staged
         raise WeightsError(
             f"weights: {model.address} cannot be downloaded: {reason}\n"
             f"Run again; or run `{command}` where there is a network, and name {place} as `weights`"
         ) from None
 
 
-def discard(folder: Path) -> None:
-    """Delete a download."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _file(model: Model, folder: Path) -> Path:
-    from torch import hub
-
-    path = folder / model.url.rpartition("/")[2]
-    hub.download_url_to_file(model.url, str(path), model.sha256[0] if model.sha256 else None)
-    return path
-
-
-def _hub_files(model: Model, folder: Path) -> Path:
+def _hub_files(model: Model, folder: Path) -> None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -76,4 +72,3 @@ def _hub_files(model: Model, folder: Path) -> Path:
             index = fetch(second)
         for shard in shard_names(index):
             fetch(shard)
-    return folder

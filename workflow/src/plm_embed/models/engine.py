@@ -25,10 +25,10 @@ from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models import distances, layers
 from plm_embed.models.family import ALiBi, Learned, Rotary, T5RelativeBias
 from plm_embed.models.layers import Layer
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.registry import Model
 from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import Manifest
 
 ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-4"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
@@ -70,13 +70,44 @@ class Engine:
         self.rows = ROWS[device.type]
         """Rows of one product. Equal bits in any batch are those of one number of rows."""
         self._family, self._encoder = manifest.family, manifest.family.encoder
-        self._tokens = self._family.tokens_of(tensors)
+        self._tokens = self._family.tokenizer.within(tensors)
         self.attention = kernel(manifest, device, dtype)
         self._fp32_attention = kernel(manifest, device, "float32")
         self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
+        self._head: layers.LMHead | None = None
+
+    @property
+    def has_head(self) -> bool:
+        """Return whether the head of the language model is loaded."""
+        return self._head is not None
+
+    def load_head(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the head of the language model, which `log_probabilities` needs."""
+        self._head = layers.load_head(self.manifest, tensors, self.device)
+
+    @torch.inference_mode()
+    def log_probabilities(self, states: Tensor) -> Tensor:
+        """Return the natural logarithms of the probabilities of all tokens, (T, V) fp32, by the
+        head of the language model after the states (T, D) of the last layer.
+        """
+        assert self._head, "its head is not loaded"
+        return torch.cat([self._head.log_probabilities(states[i]) for i in self._slices(states)])
+
+    @torch.inference_mode()
+    def token_scores(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return the log-probability of each of the tokens (T,), and the entropy (nats) of the
+        distribution at its place, (T, 2) fp32, after the states (T, D) of the last layer.
+        """
+        assert self._head, "its head is not loaded"
+        scores = states.new_empty((len(states), 2))
+        for rows in self._slices(states):
+            logs = self._head.log_probabilities(states[rows])  # (rows, V)
+            scores[rows, :1] = logs.gather(1, tokens[rows, None].long())
+            scores[rows, 1] = -(logs.exp() * logs).sum(1)
+        return scores
 
     @torch.inference_mode()
     def forward(
@@ -107,6 +138,13 @@ class Engine:
         x = F.embedding(batch.tokens, weights.embedding)  # (T, D)
         if self.manifest.token_dropout:
             x = x * (1 - 0.15 * 0.8)  # training masked 15 % of the tokens and zeroed 80 % of these
+            if batch.masked is not None:  # as in training, the others make up for the masked one
+                lengths, total = batch.boundaries.diff(), sum(batch.lengths)
+                x[batch.masked] = 0
+                rates = torch.repeat_interleave(
+                    lengths / (lengths - 1), lengths, output_size=total
+                )  # (T,)
+                x[:total] *= rates[:, None]
         if weights.positions is not None and isinstance(positions, Learned):
             x = x + F.embedding(batch.positions + positions.offset, weights.positions)
         if weights.types is not None:
@@ -185,16 +223,25 @@ class Engine:
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return ids
 
+    def own_tokens(self, sequence: str) -> Ids:
+        """Return the token ids of a normalized sequence without special tokens."""
+        ids = self.tokenize(sequence)
+        return ids[slice(*self._family.residues(len(ids)))]
+
     def spans(self, ids: Ids) -> NDArray[np.float32]:
         """Return the letters of a sequence's own tokens, as `Family.spans`."""
         return self._family.spans(self._tokens.letters, ids)
 
-    def pack(self, pieces: Sequence[Ids]) -> Batch:
-        """Pack tokenized sequences, in this order, in the CPU's memory. May run in a thread
-        beside `forward`.
+    def pack(self, pieces: Sequence[Ids], masked: Sequence[int] | None = None) -> Batch:
+        """Pack tokenized sequences, in this order, in the CPU's memory; `masked`: the residue of
+        each that is masked. May run in a thread beside `forward`.
         """
         residues = [self._family.residues(len(piece)) for piece in pieces]
-        return pack(pieces, residues, self.rows, pinned=self.device.type == "cuda")
+        pinned, head = self.device.type == "cuda", self._family.head
+        if masked is None or head is None:
+            return pack(pieces, residues, self.rows, pinned=pinned)
+        tokens = [first + place for (first, _), place in zip(residues, masked, strict=True)]
+        return pack(pieces, residues, self.rows, pinned=pinned, masked=tokens, mask=head.mask)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""

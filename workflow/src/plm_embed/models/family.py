@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import master_name
-from plm_embed.models.tokens import Ids, TokenizerFile, Tokens, Vocabulary
+from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
 from plm_embed.sequence_windows import stored_spans
 from plm_embed.sequences.alphabet import PROTEIN, Alphabet
 
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.manifest import Manifest
+    from plm_embed.models.weights import Manifest
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
@@ -112,16 +112,20 @@ class Encoder:
     hold its products.
     """
 
-    def __post_init__(self) -> None:
-        if self.norm == "rms" and (self.norm_bias or self.final_norm_bias):
-            raise ValueError(
-                'Encoder(norm="rms"): the engine computes RMS norms without biases; set '
-                "norm_bias=False and final_norm_bias=False"
-            )
 
-    def branch_factor(self, layers: int) -> float:
-        """Return what the output of attention and of the feed-forward is multiplied by."""
-        return 1.0 if self.residual_layers is None else (self.residual_layers / layers) ** 0.5
+@dataclass(frozen=True)
+class Head:
+    """The head of a masked language model: from the last layer's output x (T, D) to the
+    log-probabilities of all tokens, log_softmax(norm(gelu(dense(x))) out^T + bias), in the
+    checkpoint's order of names `dense`, `layer_norm`, `out`.
+    """
+
+    mask: int
+    """The id of the token <mask>."""
+    dense: bool = True
+    """A projection, and the exact GELU, before the norm, which is of the encoder's kind."""
+    tied: bool = True
+    """The weights of `out` are those of the embedding, by the authors' program."""
 
 
 TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
@@ -134,12 +138,14 @@ class Names:
 
     modules: a published name and the engine's, both without `.weight` or `.bias`, or with a kind of
     its own. N is the number of a layer. Several names share out the rows of one tensor.
-    prefixes: what a name may begin with besides. unused: beginnings of names that are not read.
+    prefixes: what a name may begin with besides. unused: beginnings of names that are no part of
+    the encoder. head: published names of the modules of the language model's head, and `Head`'s.
     """
 
     modules: Mapping[str, str | tuple[str, ...]]
     prefixes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    head: Mapping[str, str] = field(default_factory=dict)
 
     def engine_names(self, name: str) -> tuple[str, ...]:
         """Return the engine's names of a tensor: none if it is not used, its own if unknown."""
@@ -147,17 +153,13 @@ class Names:
             ("inv_freq", "position_ids", "_extra_state")
         ):
             return ()
-        bare = name
-        for prefix in self.prefixes:
-            bare = bare.removeprefix(prefix)
+        bare = self._bare(name)
         if bare.startswith(self.unused):
             return ()
         layer = re.search(r"(?<=\.)\d+(?=\.)", bare)
         if layer:
             bare = f"{bare[: layer.start()]}N{bare[layer.end() :]}"
-        module, _, kind = bare.rpartition(".")
-        # norms of checkpoints from TensorFlow, and those that transformers 5 writes
-        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        module, kind = self._module(bare)
         engine = self.modules.get(bare) or self.modules.get(module)
         if engine is None:
             return (name,)
@@ -166,6 +168,22 @@ class Names:
             f"{part}{suffix}".replace(".N.", f".{layer[0]}." if layer else ".N.")
             for part in ((engine,) if isinstance(engine, str) else engine)
         )
+
+    def head_name(self, name: str) -> str:
+        """Return the name in the head of the language model of a tensor; empty for any other."""
+        module, kind = self._module(self._bare(name))
+        return f"{self.head[module]}.{kind}" if module in self.head else ""
+
+    def _bare(self, name: str) -> str:
+        for prefix in self.prefixes:
+            name = name.removeprefix(prefix)
+        return name
+
+    @staticmethod
+    def _module(bare: str) -> tuple[str, str]:
+        module, _, kind = bare.rpartition(".")
+        # norms of checkpoints from TensorFlow, and those that transformers 5 writes
+        return module, {"gamma": "weight", "beta": "bias"}.get(kind, kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +197,8 @@ class Family:
     tokenizer: Vocabulary | TokenizerFile
     encoder: Encoder
     names: Names
+    head: Head | None = None
+    """None where the published checkpoints have none, or its tokens are not residues."""
     config: Mapping[str, object] = field(default_factory=dict)
     """Values that a checkpoint's configuration must not contradict."""
     required: tuple[str, ...] = ()
@@ -240,10 +260,6 @@ class Family:
         """True if each letter is a token, so that lengths tell the number of tokens."""
         return isinstance(self.tokenizer, Vocabulary)
 
-    def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:
-        """Return the tokenizer of the weights that have these tensors."""
-        return self.tokenizer.within(tensors)
-
     def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
         """Return the letters of a sequence's own tokens, (T, 2) as
         `sequence_windows.stored_spans`.
@@ -269,6 +285,14 @@ class Family:
     def master(self) -> str:
         """The name of a master of this family and of its index, without .h5 or .parquet."""
         return master_name(self.name)
+
+
+def score_problem(family: Family, model: str) -> str:
+    """Say why a model has no scores; empty if it has."""
+    if family.head:
+        return ""
+    able = "ESM-2, ESM-1b, ESM-1v, ESM C, ProtBERT and AMPLIFY have scores"
+    return f"embedding.scores: {model} gives no probabilities of residues; {able}"
 
 
 def pooling_problems(pooling: Sequence[str], family: Family, model: str) -> Iterator[str]:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.kernels import elementwise
 from plm_embed.kernels.elementwise import Norm
 from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
-from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.weights import Manifest
 
 LATE_BIASES = {"cpu": False, "cuda": True}
 """The biases of what is added to the residual stream may wait for the next norm, which reads the
@@ -57,19 +58,50 @@ class Weights:
     norm_after: Norm | None  # D
 
 
+@dataclass(frozen=True)
+class LMHead:
+    """The head of a masked language model, in fp32 whatever the compute dtype; V tokens."""
+
+    dense: Linear | None  # (D, D)
+    norm: Norm  # D
+    out: Linear  # (V, D)
+
+    def log_probabilities(self, x: Tensor) -> Tensor:
+        """Return the logarithms of the probabilities of all tokens, (n, V), fp32, after the last
+        layer's output x (n, D) fp32.
+        """
+        if self.dense is not None:
+            x = self.dense(x, "gelu")
+        return torch.log_softmax(self.out(elementwise.norm(x, self.norm, torch.float32)), dim=-1)
+
+
+def load_head(manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device) -> LMHead:
+    """Move the tensors of a head (see `checkpoints.head_shapes`) to `device`."""
+    encoder = manifest.family.encoder
+    on_device = {name: tensors[name].to(device, torch.float32) for name in tensors}
+
+    def linear(name: str) -> Linear:
+        return Linear(on_device[f"{name}.weight"], on_device[f"{name}.bias"])
+
+    weight, bias = on_device["layer_norm.weight"], on_device.get("layer_norm.bias")
+    return LMHead(
+        dense=linear("dense") if "dense.weight" in on_device else None,
+        norm=Norm(weight, bias, encoder.epsilon, encoder.norm == "rms"),
+        out=linear("out"),
+    )
+
+
 def load(
     manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, precision: ComputeDtype
 ) -> Weights:
     """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one."""
-    encoder, factor = (
-        manifest.family.encoder,
-        manifest.family.encoder.branch_factor(manifest.layers),
-    )
+    encoder = manifest.family.encoder
+    factor = (encoder.residual_layers / manifest.layers) ** 0.5 if encoder.residual_layers else 1.0
     dtype, kind = DTYPES[precision], Int8Linear if precision == "int8" else Linear
     pre, late = encoder.order == "pre", LATE_BIASES[device.type]
     neighbors = isinstance(encoder.positions, Rotary) and encoder.positions.neighbors
 
-    def matrix(name: str, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
+    def matrix(name: str, dtype: torch.dtype = torch.float32, factor: float = 1.0) -> Tensor:
         tensor = tensors[name]
         if neighbors and re.search(r"\.[qk]_(proj|layer_norm)\.", name):
             # the rows of q and k in the order in which the halves of each head are rotated: scores
@@ -80,32 +112,22 @@ def load(
         return (tensor if factor == 1.0 else tensor.float() * factor).to(dtype)
 
     def vector(name: str, factor: float = 1.0) -> Tensor | None:
-        return matrix(name, torch.float32, factor) if name in tensors else None
-
-    def optional_norm(name: str, late_bias: Tensor | None = None) -> Norm | None:
-        weight, bias = vector(f"{name}.weight"), vector(f"{name}.bias")
-        if weight is None:
-            return None
-        return Norm(weight, bias, encoder.epsilon, encoder.norm == "rms", late_bias)
+        return matrix(name, factor=factor) if name in tensors else None
 
     def norm(name: str, late_bias: Tensor | None = None) -> Norm:
-        loaded = optional_norm(name, late_bias)
-        assert loaded, name
-        return loaded
+        weight, bias = matrix(f"{name}.weight"), vector(f"{name}.bias")
+        return Norm(weight, bias, encoder.epsilon, encoder.norm == "rms", late_bias)
 
     def linear(
         *names: str, dtype: torch.dtype = dtype, factor: float = 1.0, biased: bool = True
     ) -> Linear:
         """Load linear layers as one, times `factor`."""
-
-        def stack(kind: str) -> Tensor | None:
-            stored = [f"{name}.{kind}" for name in names if f"{name}.{kind}" in tensors]
-            parts = [matrix(name, dtype, factor) for name in stored]
-            return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else None
-
-        weight = stack("weight")
-        assert weight is not None, names
-        layer = kind(weight, stack("bias") if biased else None)
+        weights = [matrix(f"{name}.weight", dtype, factor) for name in names]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+        del weights
+        stored = [f"{name}.bias" for name in names if biased and f"{name}.bias" in tensors]
+        biases = [matrix(name, dtype, factor) for name in stored]
+        layer = kind(weight, torch.cat(biases) if biases else None)
         del weight
         with suppress(AttributeError, OSError):  # another C library than glibc
             ctypes.CDLL(None).malloc_trim(0)  # it would keep what each matrix took on its way
@@ -134,19 +156,18 @@ def load(
             late_bias=_sum(late_bias, first, second) if pre else None,
         )
 
-    embedding = vector("embed_tokens.weight")
-    assert embedding is not None
     layers: list[Layer] = []
     for number in range(manifest.layers):
         layers.append(layer(f"layers.{number}", layers[-1].late_bias if layers else None))
+    before, after = "emb_layer_norm_before", "emb_layer_norm_after"
     return Weights(
-        embedding,
+        matrix("embed_tokens.weight"),
         vector("embed_positions.weight"),
         vector("embed_types.weight"),
         vector("embed_distances.weight"),
-        optional_norm("emb_layer_norm_before"),
+        norm(before) if f"{before}.weight" in tensors else None,
         layers,
-        optional_norm("emb_layer_norm_after", layers[-1].late_bias),
+        norm(after, layers[-1].late_bias) if f"{after}.weight" in tensors else None,
     )
 
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
@@ -50,12 +48,19 @@ class Batch:
     """Rows of each sequence's own tokens, which are no special ones, counted from its first: from,
     and one past the last.
     """
+    masked: Tensor | None = None
+    """(n,) int64, the row of the one token of each sequence that is masked, if they are."""
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
-        parts = ("tokens", "positions", "boundaries", "segments")
+        parts = ("tokens", "positions", "boundaries", "segments", "masked")
         return replace(
-            self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts}
+            self,
+            **{
+                name: part.to(device, non_blocking=True)
+                for name in parts
+                if (part := getattr(self, name)) is not None
+            },
         )
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -71,11 +76,14 @@ def pack(
     rows: int,
     *,
     pinned: bool,
+    masked: Sequence[int] | None = None,
+    mask: int = 0,
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
-    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory is
-    copied to a device without waiting.
+    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. `masked`: the
+    token of each that is replaced by the id `mask`. Pinned memory is copied to a device without
+    waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -85,15 +93,17 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    parts = [
+    cut = [
         (first, stop - first, length - stop)
         for (first, stop), length in zip(residues, lengths, strict=True)
     ]
-    segments = np.array(parts, dtype=np.int64).ravel()
+    segments = np.array(cut, dtype=np.int64).ravel()
 
-    def staged(array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
-
-    return Batch(
-        staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues)
-    )
+    parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
+    if masked is not None:
+        parts["masked"] = places = ends[:-1] + np.array(masked, dtype=np.int64)
+        tokens[places] = mask
+    tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
+    if pinned:
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    return Batch(**tensors, lengths=lengths, residues=tuple(residues))

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.models.family import Activation, ALiBi, Learned, Rotary, T5RelativeBias
-from plm_embed.models.manifest import Manifest
+from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import Manifest
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
@@ -40,7 +41,7 @@ def all_states(
     Without `rounding` in float64; with it in float32, where inputs and results of matrix products
     are rounded as this dtype does.
     """
-    tokenize = manifest.family.tokens_of(tensors).tokenize
+    tokenize = manifest.family.tokenizer.within(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
     outer = _Formulas(manifest, tensors, "", rounding)
     x = [outer.embed(row) for row in tokens]  # (T, D) each
@@ -53,6 +54,27 @@ def all_states(
             for by_layer, row in zip(states, x, strict=True):
                 by_layer[number] = outer.norm("emb_layer_norm_after", row) if last else row
     return [{number: x.float() for number, x in by_layer.items()} for by_layer in states]
+
+
+@torch.inference_mode()
+def log_probabilities(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor) -> Tensor:
+    """Return the log-probabilities (tokens, V) of all tokens, in float64, by the head of the
+    language model after the last layer's representation (tokens, D).
+    """
+    formulas, x = _Formulas(manifest, head, "", None), state.double()
+    if "dense.weight" in head:
+        x = _ACTIVATIONS["gelu"](formulas.linear("dense", x))
+    return torch.log_softmax(formulas.linear("out", formulas.norm("layer_norm", x)), -1)
+
+
+def token_scores(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor, ids: Ids) -> Tensor:
+    """Return the log-probability of each residue and the entropy at its place, (L, 2) float64, by
+    the last layer's representation (tokens, D) of a sequence; ids (tokens,).
+    """
+    logs = log_probabilities(manifest, head, state)
+    own = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
+    scores = torch.cat([own, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
+    return scores[slice(*manifest.family.residues(len(ids)))]
 
 
 class _Formulas:

@@ -67,12 +67,6 @@ class Model:
         """The address of its published weights; empty if there is none."""
         return self.url or (self.hub and f"{HUB}/{self.hub}/resolve/{self.revision}")
 
-    def has_weights_of(self, model: "Model") -> bool:
-        """Return whether the two are one model, or read other letters by the same published
-        weights.
-        """
-        return self.name == model.name or (self.address == model.address != "")
-
     @property
     def tokenizer_file(self) -> str:
         """The published file that decides the tokens; empty where letters do."""
@@ -93,26 +87,14 @@ class Model:
         return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
-def read_models(path: Path) -> dict[str, Model]:
-    """Read models.yaml. ValueError for an entry that is wrong."""
-    models = {}
-    for family, group in read_shipped(path).items():
-        if family not in FAMILIES:
-            raise ValueError(f"{path}: {family}: models/families/__init__.py has no such family")
-        for name, entries in group.pop("models").items():
-            values: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in (group | entries).items()
-            }
-            try:
-                models[name] = Model(name=name, family=FAMILIES[family], **values)
-            except TypeError as error:
-                problem = str(error).removeprefix("Model.__init__() ")
-                raise ValueError(f"{path}: {family}: {name}: {problem}") from None
-    return models
-
-
-MODELS = read_models(Path(__file__).with_name("models.yaml"))
+MODELS: dict[str, Model] = {}
+for _family, _group in read_shipped(Path(__file__).with_name("models.yaml")).items():
+    for _name, _entries in _group.pop("models").items():
+        _values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in (_group | _entries).items()
+        }
+        MODELS[_name] = Model(name=_name, family=FAMILIES[_family], **_values)
 _SPELLED = {
     name.lower(): (name, model)
     for model in MODELS.values()

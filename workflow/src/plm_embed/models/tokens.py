@@ -106,10 +106,6 @@ class TokenizerFile:
     leading: int
     trailing: int
 
-    def spans_within(self, tensors: Mapping[str, "Tensor"], sequence: str) -> list[tuple[int, int]]:
-        """Return `spans` by the file among the tensors of a weights folder."""
-        return self.spans(tensors[TENSOR].numpy().tobytes(), sequence)
-
     def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
         """Return the tokenizer of the file among the tensors of a weights folder."""
         return self.read(tensors[TENSOR].numpy().tobytes())

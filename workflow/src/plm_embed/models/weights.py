@@ -1,65 +1,219 @@
-"""A model's weights on disk: named by their SHA-256, checked on every use.
+"""A folder of prepared weights, and the record of it: whose weights they are, from where, published
+or not.
 
-A weights folder holds `model.safetensors`, `self_test.npz` and `manifest.json`, which is written
-last and has the SHA-256 of the others. The tensors bear fair-esm's names without prefixes, in
-sorted order and with the dtype of their source, so that equal tensors give an equal file, and an
-equal SHA-256, whichever layout they came in.
+It holds `model.safetensors`, `self_test.npz`, `lm_head.safetensors` if the checkpoint has a head,
+and `manifest.json`, a sealed JSON file that is written last and has the SHA-256 of the others. The
+tensors bear fair-esm's names without prefixes, in sorted order and with the dtype of their source,
+so that equal tensors give an equal file, and an equal SHA-256, whichever layout they came in. No
+torch here before tensors are read or written.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from safetensors import safe_open
+from plm_embed.accuracy import Rounding
+from plm_embed.errors import WeightsError, delete
+from plm_embed.io.json_files import read_sealed
+from plm_embed.models.family import Family
+from plm_embed.models.registry import MODELS, family_of
 
-from plm_embed.errors import WeightsError
-from plm_embed.models.checkpoints import Tensors
-from plm_embed.models.manifest import TENSORS, Manifest, read_manifest, weights_again
+if TYPE_CHECKING:
+    import torch
 
-_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
-"""Names of the dtypes in the format, in the order in which its own library writes them."""
+MANIFEST = "manifest.json"
+TENSORS = "model.safetensors"
+SELF_TEST = "self_test.npz"
+HEAD = "lm_head.safetensors"
+RECORD = "weights.json"
+"""A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the
+results go.
+"""
+NOT_VERIFIED = "not verified as the published weights"
+UNPUBLISHED = "unpublished weights: plm-embed lists no model of this name"
+Layout = Literal["fair-esm", "hugging-face", "tensors"]
+"""A .pt file of fair-esm; a folder with config.json and files of tensors; tensors alone."""
+Published = Literal["no", "sha256", "known answers"]
+"""Proof that weights are the published ones: none, or the SHA-256 of their file. Earlier versions
+took known answers for a proof, too.
+"""
+_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "uint8": "U8"}
+"""Names of the dtypes in safetensors, in the order in which its own library writes them."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The origin of weights: a `path` that was adopted or a `url` that was downloaded.
+
+    `sha256` is that of the one file; of several it is the SHA-256 of their `sha256sum` lines.
+    """
+
+    layout: Layout
+    sha256: str
+    path: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of a weights folder. `weights_sha256` and `bytes` are those of
+    model.safetensors.
+    """
+
+    model: str
+    architecture: str
+    layers: int
+    dim: int
+    heads: int
+    max_residues: int | None
+    token_dropout: bool
+    license: str
+    weights_sha256: str
+    bytes: int
+    source: Source
+    self_test_sha256: str = ""
+    roundings: dict[str, Rounding] | None = None
+    """The distance by which each compute dtype alone moves these weights' vectors; None of an
+    earlier version.
+    """
+    published: Published = "no"
+    attention_dim: int | None = None
+    """Width of all heads together where it is not `dim`."""
+    tokenizer_sha256: str | None = None
+    """SHA-256 of the published file that decides the tokens; its bytes are among the tensors."""
+    tokens_sha256: str | None = None
+    """SHA-256 of the part of that file that decides the tokens."""
+    head_sha256: str | None = None
+    """SHA-256 of lm_head.safetensors, which scores need and vectors do not; None if there is none,
+    because the checkpoint had none or an earlier version prepared it.
+    """
+    folder: str | None = None
+    """The folder of the prepared weights, in a campaign's record."""
+
+    @property
+    def inner(self) -> int:
+        """Width of all heads together."""
+        return self.attention_dim or self.dim
+
+    @property
+    def family(self) -> Family:
+        """The family that computes this model: of those that share its architecture the first."""
+        return family_of(self.architecture)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors(Mapping[str, "torch.Tensor"]):
+    """Tensors by name, each read from its file whenever it is looked up, and kept by nobody here.
+
+    Read, not mapped: pages of a mapped file count as memory of the process until it ends (1.34 GB
+    after a file of that size; 0.003 GB when read).
+    """
+
+    readers: "Mapping[str, Callable[[], torch.Tensor]]"
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        return self.readers[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.readers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.readers)
+
+    def __len__(self) -> int:
+        return len(self.readers)
+
+
+def caveat(name: str, manifest: Manifest | None) -> str:
+    """Say why a model's weights are not known to be the published ones; empty when they are."""
+    model = MODELS.get(name)
+    if model and not model.trained:
+        return "random numbers, not the published weights of any model: these vectors mean nothing"
+    if model is None:
+        return UNPUBLISHED
+    if manifest is None:
+        return f"{NOT_VERIFIED}: nothing here says where they came from"
+    doubts = []
+    if manifest.published != "sha256" and model.sha256:
+        doubts.append("not a published file whose SHA-256 is known")
+    elif manifest.published != "sha256":
+        origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
+        doubts.append(f"{origin}no SHA-256 of the published file is known")
+    if model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
+        doubts.append(f"its {model.tokenizer_file} makes other tokens than the published one")
+    return f"{NOT_VERIFIED}: {'; '.join(doubts)}" if doubts else ""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of a weights folder, or a campaign's record (.json) of one. WeightsError,
+    with what to do, when it is missing or damaged.
+    """
+    remedy = delete(path)
+    if path.suffix != ".json":
+        path, remedy = path / MANIFEST, weights_again(path)
+    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
+
+
+def read_record(folder: Path) -> Manifest | None:
+    """Return the campaign's record in its model's folder; None when there is none. WeightsError
+    when damaged.
+    """
+    return read_manifest(folder / RECORD) if (folder / RECORD).exists() else None
+
+
+def weights_again(folder: Path) -> str:
+    """Return the remedy for a damaged folder of prepared weights: a run that needs it makes it."""
+    return f"delete {folder} and run again, or make it by `plm-embed weights`"
 
 
 def load(folder: Path) -> tuple[Manifest, Tensors]:
     """Load the manifest and the tensors of a weights folder, in main memory one by one as they are
     asked for.
 
-    Size and SHA-256 are checked, and the file that was checked stays open: what replaces it later
-    is not read. Raises WeightsError, with what to run, when they differ from the manifest.
+    The SHA-256 is checked, and the file that was checked stays open: what replaces it later is not
+    read. Raises WeightsError, with what to run, when it differs from the manifest.
     """
     manifest = read_manifest(folder)
-    path = folder / TENSORS
+    return manifest, _checked(folder / TENSORS, manifest.weights_sha256)
+
+
+def load_head(folder: Path) -> Tensors | None:
+    """Load the head of the language model of a weights folder, like `load`; None if it has none."""
+    digest = read_manifest(folder).head_sha256
+    return _checked(folder / HEAD, digest) if digest else None
+
+
+def _checked(path: Path, sha256: str) -> Tensors:
+    folder = path.parent
     if not path.is_file():
         raise WeightsError(f"{path} is missing", remedy=weights_again(folder), path=path)
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != manifest.bytes:
-            wrong = f"has {size} bytes, its manifest says {manifest.bytes}"
-        else:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest == manifest.weights_sha256:
-                return manifest, stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
-            wrong = f"has SHA-256 {digest}, its manifest says {manifest.weights_sha256}"
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest == sha256:
+            return stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
     raise WeightsError(
-        f"{path} {wrong}: it is damaged or was replaced", remedy=weights_again(folder), path=path
+        f"{path} has SHA-256 {digest}, its manifest says {sha256}: it is damaged or was replaced",
+        remedy=weights_again(folder),
+        path=path,
     )
 
 
 def stored_tensors(path: Path) -> Tensors:
     """Return the tensors of a safetensors file."""
+    from safetensors import safe_open
+
     file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
     return Tensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
 
 
 def write(
     path: Path,
-    tensors: Mapping[str, torch.Tensor],
-    kinds: Mapping[str, torch.Tensor] | None = None,
+    tensors: "Mapping[str, torch.Tensor]",
+    kinds: "Mapping[str, torch.Tensor] | None" = None,
 ) -> str:
     """Write a safetensors file, tensor by tensor, and return its SHA-256. Its bytes depend on
     nothing but the tensors, and are those that the format's own library writes.
@@ -67,16 +221,17 @@ def write(
     `kinds` has the tensors' shapes and dtypes where it takes time to look the tensors up. Raises
     ValueError for numbers that are not finite.
     """
+    import torch
+
     kinds = kinds or tensors
-    ranks = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
-    order = sorted(kinds, key=lambda name: (ranks[kinds[name].dtype], name))
+    dtypes = {name: str(kind.dtype).removeprefix("torch.") for name, kind in kinds.items()}
+    order = sorted(kinds, key=lambda name: (list(_DTYPES).index(dtypes[name]), name))
     header, end = {}, 0
     for name in order:
-        kind = kinds[name]
-        start, end = end, end + kind.nbytes
+        start, end = end, end + kinds[name].nbytes
         header[name] = {
-            "dtype": _DTYPES[kind.dtype],
-            "shape": list(kind.shape),
+            "dtype": _DTYPES[dtypes[name]],
+            "shape": list(kinds[name].shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()

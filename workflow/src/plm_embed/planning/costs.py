@@ -18,10 +18,10 @@ from plm_embed.fingerprint import MATRICES, LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
 from plm_embed.jobs.completion_record import Completion
-from plm_embed.kernels.cpu import cpu_name
+from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.family import Family
-from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans, stored_residues
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import count as plural

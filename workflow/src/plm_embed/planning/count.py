@@ -18,8 +18,8 @@ from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import Summary, known_summary, read_summary, summary_file
-from plm_embed.store.parts import read_part
-from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint, store_folder
+from plm_embed.store.parts import parts_folder, read_part
+from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
 from plm_embed.workflow.config import Config, input_paths, input_tables, residues_of
 
@@ -115,7 +115,7 @@ def _lacking(
     sequences: Path, embedded: Path, store: Path, fingerprint: Fingerprint
 ) -> Counter[int]:
     """Count by length the sequences in a folder that the store lacks."""
-    parts, lacking = PartList(store_folder(store, fingerprint) / "parts"), Counter[int]()
+    parts, lacking = PartList(parts_folder(store, fingerprint)), Counter[int]()
     for name in bucket_names(read_summary(sequences).buckets):
         bucket = sequences / "buckets" / f"{name}.parquet"
         if is_done(bucket, embedded / f"{name}.json", store, fingerprint):

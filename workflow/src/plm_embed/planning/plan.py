@@ -16,10 +16,10 @@ from plm_embed.io.threads import cores
 from plm_embed.jobs.completion_record import completion_records
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
-from plm_embed.kernels.node_gpus import nvidia_gpus
+from plm_embed.kernels.hardware import nvidia_gpus
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.models.manifest import caveat, read_record
 from plm_embed.models.registry import Model
+from plm_embed.models.weights import caveat, read_record
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.count import Input, counted_input, lengths_left

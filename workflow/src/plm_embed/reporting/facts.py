@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import size
+from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import (
     Completion,
@@ -24,10 +25,9 @@ from plm_embed.jobs.completion_record import (
 )
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
-from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
-from plm_embed.models.manifest import Manifest, caveat, read_record
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import Manifest, caveat, read_record
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.maps import Map, make_map
@@ -101,7 +101,9 @@ class Facts:
     @property
     def outdated(self) -> str:
         """Return a warning when the master was gathered from other sequences; else ''."""
-        if self.summary is None or is_of(self.metadata.get("inputs") or {}, self.summary):
+        counted = to_plain(self.summary) if self.summary else {}
+        inputs = self.metadata.get("inputs") or {}
+        if all(counted.get(name, count) == count for name, count in inputs.items()):
             return ""
         return (
             f"The sequences in {self.results / 'sequences'} have changed since the master was "

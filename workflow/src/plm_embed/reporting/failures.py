@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.io.files import last_bytes, whole_files
+from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 
 AGAIN = "Fix the problem and rerun the same command; finished work is kept."
@@ -74,6 +74,6 @@ def changed(path: Path) -> int:
 
 def _tail(log: Path) -> str:
     try:
-        return last_bytes(log, 4096).decode("utf-8", "replace").strip()
+        return log.read_bytes()[-4096:].decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return ""

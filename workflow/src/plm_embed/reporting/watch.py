@@ -26,8 +26,8 @@ from plm_embed.jobs.completion_record import WorkerInfo, store_of
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
-from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.models.weights import RECORD
 from plm_embed.planning.costs import device_label
 from plm_embed.program import program
 from plm_embed.reading.find import MASTERS

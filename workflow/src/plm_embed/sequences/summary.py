@@ -86,12 +86,12 @@ def read_summary(sequences: Path) -> Summary:
     StoreError when it is missing or was changed.
     """
     path = sequences / SUMMARY
-    return _read(path, read_again(sequences), _state(path))
+    return _read(path, _state(path))
 
 
 @lru_cache(128)
-def _read(path: Path, again: str, _: tuple[int, ...]) -> Summary:
-    return read_sealed(path, Summary, "a summary of sequences", again)
+def _read(path: Path, _: tuple[int, ...]) -> Summary:
+    return read_sealed(path, Summary, "a summary of sequences")
 
 
 def summary_file(path: Path) -> Summary:

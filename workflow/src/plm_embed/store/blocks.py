@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.store.checksums import Sums
 from plm_embed.store.hdf5 import Array, Numbers, flat_rows, take_bits
-from plm_embed.store.parts import Part, PartInfo, read_part
-from plm_embed.store.store import store_folder
+from plm_embed.store.parts import Part, PartInfo, parts_folder, read_part
 
 BLOCK_BYTES = 16 << 20
 """Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
@@ -39,12 +38,10 @@ class Wanted:
     """Parts that hold the vectors."""
     record: Path
     """The completion record, which names the parts."""
-    remedy: str
-    """Remedy in a message about a wrong part."""
 
     def error(self, path: Path, problem: str) -> StoreError:
         """Return the error for a file of the bucket."""
-        return StoreError(f"{path}: {problem}", remedy=self.remedy, path=path)
+        return StoreError(f"{path}: {problem}", remedy=delete(self.record), path=path)
 
 
 @dataclass(frozen=True)
@@ -79,28 +76,14 @@ class Block:
     bits: dict[str, Array]
 
 
-def named_parts(wanted: Wanted, store: Path) -> tuple[Path, ...]:
-    """Return the parts that a completion record names, by name. StoreError when one is missing or
-    has another size.
-    """
-    paths = []
-    for part in sorted(wanted.parts, key=lambda part: part.name):
-        path = store_folder(store, wanted.fingerprint) / "parts" / part.name
-        if not path.is_file():
-            raise wanted.error(path, f"missing, but {wanted.record} names it")
-        if (size := path.stat().st_size) != part.bytes:
-            raise wanted.error(path, f"has {size:,} bytes, {wanted.record} says {part.bytes:,}")
-        paths.append(path)
-    return tuple(paths)
-
-
 def locate(wanted: Wanted, store: Path) -> Located:
     """Find every vector of a bucket: in the first part, by name, that holds its key.
 
     StoreError when a part is missing, damaged or does not fit, and for a key that is in none.
     """
-    paths = named_parts(wanted, store)
     count, fingerprint = len(wanted.keys), wanted.fingerprint
+    folder = parts_folder(store, fingerprint)
+    paths = tuple(folder / part.name for part in sorted(wanted.parts, key=lambda part: part.name))
     places, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
     sums = {name: np.zeros(count, dtype=np.uint64) for name in fingerprint.representations}

@@ -37,19 +37,15 @@ _SPAN_BYTES = 8 << 20  # that one read may cover
 _GAP_BYTES = 1 << 14  # between rows that are cheaper to read than to step over
 
 
-def _bfloat16() -> h5t.TypeID:
-    kind = h5t.IEEE_F32LE.copy()
-    kind.set_fields(15, 7, 8, 0, 7)
-    kind.set_size(2)
-    kind.set_precision(16)
-    kind.set_ebias(127)
-    return kind
-
-
+_BFLOAT16 = h5t.IEEE_F32LE.copy()
+_BFLOAT16.set_fields(15, 7, 8, 0, 7)
+_BFLOAT16.set_size(2)
+_BFLOAT16.set_precision(16)
+_BFLOAT16.set_ebias(127)
 _TYPES: dict[StorageDtype, h5t.TypeID] = {
     "float16": h5t.IEEE_F16LE,
     "float32": h5t.IEEE_F32LE,
-    "bfloat16": _bfloat16(),
+    "bfloat16": _BFLOAT16,
 }
 
 

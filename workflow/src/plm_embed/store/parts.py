@@ -39,6 +39,11 @@ BYTES_PER_PART = 512 << 20
 """A part is published at the latest when it holds this much as fp32; bounds the job's memory."""
 
 
+def parts_folder(store: Path, fingerprint: Fingerprint) -> Path:
+    """Return where the parts of one fingerprint lie in a store."""
+    return store / fingerprint.id / "parts"
+
+
 class DamagedPartError(StoreError):
     """A part file that is truncated, corrupt, or no part at all."""
 

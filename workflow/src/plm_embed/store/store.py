@@ -27,7 +27,7 @@ from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.keys import Keys
-from plm_embed.store.parts import DamagedPartError, PartInfo, read_part
+from plm_embed.store.parts import DamagedPartError, PartInfo, parts_folder, read_part
 
 FINGERPRINT = "fingerprint.json"
 """The file in the folder of a fingerprint that says which it is."""
@@ -35,11 +35,6 @@ FINGERPRINT = "fingerprint.json"
 _ID = re.compile(r"[0-9a-f]{16}")
 _PART = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-([0-9]+)-([0-9a-f]{16})\.h5")
 _log = logging.getLogger(__name__)
-
-
-def store_folder(root: Path, fingerprint: Fingerprint) -> Path:
-    """Return where the parts' folder and fingerprint.json of one fingerprint lie."""
-    return root / fingerprint.id
 
 
 def fingerprint_folders(store: Path) -> list[Path]:
@@ -107,8 +102,8 @@ class Store:
 
     def __init__(self, root: Path, fingerprint: Fingerprint) -> None:
         self.fingerprint = fingerprint
-        self.folder = store_folder(root, fingerprint)
-        self.parts_folder = self.folder / "parts"
+        self.parts_folder = parts_folder(root, fingerprint)
+        self.folder = self.parts_folder.parent
         self._infos: dict[str, PartInfo] = {}
         self.parts_folder.mkdir(parents=True, exist_ok=True)
         note = self.folder / FINGERPRINT

@@ -13,8 +13,8 @@ from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
-from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model, find_model
+from plm_embed.models.weights import read_record
 from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean

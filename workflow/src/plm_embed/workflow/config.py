@@ -12,7 +12,7 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.models.own import model_of
+from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import ResiduePolicy, Table
 

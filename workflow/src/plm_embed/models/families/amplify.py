@@ -5,7 +5,7 @@ chandar-lab/AMPLIFY; config.json and tokenizer.json of the published models. The
 the authors' Embedder returns: the norm behind it belongs to the head of the language model.
 """
 
-from plm_embed.models.family import Encoder, Family, Names, Rotary
+from plm_embed.models.family import Encoder, Family, Head, Names, Rotary
 from plm_embed.models.tokens import Vocabulary
 
 AMPLIFY = Family(
@@ -46,7 +46,9 @@ AMPLIFY = Family(
             "transformer_encoder.N.ffn.w3": "layers.N.fc2",
         },
         unused=("decoder.", "layer_norm_2."),
+        head={"layer_norm_2": "layer_norm", "decoder": "out"},
     ),
+    head=Head(mask=2, dense=False, tied=False),
     config={
         "model_type": "AMPLIFY",
         "hidden_act": "SwiGLU",

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plm_embed.models.family import Encoder, Family, Learned, Names, Rotary
+from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Rotary
 from plm_embed.models.tokens import Vocabulary
 
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.manifest import Manifest
+    from plm_embed.models.weights import Manifest
 
 CLS, PAD, EOS, MASK = 0, 1, 2, 32
 ROWS = 33
@@ -109,6 +109,7 @@ _NAMES = Names(
     prefixes=("esm.", "encoder.", "sentence_encoder."),
     # converters wrote untrained positions into the files of rotary models too
     unused=("lm_head.", "contact_head.", "pooler.", "embeddings.position_embeddings."),
+    head={"lm_head.dense": "dense", "lm_head.layer_norm": "layer_norm", "lm_head": "out"},
 )
 
 ESM2 = Family(
@@ -116,6 +117,7 @@ ESM2 = Family(
     tokenizer=VOCABULARY,
     encoder=Encoder(ROWS, Rotary()),
     names=_NAMES,
+    head=Head(MASK),
     config={
         "arch": "esm2",
         "model_type": "esm",

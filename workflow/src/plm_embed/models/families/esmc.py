@@ -4,7 +4,7 @@ Sources: esm/models/esmc.py, esm/layers/blocks.py, esm/layers/attention.py and
 esm/layers/transformer_stack.py of evolutionaryscale/esm and Biohub/esm.
 """
 
-from plm_embed.models.family import Encoder, Family, Names, Rotary
+from plm_embed.models.family import Encoder, Family, Head, Names, Rotary
 from plm_embed.models.tokens import Vocabulary
 
 _QKV = ("layers.N.self_attn.q_proj", "layers.N.self_attn.k_proj", "layers.N.self_attn.v_proj")
@@ -65,6 +65,18 @@ ESMC = Family(
         residual_layers=36,
     ),
     names=Names(
-        _MODULES, prefixes=("esmc.", "transformer."), unused=("lm_head.", "sequence_head.")
+        _MODULES,
+        prefixes=("esmc.", "transformer."),
+        unused=("lm_head.", "sequence_head."),
+        head={
+            f"{head}.{module}": name
+            for head, modules in (
+                ("sequence_head", "023"),
+                ("lm_head", "023"),
+                ("lm_head", ("dense", "layer_norm", "decoder")),
+            )
+            for module, name in zip(modules, ("dense", "layer_norm", "out"), strict=True)
+        },
     ),
+    head=Head(mask=32, tied=False),
 )

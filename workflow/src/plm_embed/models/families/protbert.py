@@ -3,7 +3,7 @@
 Sources: modeling_bert.py of transformers; agemagician/ProtTrans for tokens.
 """
 
-from plm_embed.models.family import Encoder, Family, Learned, Names
+from plm_embed.models.family import Encoder, Family, Head, Learned, Names
 from plm_embed.models.tokens import Vocabulary
 
 POSITIONS = 40_000
@@ -42,7 +42,13 @@ PROTBERT = Family(
         },
         prefixes=("bert.",),
         unused=("cls.", "pooler."),
+        head={
+            "cls.predictions.transform.dense": "dense",
+            "cls.predictions.transform.LayerNorm": "layer_norm",
+            "cls.predictions": "out",
+        },
     ),
+    head=Head(mask=4),
     config={"model_type": "bert", "layer_norm_eps": 1e-12, "hidden_act": "gelu"},
     max_residues=POSITIONS - 2,
 )

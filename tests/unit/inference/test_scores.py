@@ -1,0 +1,354 @@
+"""Scores: those of the authors' formulas in float64, in any company, beside vectors of the same
+bits.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import esm
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import plm_embed
+from plm_embed.errors import ConfigError, DeviceError, InputError, WeightsError
+from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
+from plm_embed.inference.inputs import named_sequences
+from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.weights import prepare, prepare_cached
+from plm_embed.io.json_files import write_sealed
+from plm_embed.models import layers
+from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.weights import HEAD, MANIFEST, read_manifest
+from support import checkpoints
+from support.families import (
+    add_model,
+    golden,
+    published,
+    source,
+    write_esmc_hub,
+    write_esmc_native,
+)
+from support.golden import FORMULAS, LOGITS
+from support.tiny_models import TINY
+
+Logits = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids (T,) to logits (T, V), in float64."""
+MODEL = "esm2_t3_untrained"
+GOLDEN = Path(__file__).parents[2] / "data" / "esm2_golden" / "esm2_t3_tiny_random.pt"
+TINY_GOLDEN = Model("esm2_t3_tiny_random", checkpoints.ESM2, layers=3, dim=32, heads=2)
+PEPTIDES = ["M", "MK", "FVNQHLCGSHLVEALYLVCGERGFFYTPKT", "MLAGVSERTIDPKQNFYMHWCXBUZO"]
+
+
+def expected(logits: Logits, ids: Sequence[int], mask: int) -> dict[str, float]:
+    """The scores of a sequence between one special token and another, by their definitions."""
+    tokens = torch.tensor(ids)
+    logs = torch.log_softmax(logits(tokens), -1)[1:-1]
+    masked = []
+    for place in range(1, len(ids) - 1):
+        hidden = tokens.clone()
+        hidden[place] = mask
+        masked.append(torch.log_softmax(logits(hidden)[place], -1)[tokens[place]])
+    return {
+        "log_likelihood": float(logs.gather(1, tokens[1:-1, None]).mean()),
+        "entropy": float(-(logs.exp() * logs).sum(-1).mean()),
+        "pseudo_perplexity": float(torch.exp(-torch.stack(masked).mean())),
+    }
+
+
+def fair_esm_logits(path: Path) -> Logits:
+    """The logits of fair-esm's own program, which treats a masked token as in training."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        model, _ = esm.pretrained.load_model_and_alphabet(str(path))
+    model.double().eval()
+    return lambda ids: model(ids[None])["logits"][0].detach()
+
+
+def check(model: LanguageModel, sequences: Sequence[str], logits: Logits, mask: int) -> None:
+    scores = model.score(sequences, scores=SCORES)
+    for row, sequence in enumerate(sequences):
+        assert model._engine
+        ids = model._engine.tokenize(sequence).tolist()
+        for kind, value in expected(logits, ids, mask).items():
+            assert scores[kind].dtype == np.float32
+            assert scores[kind][row] == pytest.approx(value, rel=2e-5, abs=2e-5), (sequence, kind)
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_scores_are_those_of_the_authors_formulas(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(monkeypatch, TINY[name])
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path))
+    weights, config = published(name)
+    head, mask = LOGITS[name]
+    sequences = sorted(golden(name).sequences, key=len)[:7]
+    with plm_embed.load(TINY[name].name, weights=source(name)) as model:
+        check(
+            model,
+            sequences,
+            lambda ids: head(weights, config, FORMULAS[name](weights, config, ids)[-1]),
+            mask,
+        )
+
+
+@pytest.mark.parametrize("kind", ["esm2", "esm1b"])
+def test_scores_of_esm_are_those_of_fair_esm(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path = TINY_GOLDEN, GOLDEN
+    if kind == "esm1b":
+        model, path = checkpoints.TINY_ESM1B, tmp_path / "esm1b_t2_tiny.pt"
+        checkpoints.write_fair_esm(path, model, checkpoints.random_state(model, 3))
+        content = torch.load(path, weights_only=False)
+        other = torch.load(GOLDEN, weights_only=False)["model"]
+        heads = {n: t for n, t in other.items() if ".lm_head." in n and n[-14:] != "lm_head.weight"}
+        content["model"] |= heads
+        torch.save(content, path)
+    add_model(monkeypatch, model)
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
+    with plm_embed.load(model.name, weights=path) as loaded:
+        check(loaded, PEPTIDES, fair_esm_logits(path), checkpoints.MASK)
+
+
+@pytest.fixture(scope="module")
+def models(prepared: Path) -> Iterator[dict[str, LanguageModel]]:
+    dtypes: tuple[ComputeDtype, ...] = ("float32", "bfloat16", "float16", "int8")
+    loaded = {dtype: plm_embed.load(MODEL, weights=prepared, dtype=dtype) for dtype in dtypes}
+    yield loaded
+    for model in loaded.values():
+        model.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_a_score_has_the_same_bits_in_any_company(
+    dtype: str, models: dict[str, LanguageModel], data: st.DataObject
+) -> None:
+    residues = st.text("LAGVSERTIDPKQNFYMHWCX", min_size=1, max_size=90)
+    sequences = data.draw(st.lists(residues, min_size=1, max_size=6, unique=True))
+    company = data.draw(st.lists(st.text("MKWLA", min_size=1, max_size=700), max_size=3))
+    model = models[dtype]
+    together = model.score([*company, *sequences], scores="log_likelihood")["log_likelihood"]
+    small = model.score([*reversed(sequences)], scores=SCORES)
+    for place, sequence in enumerate(sequences):
+        alone = model.score([sequence], scores=SCORES)
+        assert together[len(company) + place] == alone["log_likelihood"][0]
+        for kind in SCORES:
+            assert small[kind][len(sequences) - 1 - place] == alone[kind][0]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_half_precision_moves_scores_little(dtype: str, models: dict[str, LanguageModel]) -> None:
+    exact = models["float32"].score(PEPTIDES, scores=SCORES)
+    rounded = models[dtype].score(PEPTIDES, scores=SCORES)
+    for kind in ("log_likelihood", "entropy"):
+        assert np.allclose(rounded[kind], exact[kind], atol=0.03)
+    assert np.allclose(rounded["pseudo_perplexity"], exact["pseudo_perplexity"], rtol=0.1)
+
+
+def test_vectors_have_the_same_bits_beside_scores(models: dict[str, LanguageModel]) -> None:
+    model = models["float32"]
+    named = list(named_sequences([*PEPTIDES, "ACDEFGHIKLMNPQRSTVWY" * 40], model.policy))
+    plain = replace(model.fingerprint("mean", 1, LongSequences("window", 300, 60)), layers=(1, 2))
+    scored = replace(plain, scores=SCORES, head_sha256=model.manifest.head_sha256 or "")
+    both = zip(model.vectors(named, plain), model.vectors(named, scored), strict=True)
+    for vectors, with_scores in both:
+        assert vectors
+        assert with_scores
+        assert set(with_scores) == {*vectors, *SCORES}
+        assert all(np.array_equal(vectors[name], with_scores[name]) for name in vectors)
+    assert plain.id != scored.id
+    assert "scores" not in plain.to_json()
+    assert "head" not in plain.to_json()
+    assert type(plain).from_json(scored.to_json()) == scored
+
+
+def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -> None:
+    """Where the halves of two windows meet, the first one's residues end."""
+    model, text = models["float32"], "ACDEFGHIKLMNPQRSTVWYMKLLV" * 3
+    windows = {"policy": "window", "max_residues": 50, "overlap": 25}
+    joined = model.score([text], long_sequences=windows, scores=SCORES)
+    assert model._engine
+    engine, sums = model._engine, np.zeros(2)
+    for start, stop, part in ((0, 50, slice(0, 37)), (25, 75, slice(12, 50))):
+        batch = engine.prepare([text[start:stop]])
+        scores = engine.token_scores(engine.forward(batch, [3])[3], batch.tokens)
+        sums += scores[1:-1][: stop - start][part].double().sum(0).numpy()
+    for kind, mean in zip(("log_likelihood", "entropy"), sums / len(text), strict=True):
+        assert joined[kind][0] == pytest.approx(mean, rel=1e-6)
+    whole = model.score([text], scores=SCORES)
+    for kind in SCORES:
+        assert joined[kind][0] != whole[kind][0]
+        assert joined[kind][0] == pytest.approx(whole[kind][0], rel=0.5)
+
+
+def test_a_sequence_without_a_score_is_named_or_nan(models: dict[str, LanguageModel]) -> None:
+    model = models["float32"]
+    skip = {"policy": "skip", "max_residues": 10}
+    scores = model.score(
+        ["MKT", "M" * 11, "MK1", "MKT"], long_sequences=skip, on_error="skip", scores=SCORES
+    )
+    for values in scores.values():
+        assert np.isnan(values).tolist() == [False, True, True, False]
+        assert values[0] == values[3]
+    with pytest.raises(InputError, match="sequence 2"):
+        model.score(["MKT", "MK1"])
+
+
+def test_variants_are_scored_by_masked_marginals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(monkeypatch, TINY_GOLDEN)
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path))
+    text, logits = PEPTIDES[2], fair_esm_logits(GOLDEN)
+    with plm_embed.load(TINY_GOLDEN.name, weights=GOLDEN) as model:
+        assert model._engine
+        ids = torch.tensor(model._engine.tokenize(text).tolist())
+
+        def marginal(place: int, new: str) -> float:
+            hidden = ids.clone()
+            hidden[place] = checkpoints.MASK
+            logs = torch.log_softmax(logits(hidden)[place], -1)
+            assert model._engine
+            return float(logs[model._engine.own_tokens(new)[0]] - logs[ids[place]])
+
+        scores = model.score_variants(text, ["F1A", "v2w", "T30K", "F1A:T30K", "N3N"])
+        values = [marginal(1, "A"), marginal(2, "W"), marginal(30, "K")]
+        assert scores == pytest.approx([*values, values[0] + values[2], 0], abs=2e-5)
+        assert scores[0] == model.score_variants(text, ["F1A"])[0]  # in any company
+        assert len(model.score_variants(text, [])) == 0
+        for variant, problem in (
+            ("A1T", "residue 1 of the sequence is F"),
+            ("F31A", "the sequence has 30 residues"),
+            ("F0A", "the sequence has 30 residues"),
+            ("F1", "no substitution of a residue"),
+            ("F1J", "no substitution of a residue"),
+            ("F1A:F1G", "substitutes a residue twice"),
+            ("", "no substitution of a residue"),
+        ):
+            with pytest.raises(InputError, match=problem):
+                model.score_variants(text, [variant])
+        with pytest.raises(InputError, match=r"unknown_residue|invalid"):
+            model.score_variants("MK1", ["M1A"])
+
+
+def test_models_and_scores_that_there_are_none_of(prepared: Path) -> None:
+    with pytest.raises(ConfigError, match=r"prot_t5.*no probabilities of residues; ESM-2,"):
+        plm_embed.score(["MKT"], "prot_t5_xl_uniref50")
+    with pytest.raises(ConfigError, match=r"scores: 'log_likelyhood' is not .*log_likelihood"):
+        plm_embed.score(["MKT"], MODEL, scores=["log_likelyhood"], weights=prepared)  # type: ignore[list-item]
+
+
+def test_weights_without_a_head_have_vectors_and_no_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an earlier version prepared them. The remedy is what the message says."""
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path))
+    folder = Path(prepare_cached(MODELS[MODEL]).folder or "")
+    vectors = plm_embed.embed(PEPTIDES, MODEL)
+    scores = plm_embed.score(PEPTIDES, MODEL)["log_likelihood"]
+    manifest = read_manifest(folder)
+    with np.load(folder / "self_test.npz") as stored:
+        np.savez(folder / "self_test.npz", mean=stored["mean"])
+    digest = checkpoints.sha256_file(folder / "self_test.npz")
+    write_sealed(folder / MANIFEST, replace(manifest, head_sha256=None, self_test_sha256=digest))
+    (folder / HEAD).unlink()
+    assert np.array_equal(plm_embed.embed(PEPTIDES, MODEL), vectors)
+    assert read_manifest(folder).head_sha256 is None
+    with pytest.raises(WeightsError, match=r"no head of the language model") as caught:
+        plm_embed.score(PEPTIDES, MODEL)
+    assert f"delete {folder}" in str(caught.value)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert np.array_equal(plm_embed.score(PEPTIDES, MODEL)["log_likelihood"], scores)
+    assert read_manifest(folder).weights_sha256 == manifest.weights_sha256
+
+
+def test_a_device_that_computes_wrong_scores_fails_its_self_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(MODELS[MODEL], None, tmp_path)
+    log_probabilities = layers.LMHead.log_probabilities
+
+    def wrong(head: layers.LMHead, x: torch.Tensor) -> torch.Tensor:
+        return log_probabilities(head, x * 1.01)
+
+    monkeypatch.setattr(layers.LMHead, "log_probabilities", wrong)
+    with pytest.raises(DeviceError, match=r"self-test failed .*: scores of .* differ .* nats"):
+        plm_embed.load(MODEL, weights=tmp_path)
+
+
+def test_a_damaged_head_is_named_and_made_again(tmp_path: Path) -> None:
+    prepare(MODELS[MODEL], None, tmp_path / "w")
+    path = tmp_path / "w" / HEAD
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(WeightsError, match=f"{HEAD} has SHA-256"):
+        plm_embed.score(["MKT"], MODEL, weights=tmp_path / "w")
+    prepare(MODELS[MODEL], None, tmp_path / "w")
+    assert path.read_bytes() == content
+
+
+def test_a_checkpoint_whose_head_is_not_whole_has_vectors(tmp_path: Path) -> None:
+    model = MODELS[MODEL]
+    for name, change in (
+        ("none", lambda _: {}),
+        ("part", lambda head: {n: t for n, t in head.items() if "dense.bias" not in n}),
+        ("nan", lambda head: head | {"encoder.lm_head.bias": torch.full((33,), torch.nan)}),
+        ("rows", lambda head: head | {"encoder.lm_head.bias": torch.zeros(30)}),
+    ):
+        content = torch.load(checkpoints.DEMO, weights_only=False)
+        head = {n: t for n, t in content["model"].items() if ".lm_head." in n}
+        trunk = {n: t for n, t in content["model"].items() if n not in head}
+        path = tmp_path / name / f"{MODEL}.pt"
+        path.parent.mkdir()
+        torch.save(content | {"model": trunk | change(head)}, path)
+        manifest = prepare(model, path, tmp_path / f"{name}_prepared")
+        assert manifest.head_sha256 is None
+        assert not (tmp_path / f"{name}_prepared" / HEAD).exists()
+        plm_embed.embed(["MKT"], MODEL, weights=tmp_path / f"{name}_prepared")
+        with pytest.raises(WeightsError, match="no head of the language model"):
+            plm_embed.score(["MKT"], MODEL, weights=tmp_path / f"{name}_prepared")
+
+
+def test_a_folder_never_gets_another_head(tmp_path: Path) -> None:
+    model, out = MODELS[MODEL], tmp_path / "out"
+    prepare(model, None, out)
+    content = torch.load(checkpoints.DEMO, weights_only=False)
+    content["model"]["encoder.lm_head.bias"] += 1
+    torch.save(content, tmp_path / f"{MODEL}.pt")
+    before = (out / HEAD).read_bytes()
+    with pytest.raises(WeightsError, match="holds other weights"):
+        prepare(model, tmp_path / f"{MODEL}.pt", out)
+    assert (out / HEAD).read_bytes() == before
+
+
+def test_every_layout_has_the_same_head(tmp_path: Path) -> None:
+    model, state = TINY["esmc"], torch.load(source("esmc"), weights_only=True)
+    heads = {
+        prepare(model, place, tmp_path / str(number)).head_sha256
+        for number, place in enumerate(
+            (
+                source("esmc"),
+                write_esmc_hub(tmp_path / "model.safetensors", state),
+                write_esmc_native(tmp_path / "native", state, model.layers),
+            )
+        )
+    }
+    assert len(heads) == 1
+    assert None not in heads
+    tensors = checkpoints.random_state(checkpoints.TINY_ESM2, 7)
+    folder = checkpoints.write_hugging_face(tmp_path / "hub", checkpoints.TINY_ESM2, tensors)
+    file = checkpoints.write_fair_esm(tmp_path / "a.pt", checkpoints.TINY_ESM2, tensors)
+    first, second = (
+        prepare(checkpoints.TINY_ESM2, place, tmp_path / name)
+        for place, name in ((folder, "c"), (file, "d"))
+    )
+    assert first.head_sha256 == second.head_sha256 is not None
