@@ -20,6 +20,7 @@ from plm_embed.models.weights import read_record
 from plm_embed.sequences.summary import read_summary, write_summary
 
 DROPPED = {
+    "busy_seconds",
     *("busy", "exact", "toks_per_batch", "joules", "loading_seconds", "reused", "reused_from"),
 }
 """Keys of earlier versions that nothing reads any more."""

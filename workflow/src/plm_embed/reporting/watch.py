@@ -122,11 +122,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Look:
-    """A results folder at one moment. failure: of the run, where no step's log tells one."""
+    """A results folder at one moment. failure: of the last run, which has then ended."""
 
     results: Path
     models: tuple[Progress, ...]
-    failure: Failure | None = None
+    failure: Failure | None
+
+    @property
+    def at_work(self) -> bool:
+        """Return whether anything of a model is at work."""
+        return not self.failure and any(model.at_work for model in self.models)
 
     @property
     def finished(self) -> bool:
@@ -141,7 +146,7 @@ class Look:
     @property
     def over(self) -> bool:
         """Return whether nothing more will come: all is done, or one failed and none is at work."""
-        return self.finished or (self.failed and not any(model.at_work for model in self.models))
+        return self.finished or (self.failed and not self.at_work)
 
 
 def watch(results: Path, *, once: bool) -> int:
@@ -182,12 +187,12 @@ def look(results: Path) -> Look:
     since = changed(results / "sequences" / SUMMARY)
     current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
     summary = known_summary(results / "sequences")
-    models = tuple(_progress(results, name, summary) for name in current or begun)
-    failed = any(model.failures for model in models)
-    return Look(results, models, None if failed else run_failure(results))
+    failure = run_failure(results)
+    models = (_progress(results, name, summary, bool(failure)) for name in current or begun)
+    return Look(results, tuple(models), failure)
 
 
-def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
+def _progress(results: Path, model: str, summary: Summary | None, ended: bool) -> Progress:
     folder, since = results / model, changed(results / "sequences" / SUMMARY)
     store = store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
@@ -214,7 +219,8 @@ def _progress(results: Path, model: str, summary: Summary | None) -> Progress:
     }
     lost = {log.stem for log in errors if log.parent.name == "embed"}
     embed: Status = "done" if complete else "failed" if lost else "at work" if running else "waits"
-    steps = tuple(_steps(results, model, embed, used=bool(complete or running), failed=errors))
+    used = bool(complete or running)
+    steps = tuple(_steps(results, model, embed, used=used, failed=errors, ended=ended))
     stopped = [step.log for step in steps if step.status == "failed"]
     return Progress(
         folder,
@@ -265,18 +271,19 @@ def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
 
 
 def _steps(
-    results: Path, model: str, embed: Status, *, used: bool, failed: dict[Path, Failure]
-) -> Iterator[Step]:
+    results: Path, model: str, embed: Status, *, used: bool, failed: dict[Path, Failure],
+    ended: bool,
+) -> Iterator[Step]:  # fmt: skip
     """Yield the steps; one after embed that is older than its input is not done.
 
-    used: jobs have loaded the weights.
+    used: jobs have loaded the weights. ended: the run has, so that no step is at work.
     """
     folder, logs = results / model, results / "logs" / model
 
     def step(name: str, done: bool, log: Path, since: int = 0) -> Step:
         if done or changed(log) <= since:
             return Step(name, "done" if done else "waits")
-        return Step(name, "failed" if log in failed else "at work", log)
+        return Step(name, "failed" if ended or log in failed else "at work", log)
 
     weights = step("weights", changed(folder / RECORD) > 0, logs / "weights.log")
     yield Step("weights", "done") if used and weights.status == "waits" else weights
@@ -304,7 +311,7 @@ def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType
 
 def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
     words = "nothing is running"
-    if working := any(model.at_work for model in look.models):
+    if look.at_work:
         words = "at work"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
@@ -323,14 +330,15 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         if not model.finished:
             yield from _now(model, plain)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
-    errors |= {look.failure: None} if look.failure else {}
+    if look.failure and not errors:
+        errors[look.failure] = None
     for first, *more in alike(errors):
         others = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.over:
         yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
-    elif look.models and not working:
+    elif look.models and not look.at_work:
         yield Text(
             "next: if the run has ended, rerun the same command to continue; if Snakemake then "
             "says that the folder is locked, add --unlock once"
