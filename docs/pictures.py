@@ -88,7 +88,6 @@ def watch() -> None:
             tokens_per_second=410.0 - 20 * number,
             computed=21 + 9 * number,
             progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
-            memory_bytes=310_000_000,
         )
         beat = Heartbeat(
             bucket=bucket,

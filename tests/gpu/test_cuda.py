@@ -17,12 +17,12 @@ from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.inference.vector_stream import VectorStream, largest_number
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
-from plm_embed.kernels.packed import pack
 from plm_embed.models.families.esm import ESM1B, ESM2
 from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.hdf5 import encode
 from support.checkpoints import mean_of
+from support.packed import pack
 
 pytestmark = pytest.mark.gpu
 

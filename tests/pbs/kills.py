@@ -16,13 +16,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 from forked_jobs import NODES, Job, prepare_process, run_to_end
 
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import read_validation
+from plm_embed.models.weights import read_manifest
 
 ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"
@@ -46,7 +49,8 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
         text = "".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins + proteins[:30]))
         (folder / "in.fasta").write_text(text)
         (folder / "nodes").write_text("\n".join(NODES))
-        sequences, records, store = folder / "sequences", folder / "embedded", folder / "store"
+        sequences, model = folder / "sequences", folder / "model"
+        records, store = model / "embedded", model / "store"
         run_to_end(
             ["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "2"], folder
         )
@@ -78,37 +82,18 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
                     raise RuntimeError(
                         f"seed {seed}: not complete\n{(folder / 'log').read_text()[-3000:]}"
                     )
-        final: list[str | Path] = [
-            "--sequences",
-            sequences,
-            "--embedded",
-            records,
-            "--store",
-            store,
-        ]
-        final += [
-            "--master",
-            folder / "m.h5",
-            "--index",
-            folder / "m.parquet",
-            "--records",
-            folder / "records.parquet",
-        ]
-        run_to_end(["gather", *final], folder)
-        proof = [
-            "--weights",
-            weights,
-            "--report",
-            folder / "validation.json",
-            "--checksums",
-            folder / "sums",
-        ]
-        run_to_end(["validate", *final, *proof], folder)
-        with h5py.File(folder / "m.h5", locking=False) as file:
+        final: list[str | Path] = ["--sequences", sequences, "--embedded", records]
+        master = model / "master_esm2_embeddings.h5"
+        final += ["--store", store, "--master", master, "--index", master.with_suffix(".parquet")]
+        run_to_end(["gather", *final, "--records", model / "records.parquet"], folder)
+        manifest = replace(read_manifest(weights), folder=str(weights))
+        write_sealed(model / "weights.json", manifest)
+        run_to_end(["validate", model], folder)
+        with h5py.File(master, locking=False) as file:
             rows = len(file["emb"])
         if (
             rows != len(set(proteins))
-            or (found := read_validation(folder / "validation.json")) is None
+            or (found := read_validation(model / "validation.json")) is None
             or found.status != "passed"
         ):
             raise RuntimeError(f"seed {seed}: {rows} rows of {len(set(proteins))}")

@@ -70,7 +70,7 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
     return Golden(
         TINY[name],
         source(name, root),
-        tuple(sequences[i].upper() for i in kept),
+        tuple(sequences[i].upper() if states else sequences[i] for i in kept),
         tuple(ids[i] for i in kept),
         means,
         tokens,

@@ -15,8 +15,10 @@ or with the reference in models/reference.py.
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +207,10 @@ def esmc(w: Weights, c: Config, ids: Tensor) -> States:
     return states
 
 
-def nucleotide_transformer(w: Weights, c: Config, ids: Tensor) -> States:
-    """modeling_esm.py of the published models: version 2 rotates, and has a gate."""
+def esm(w: Weights, c: Config, ids: Tensor) -> States:
+    """transformers, modeling_esm.py; and that of the published Nucleotide Transformers, of which
+    version 2 has a gate.
+    """
     epsilon, heads = c["layer_norm_eps"], c["num_attention_heads"]
     rotary = c["position_embedding_type"] == "rotary"
 
@@ -217,6 +221,8 @@ def nucleotide_transformer(w: Weights, c: Config, ids: Tensor) -> States:
         return layer_norm(x, w[f"esm.{name}.weight"], w[f"esm.{name}.bias"], epsilon)
 
     x = w["esm.embeddings.word_embeddings.weight"][ids]
+    if c["token_dropout"]:  # no token is <mask>
+        x = x * (1 - 0.15 * 0.8)
     if not rotary:
         first = c["pad_token_id"] + 1
         x = x + w["esm.embeddings.position_embeddings.weight"][first : first + len(ids)]
@@ -233,7 +239,7 @@ def nucleotide_transformer(w: Weights, c: Config, ids: Tensor) -> States:
         mixed = attention(q, k, v, q.shape[-1] ** -0.5)
         x = x + linear(f"{layer}.attention.output.dense", mixed)
         y = linear(f"{layer}.intermediate.dense", norm(f"{layer}.LayerNorm", x))
-        if rotary:
+        if y.shape[-1] == 2 * w[f"esm.{layer}.output.dense.weight"].shape[1]:
             gate, up = y.chunk(2, -1)
             y = silu(gate) * up
         else:
@@ -305,14 +311,20 @@ FORMULAS: dict[str, Callable[[Weights, Config, Tensor], States]] = {
     "protbert": bert,
     "amplify": amplify,
     "dnabert": bert,
-    "nt_v1": nucleotide_transformer,
-    "nt_v2": nucleotide_transformer,
+    "nt_v1": esm,
+    "nt_v2": esm,
+    "saprot": esm,
 }
 WORDS = {
     "amplify": ["<pad>", "<unk>", "<mask>", "<bos>", "<eos>", "|", *"LAGVSERTIDPKQNFYMHWCB"],
+    # utils/esm_loader.py of westlake-repl/SaProt
+    "saprot": [
+        *("<cls>", "<pad>", "<eos>", "<unk>", "<mask>"),
+        *map("".join, product("ACDEFGHIKLMNPQRSTVWY#", "pynwrqhgdlvtmfsaeikc#")),
+    ],
 }
 """Tokens of a new family, in the order of their ids; the first and last of a sequence are below."""
-AROUND = {"amplify": ("<bos>", "<eos>")}
+AROUND = {"amplify": ("<bos>", "<eos>"), "saprot": ("<cls>", "<eos>")}
 CONFIG: dict[str, dict[str, Any]] = {
     "amplify": {
         "architectures": ["AMPLIFY"],
@@ -331,11 +343,37 @@ CONFIG: dict[str, dict[str, Any]] = {
         "layer_norm_before_last_layer": True,
         "pad_token_id": 0,
         "max_length": 2048,
-    }
+    },
+    "saprot": {
+        "architectures": ["EsmForMaskedLM"],
+        "attention_probs_dropout_prob": 0.0,
+        "emb_layer_norm_before": False,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0,
+        "hidden_size": 32,
+        "intermediate_size": 128,
+        "layer_norm_eps": 1e-05,
+        "mask_token_id": 4,
+        "max_position_embeddings": 1026,
+        "model_type": "esm",
+        "num_attention_heads": 2,
+        "num_hidden_layers": 3,
+        "pad_token_id": 1,
+        "position_embedding_type": "rotary",
+        "token_dropout": True,
+        "vocab_size": 446,
+    },
 }
 """config.json as the publisher writes it, with the tiny model's sizes."""
 HEADS = {
-    "amplify": {"layer_norm_2.weight": (32,), "decoder.weight": (27, 32), "decoder.bias": (27,)}
+    "amplify": {"layer_norm_2.weight": (32,), "decoder.weight": (27, 32), "decoder.bias": (27,)},
+    "saprot": {
+        "lm_head.bias": (446,),
+        "lm_head.dense.weight": (32, 32),
+        "lm_head.dense.bias": (32,),
+        "lm_head.layer_norm.weight": (32,),
+        "lm_head.layer_norm.bias": (32,),
+    },
 }
 """Tensors of the published files that no embedding needs."""
 
@@ -353,9 +391,17 @@ def random_checkpoint(name: str, model: Model, seed: int) -> dict[str, Tensor]:
                     continue
                 rows = sum(shapes[part][0] for part in names)
                 drawn = torch.randn((rows, *shapes[names[0]][1:]), generator=random)
-                made[f"{published.replace('.N.', f'.{layer}.')}.{kind}"] = scaled(names[0], drawn)
+                number = published.replace(".N.", f".{layer}.")
+                made[f"{prefix(name, published)}{number}.{kind}"] = scaled(names[0], drawn)
     heads = {key: torch.randn(shape, generator=random) for key, shape in HEADS[name].items()}
     return made | heads
+
+
+def prefix(name: str, published: str) -> str:
+    """What stands before a name of the family's table in the published files."""
+    if name != "saprot":
+        return ""
+    return "esm." if published.startswith("embeddings.") else "esm.encoder."
 
 
 def scaled(name: str, drawn: Tensor) -> Tensor:
@@ -369,7 +415,9 @@ def scaled(name: str, drawn: Tensor) -> Tensor:
 def tokenize(name: str, sequence: str) -> list[int]:
     numbers = {word: number for number, word in enumerate(WORDS[name])}
     first, last = (numbers[word] for word in AROUND[name])
-    return [first, *(numbers.get(letter, numbers["<unk>"]) for letter in sequence), last]
+    width = len(WORDS[name][-1])
+    words = [sequence[start : start + width] for start in range(0, len(sequence), width)]
+    return [first, *(numbers.get(word, numbers["<unk>"]) for word in words), last]
 
 
 def unread_tensors(name: str, weights: Weights, ids: Tensor) -> list[str]:
@@ -416,6 +464,18 @@ def read_fasta(path: Path) -> dict[str, str]:
     return {title: residues.replace("\n", "") for title, residues in records}
 
 
+def sequences_of(name: str) -> dict[str, str]:
+    """Proteins; for SaProt with a 3Di letter behind each residue, any will do."""
+    proteins = read_fasta(SETS / "protbert" / "sequences.fasta")
+    if name != "saprot":
+        return proteins
+    made = {}
+    for title, residues in proteins.items():
+        states = re.sub("[xbuzo]", "#", residues[::-1].lower())
+        made[title] = "".join(map("".join, zip(residues, states, strict=True)))
+    return made
+
+
 def main(names: Sequence[str], sets: Path = SETS) -> None:
     tables: dict[str, Mapping[str, object]] = {
         "FORMULAS": FORMULAS,
@@ -427,9 +487,9 @@ def main(names: Sequence[str], sets: Path = SETS) -> None:
     }
     for name in names or [""]:
         if empty := [table for table, families in tables.items() if name not in families]:
-            known = ", ".join(set.intersection(*map(set, tables.values())))
+            known = ", ".join(sorted(set.intersection(*map(set, tables.values()))))
             sys.exit(f"golden: family {name!r} is not in {', '.join(empty)}; complete: {known}")
-        write_set(name, sets / name, read_fasta(SETS / "protbert" / "sequences.fasta"))
+        write_set(name, sets / name, sequences_of(name))
         print(*sorted((sets / name).iterdir()), sep="\n")
 
 

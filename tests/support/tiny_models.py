@@ -28,6 +28,7 @@ TINY = {
     "prostt5_3di": tiny("prostt5_3di_tiny", "ProstT5-3Di", **_T5),
     "ankh": tiny("ankh_tiny", "ankh-base", ffn_dim=96),
     "protbert": tiny("protbert_tiny", "prot_bert", _SHORT, ffn_dim=64),
+    "saprot": tiny("saprot_tiny", "SaProt_35M_AF2"),
     "amplify": tiny("amplify_tiny", "AMPLIFY_120M", ffn_dim=88),
     "dnabert": tiny("dnabert_tiny", "DNABERT-S", _FEW, dim=48, heads=12, ffn_dim=96),
     "nt_v1": tiny("nt_v1_tiny", "nucleotide-transformer-500m-1000g", **_NT),

@@ -47,7 +47,7 @@ def beat(
 ) -> Path:
     """Write the heartbeat of a job with one worker, number `number`."""
     worker = {"pid": number, "state": "computing", "device": "NVIDIA A100", "gpu": str(number % 4)}
-    worker |= {"computed": 12, "memory_bytes": 3_000_000_000}
+    worker |= {"computed": 12}
     worker |= {"progressed": ago(progressed), "tokens_per_second": fields.pop("rate", 50.0)}
     note = {"bucket": f"{number:04d}", "node": 0, "host": "node1"}
     note |= {"job": "17", "started": ago(100), "updated": ago(updated), "eta_seconds": 700.0}

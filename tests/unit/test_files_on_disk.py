@@ -71,7 +71,7 @@ KINDS = [
         read_completion,
         write_completion,
         optional=(
-            *("computed", "tokens", "tokens_per_second", "busy_seconds"),
+            *("computed", "tokens", "tokens_per_second"),
             *("reused_devices", "spared_tokens"),
         ),
     ),

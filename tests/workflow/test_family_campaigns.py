@@ -1,5 +1,6 @@
 """A whole campaign per family, step by step, with its tiny model in the published layout."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from support import tiny_campaign, tiny_steps
 from support.campaign_runs import snakemake, working_folder
 from support.checkpoints import TINY_ESM2, random_state, write_hugging_face
 from support.demo import ONE_THREAD
-from support.families import TINY, add_model, source, write_dnabert_s
+from support.families import TINY, add_model, golden, source, write_dnabert_s
 
 pytestmark = pytest.mark.workflow
 
@@ -96,7 +97,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
         with pytest.raises(PlmEmbedError, match="has no per-residue representation"):
             embeddings.per_residue("p0")
     with plm_embed.open(folder / "store") as store:
-        assert np.array_equal(store.per_token_by_key(key)[1], spans)
+        assert np.array_equal(store.per_token(key)[1], spans)
     check_exports(folder / "master_dnabert_embeddings.h5", matrix, spans)
     records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)
@@ -179,3 +180,52 @@ def test_a_campaign_of_a_model_of_your_own(tmp_path: Path) -> None:
     again = snakemake(folder, "-n", model="my_esm3", weights="absent", inputs=inputs)
     assert again.returncode == 1
     assert "absent does not exist. Name the published file or a Hugging Face folder" in again.stdout
+
+
+def test_a_campaign_of_residues_with_3di_states(tmp_path: Path) -> None:
+    """A checkpoint of SaProt under another name: strings of both, and a table of two columns."""
+    folder = working_folder(tmp_path / "here", buckets=1)
+    known = golden("saprot")
+    both = [sequence for sequence in known.sequences if 20 < len(sequence) < 300]
+    records = [f">s{i}\n{sequence}\n" for i, sequence in enumerate(both)]
+    (folder / "both.fasta").write_text("".join([*records, ">uneven\nMdEvV\n", ">alone\nMEVQ\n"]))
+    rows = [f"t{i}\t{one[::2]}\t{one[1::2].upper()}" for i, one in enumerate(both)]
+    table = "\n".join(["id\tsequence\tstates", *rows, "unlike\tMEV\tDVPP\n"])
+    (folder / "two.tsv").write_text(table)
+    config = {
+        "model": "my_saprot",
+        "weights": str(source("saprot")),
+        "inputs": ["both.fasta", {"path": "two.tsv", "structure": "states"}],
+        "embedding": {
+            "pooling": ["mean", "per_residue"],
+            "long_sequences": {"policy": "window", "max_residues": 40, "overlap": 10},
+        },
+    }
+    (folder / "mine.yaml").write_text(json.dumps(config))
+    residues = sum(len(sequence) // 2 for sequence in both) + 4
+    status, planned = tiny_campaign.run_command(folder, ["plan", "--configfile", "mine.yaml"])
+    assert status == 0 and f"{len(both) + 1} sequences, {residues:,} residues" in planned, planned
+    done = snakemake(folder, *ONE_THREAD, "--configfile", str(folder / "mine.yaml"))
+    assert done.returncode == 0, done.stdout
+    results = folder / "results" / "my_saprot"
+    proof = read_validation(results / "validation.json")
+    assert proof is not None and proof.status == "passed" and proof.spot_checks
+    report = (results / "report.html").read_text()
+    assert UNPUBLISHED in report and "residues and 3Di states" in report
+    records = {row["id"]: row for row in pq.read_table(results / "records.parquet").to_pylist()}
+    assert records["alone"]["status"] == "embedded_with_events"
+    assert records["alone"]["events"] == "structure_unknown=4"
+    assert records["uneven"]["reason"] == "not_interleaved"
+    assert records["unlike"]["detail"] == "3 residues, 4 3Di letters"
+    windows = LongSequences("window", 40, 10)
+    weights = Path(str(read_record(results).folder))  # type: ignore[union-attr]
+    with plm_embed.open(results) as master, LanguageModel("my_saprot", weights) as model:
+        assert len(master) == len(set(both)) + 1
+        for i, sequence in enumerate(both):
+            assert np.array_equal(master[f"s{i}"], master[f"t{i}"])
+            assert len(master.per_residue(f"s{i}")) == len(sequence) // 2
+            assert records[f"t{i}"]["length"] == len(sequence) // 2
+        again = model.embed(both, long_sequences=windows, bar=False)
+        stored = master.get([f"t{i}" for i in range(len(both))])
+        assert np.allclose(again, stored, atol=2e-3)
+        assert master.nearest(sequences=both[:1], k=1)["similarity"][0].as_py() > 0.999

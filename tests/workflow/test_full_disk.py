@@ -56,7 +56,7 @@ def fill(results):
     with atomic_path(Path(results) / "master.h5") as path, connect(path, "w") as file:
         vectors = create_vectors(file, "x", (4096, 512), "float16")
         write_bits(vectors, 0, np.zeros((4096, 512), "<u2"))
-plm_embed.reporting.summary.summarize = fill
+plm_embed.reporting.summary.gathered = fill
 sys.argv = ["plm-embed", "summary", {folder!r}]
 from plm_embed.cli.main import main; main()
 """

@@ -26,6 +26,7 @@ from plm_embed.workflow import (
     SCHEMA,
     bucket_names,
     input_paths,
+    misspelt,
     models_of,
     notices,
     reading_options,
@@ -43,7 +44,7 @@ if refused := list(refusals(config, CHANGES, workflow.storage_settings, ALONE)):
 validate(config, SCHEMA)
 
 if workflow.is_main_process:
-    for line in notices(config):
+    for line in [*notices(config), *misspelt(workflow.resource_settings)]:
         print(f"plm-embed: {line}", file=sys.stderr)
 
 MODELS = models_of(config)

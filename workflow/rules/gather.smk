@@ -58,12 +58,9 @@ rule validate:
     resources:
         mem_mb=lambda wildcards, attempt: attempt * (8000 + worker_mb(MODELS[wildcards.model])),
     params:
-        sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+        folder=lambda wildcards, output: Path(output.report).parent,
         store=lambda wildcards, input: store(wildcards, [input.embedded[0]]),
         checks=config["validate"]["spot_checks"],
     shell:
-        "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
-        " --store {params.store:q} --weights {input.weights:q} --master {input.master:q}"
-        " --index {input.index:q} --records {input.records:q} --spot-checks {params.checks}"
-        " --report {output.report:q} --checksums {output.checksums:q} &> {log:q}"
+        "python -m plm_embed validate {params.folder:q} --store {params.store:q} --spot-checks {params.checks}"
+        " &> {log:q}"

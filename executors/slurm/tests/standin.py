@@ -46,6 +46,7 @@ SQUEUE = """\
 for job in jobs/*; do
   [ -e "$job" ] || continue
   case "$*" in
+    *%P*) echo '4:00:00 gpu'; break;;
     *%j*) grep -q ING $job && echo "${job#jobs/}| $(cat names/${job#jobs/})";;
     *) echo "${job#jobs/}|$(cat $job)";;
   esac
@@ -59,7 +60,7 @@ COMMANDS = {
     "squeue": SQUEUE,
     "scancel": SCANCEL,
     "scontrol": "echo 'BatchStartTimeout       = 1 sec'",
-    "sinfo": "true",
+    "sinfo": 'case "$*" in *%l*) echo 2:00:00;; esac',
     "sacct": "exit 1",
     "sacctmgr": "exit 1",
 }

@@ -147,12 +147,13 @@ def test_what_sbatch_refuses_for_good_is_not_tried_again(run: Run) -> None:
 
 
 def test_a_job_that_can_never_start_is_cancelled_and_not_tried_again(run: Run) -> None:
-    (run.slurm.folder / "waits").write_text("MaxMemPerLimit")
+    (run.slurm.folder / "waits").write_text("PartitionTimeLimit")
     status, output = run("--retries", "3", "--keep-going")
     assert status == 1
     assert len(run.slurm.names()) == len(run.slurm.calls("scancel")) == 3
     assert output.count("it can never start, and is cancelled. Ask for") == 1
-    assert output.count("it can never start: MaxMemPerLimit") == 3
+    times = "(it asks for 4:00:00, and the partition gpu allows 2:00:00)"
+    assert output.count(f"it can never start: PartitionTimeLimit {times}") == 3
 
 
 def test_a_job_that_slurm_could_not_launch_is_submitted_again(run: Run) -> None:

@@ -210,11 +210,8 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "module", ["plm_embed.io.terminal", "plm_embed.cli.campaign", "plm_embed.reporting.summary"]
-)
+@pytest.mark.parametrize("module", ["plm_embed.cli.campaign", "plm_embed.reporting.summary"])
 def test_ctrl_c_ends_in_one_line_also_while_modules_are_loaded(module: str, tmp_path: Path) -> None:
-    """The first one is loaded before `main` begins, the others by a command."""
     code = f"""
 import os, signal, sys
 class Interrupted:
@@ -269,7 +266,7 @@ def test_a_bug_keeps_its_traceback() -> None:
     code = """
 import plm_embed.reporting.summary
 def broken(results): raise RuntimeError("a bug")
-plm_embed.reporting.summary.summarize = broken
+plm_embed.reporting.summary.gathered = broken
 from plm_embed.cli.main import main; main()
 """
     done = plm_embed("summary", ".", code=code)

@@ -51,6 +51,7 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert found["default-resources"] == DEFAULTS | {"slurm_account": "'lab'"}
     embed = {"gpu": 1, "runtime": 30, "slurm_partition": "'gpu'"}
     assert found["set-resources"]["embed"] == embed
+    assert "slurm_account: \"'lab'\" # without it, your only account" in done.stdout
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
     done = profile("slurm", "--output", "mine", "--constraint", "a100")
     asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1 --time=30)"
@@ -63,7 +64,8 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
     (slurm / "sacctmgr.answer").write_text("lab\nother\n")
     done = profile("slurm")
     assert done.returncode == 1
-    assert "more than one partition has GPUs: gpu, big; choose one with --queue" in done.stderr
+    several = "choose --queue (gpu or big) and --account (lab or other)\n"
+    assert done.stderr.endswith(several)
 
     terminal, end = os.openpty()
     with subprocess.Popen(

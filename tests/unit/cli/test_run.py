@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
         (["t.csv", "--id", "nr"], "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: "
-         "--id, --sequence and --keep"),
+         "--id, --sequence, --structure, --partner and --keep"),
     ],
 )  # fmt: skip
 def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:
@@ -284,6 +284,7 @@ def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.Monke
     assert done.returncode == 1
     shown = "Error in rule deduplicate:\n    message: sbatch: Invalid partition name specified."
     assert shown in done.stderr, done.stderr
+    assert "rule deduplicate:\n    input" not in done.stderr, "it is quiet otherwise"
     reason = "results/logs/run.log: sbatch: Invalid partition name specified. It is not tried again"
     assert reason in done.stderr
     watch = [sys.executable, "-m", "plm_embed", "watch", "results", "--once"]
@@ -316,3 +317,13 @@ def test_a_ctrl_c_that_meets_snakemake_anywhere_is_one_line(
     assert "These jobs could not be deleted" in words
     assert words.endswith("plm-embed: interrupted; rerun the same command to continue\n")
     assert not RUN.exists()
+
+
+@pytest.mark.workflow
+def test_a_run_without_any_vector_is_no_success(here: Path) -> None:
+    (here / "letters.fasta").write_text(">a\n?!\n")
+    words = ["run", "letters.fasta", "--model", "esm2_t3_untrained", "--set", "buckets=1"]
+    command = [sys.executable, "-m", "plm_embed", *words, "--cores", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("No record could be embedded: 1 unknown_residues.\n")

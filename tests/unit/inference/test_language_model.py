@@ -152,7 +152,7 @@ def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel
         ({"on_error": "rasie"}, "on_error: 'rasie' is not one of raise, skip"),
         (
             {"pooling": "men"},
-            "pooling: 'men' is not one of mean, mean_special, bos, max, per_residue",
+            "pooling: 'men' is not one of mean, mean_special, bos, max, mean_chain1",
         ),
         ({"long_sequences": "crop"}, "long_sequences: a dictionary of policy, max_residues"),
         ({"layer": "6"}, "layer: '6' is not a whole number"),

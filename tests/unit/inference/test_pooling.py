@@ -31,6 +31,30 @@ def test_what_is_pooled(pooling: str, expected: list[float]) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", [[5.0, 0.0]]),
+        ("mean_special", [[203.0, 160.0]]),
+        ("max", [[12.0, 5.0]]),
+        ("bos", [[100.0, -100.0]]),
+        ("mean_chain1", [[1.5, 4.0]]),
+        ("mean_chain2", [[12.0, -8.0]]),
+        ("per_residue", [[1.0, 5.0], [2.0, 3.0], [12.0, -8.0]]),
+    ],
+)
+def test_the_linker_of_a_pair_is_in_no_vector(pooling: str, expected: list[list[float]]) -> None:
+    linker = torch.full((2, 2), torch.inf)
+    chains = torch.tensor([[1.0, 5.0], [2.0, 3.0]]), torch.tensor([[12.0, -8.0]])
+    pair = torch.cat((HIDDEN[:1], chains[0], linker, chains[1], HIDDEN[3:]))
+    assert pool(pooling, pair, (1, 4), (3, 5)).view(-1, 2).tolist() == expected  # type: ignore[arg-type]
+    ids = [np.zeros(len(pair), np.uint8)] * 2
+    batch = pack(ids, [(1, 4)] * 2, 8, pinned=False, linkers=[(3, 5)] * 2)
+    assert batch.segments.tolist() == [1, 2, 2, 1, 1] * 2
+    for found in (pool_batch, pool_packed):
+        assert found(pooling, torch.cat((pair, pair)), batch).tolist() == 2 * expected  # type: ignore[arg-type]
+
+
 def test_half_precision_is_pooled_in_fp32() -> None:
     hidden = torch.full((4098, 1), 1.001, dtype=torch.bfloat16)
     pooled = pool("mean", hidden, (1, 4097))

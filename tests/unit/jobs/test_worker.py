@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,11 +210,11 @@ def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
 ) -> None:
     pack, refused = Engine.pack, []
 
-    def short_of_memory(self: Engine, pieces: Sequence[Ids]) -> Batch:
+    def short_of_memory(self: Engine, pieces: Sequence[Ids], *more: Any) -> Batch:
         if 702 in map(len, pieces) and sum(map(len, pieces)) > 1000:
             refused.append(pieces)
             raise RuntimeError("CUDA error: out of memory")  # of pinned memory
-        return pack(self, pieces)
+        return pack(self, pieces, *more)
 
     monkeypatch.setattr(Engine, "pack", short_of_memory)
     record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
@@ -249,7 +250,7 @@ def test_what_was_finished_is_kept_whatever_ends_the_work(
 
     def failing(_: Batch, layers: Sequence[int]) -> None:
         calls.append(layers)
-        if calls.count((MODEL.layers,)) == 3:  # the third batch of the job itself
+        if calls.count({MODEL.layers}) == 3:  # the third batch of the job itself
             cuda = "CUDA error: device-side assert triggered\nCUDA kernel errors might be ..."
             raise RuntimeError(cuda if lost else "a bug")
 

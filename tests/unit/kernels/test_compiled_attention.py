@@ -18,8 +18,9 @@ from plm_embed.io import compiled
 from plm_embed.kernels import attention, compiled_attention
 from plm_embed.kernels.compiled_attention import attend
 from plm_embed.kernels.elementwise import rotate
-from plm_embed.kernels.packed import Distances, Packed, pack
+from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.kernels.torch_attention import sdpa
+from support.packed import pack
 
 CPU = torch.device("cpu")
 BOUND = {torch.float32: 2e-6, torch.bfloat16: 0.02}

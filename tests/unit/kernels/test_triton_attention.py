@@ -16,8 +16,9 @@ from torch import Tensor
 
 from plm_embed.kernels import attention
 from plm_embed.kernels.attention import Kernel
-from plm_embed.kernels.packed import Distances, Packed, pack
+from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models.distances import alibi_bias, t5_bias
+from support.packed import pack
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 130, 1, 64, 65)

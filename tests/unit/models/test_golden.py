@@ -23,13 +23,14 @@ def test_the_formulas_give_what_the_sets_hold(name: str) -> None:
         assert relative(states[:, first:stop].mean(1), known.means[i]) < 1e-13
 
 
-def test_the_set_of_amplify_is_what_the_program_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["amplify", "saprot"])
+def test_a_set_is_what_the_program_writes(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["amplify"], tmp_path)
-    tmp_path /= "amplify"
+    main([name], tmp_path)
+    tmp_path /= name
     assert capsys.readouterr().out.split() == [str(path) for path in sorted(tmp_path.iterdir())]
-    for path in (SETS / "amplify").iterdir():
+    for path in (SETS / name).iterdir():
         if path.suffix == ".npz":
             with np.load(path) as shipped, np.load(tmp_path / path.name) as made:
                 assert shipped.files == made.files

@@ -1,6 +1,7 @@
 """Every family against float64 values of its authors' formulas, and in any company."""
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -85,13 +86,14 @@ def test_the_reference_computes_the_same(name: str, folder: Path) -> None:
     known = golden(name)
     chosen = [i for i, sequence in enumerate(known.sequences) if len(sequence) < 500]
     sequences = [known.sequences[i] for i in chosen]
+    bound = 1e-6 if known.model.family.public_reference else 2e-7  # in float32 or float64
     for i, states in zip(
         chosen, hidden_states(prepared(name, folder), sequences, [0, 1, 3]), strict=True
     ):
         for layer, found in states.items():
             first, stop = known.model.family.residues(len(found))
             mean = found[first:stop].double().mean(0).numpy()
-            assert relative(mean, known.means[i, layer]) < 2e-7
+            assert relative(mean, known.means[i, layer]) < bound
 
 
 @pytest.mark.parametrize(
@@ -151,14 +153,17 @@ def test_a_vector_has_the_same_bits_in_any_company(
     name: str, dtype: str, data: st.DataObject
 ) -> None:
     engine = random_engine(name, dtype)
-    letters = TINY[name].family.alphabet.letters
+    alphabet = TINY[name].family.alphabet
+    width = 1 + bool(alphabet.states)
+    letters = st.sampled_from([*map("".join, product(alphabet.letters, alphabet.states or [""]))])
 
     def some(longest: int, at_least: int, at_most: int) -> list[str]:
-        text = st.text(letters, min_size=1, max_size=longest)
+        text = st.lists(letters, min_size=1, max_size=longest).map("".join)
         return data.draw(st.lists(text, min_size=at_least, max_size=at_most))
 
     sequences, company = some(300, 1, 8), some(900, 0, 4)
-    sequences = [*sequences, sequences[0], "A" * len(sequences[0])]  # some of equal length
+    same_length = "Ad"[:width] * (len(sequences[0]) // width)
+    sequences = [*sequences, sequences[0], same_length]
     order = data.draw(st.permutations(range(len(sequences))))
     batch = engine.prepare([*company, *(sequences[i] for i in order)])
     mixed = {layer: batch.split(found) for layer, found in engine.forward(batch, [1, 3]).items()}

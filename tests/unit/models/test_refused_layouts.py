@@ -136,7 +136,8 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
     assert str(error.value) == (
         f"weights: {path} is not a complete esm2_t2_tiny: it lacks layers.1.fc1.bias, has "
         "encoder.sentence_encoder.layers.1.fc3.weight, which no name in the family matches, holds "
-        "layers.0.fc1.weight as float64, and 1 more."
+        "layers.0.fc1.weight as float64, holds layers.0.fc2.weight with shape (32, 64), not (32, "
+        "128)."
     )
     state = random_state(TINY_ESM1B, 1)
     del state["emb_layer_norm_before.bias"]

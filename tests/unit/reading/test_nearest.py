@@ -246,6 +246,21 @@ def test_a_bad_query_does_not_keep_the_others_from_an_answer(
         assert len(embeddings.nearest(sequences=["M?"], on_error="skip")) == 0
 
 
+def test_a_table_of_queries_may_call_its_columns_otherwise(
+    finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)
+    table = tmp_path / "queries.csv"
+    table.write_text(f"name,residues\nmine,{sequence}\n")
+    words = ["search", "results", str(table), "--top", "1"]
+    done = CliRunner().invoke(group, words)
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).endswith("name yours: --id-column and --sequence-column")
+    done = CliRunner().invoke(group, [*words, "--id-column=name", "--sequence-column=residues"])
+    assert done.exit_code == 0, done.output
+    assert {line.split("\t")[0] for line in done.stdout.splitlines()[1:]} == {"mine"}
+
+
 def test_skipped_queries_are_named_and_counted(
     finished: Path, sequence: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,7 +316,7 @@ def test_the_command_prints_or_writes_the_table(
     [
         ([], "give a file of queries, or --id"),
         (["--id", "nobody"], "no vector for nobody"),
-        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx: must end with one of .tsv, .csv"),
+        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx must end with one of .tsv, .csv"),
     ],
 )
 def test_what_the_command_refuses(

@@ -185,7 +185,7 @@ def test_matrices_per_residue(embeddings) -> None:
         np.testing.assert_array_equal(found, wanted["per_residue_l3"].astype(np.float16))
     with pytest.raises(PlmEmbedError, match=r"use per_residue\(id\)"):
         embeddings.get(CLEAR[:1], "per_residue_l2")
-    with pytest.raises(PlmEmbedError, match=r"mean_l2 has one vector per record: use get"):
+    with pytest.raises(PlmEmbedError, match=r"mean_l2 is none of per_residue_l2, per_res"):
         embeddings.per_residue(CLEAR[0], "mean_l2")
 
 

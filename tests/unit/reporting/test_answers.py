@@ -31,7 +31,9 @@ def test_a_valid_result_is_complete_right_and_there(results: Path) -> None:
     facts = collect(results)
     told = said(facts)
     assert told["Is it complete?"] == "Yes: 180 of 181 records have a vector, and 1 was skipped."
-    assert told["Is it right?"].startswith("Yes: all 14 checks passed, and 2 vectors agree with")
+    assert told["Is it right?"].startswith(
+        "Yes: all 14 checks passed, also the comparison of 2 vectors with "
+    )
     assert told["Where is it?"].startswith(f"{facts.master} (")
     assert f"plm-embed export {facts.folder} " in commands(facts)
     assert f"plm-embed search {facts.folder} --id " in commands(facts)

@@ -12,7 +12,7 @@ from plm_embed.reporting.citing import citation, methods
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
 from plm_embed.reporting.ro_crate import write_crate
-from plm_embed.reporting.summary import summarize
+from plm_embed.reporting.summary import gathered, summarize
 from support.finished import MODEL
 
 
@@ -63,7 +63,7 @@ def said_of_weights(results: Path) -> dict[str, str]:
     return texts | {
         "methods": methods(facts),
         "citation": citation(facts),
-        "summary": summarize(results),
+        "summary": summarize(gathered(results)),
     }
 
 

@@ -14,7 +14,7 @@ from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
 from support.finished import MODEL
 
-FIGURES = ("norms", "lengths", "timeline", "outcomes")
+FIGURES = ("lengths", "outcomes")
 ID = "sp|P11736|CU32_LOCMI"
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -19,7 +19,7 @@ from plm_embed.master.validation_record import (
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.reporting.report import answers, write_report
-from plm_embed.reporting.summary import summarize
+from plm_embed.reporting.summary import gathered, summarize
 from plm_embed.sequences.summary import read_summary
 from plm_embed.workflow.kept_config import write_kept
 from support.campaigns import MEAN, gathered_campaign, seal_sequences
@@ -48,7 +48,7 @@ def run(text: str) -> object:
 
 def test_summary_counts_and_opens(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path, out_of_memory=2)
-    text = summarize(campaign.results)
+    text = summarize(gathered(campaign.results))
     assert "records     90\n" in text
     assert "unique      58 sequences\n" in text
     assert "embedded    80 records, 8 of them cleaned up; see `events` in records.parquet\n" in text
@@ -63,7 +63,7 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ['a "name"', "back\\slash\\n", 'both\\"', "Größe's"])
 def test_summary_opens_under_any_path(tmp_path: Path, name: str) -> None:
     campaign = gathered_campaign(tmp_path / name)
-    text = summarize(campaign.results)
+    text = summarize(gathered(campaign.results))
     assert 'plm_embed.open("' in text
     found = run(text)
     assert isinstance(found, np.ndarray) and found.shape == (1, 16)
@@ -71,7 +71,7 @@ def test_summary_opens_under_any_path(tmp_path: Path, name: str) -> None:
 
 def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
-    found = run(summarize(campaign.results))
+    found = run(summarize(gathered(campaign.results)))
     assert isinstance(found, np.ndarray) and found.shape[1] == 16
 
 
@@ -79,35 +79,37 @@ def test_summary_says_which_of_several_vectors_is_read_without_a_name(tmp_path: 
     several = replace(MEAN, layers=(2, 3), pooling=("mean", "max"))
     campaign = gathered_campaign(tmp_path, fingerprint=several)
     assert "\ndefault representation: mean_l2; also: max_l2, max_l3, mean_l3\n" in summarize(
-        campaign.results
+        gathered(campaign.results)
     )
-    assert "default" not in summarize(gathered_campaign(tmp_path / "one").results)
+    assert "default" not in summarize(gathered(gathered_campaign(tmp_path / "one").results))
 
 
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     report = campaign.master.with_name("validation.json")
     write_validation(report, PASSED)
-    assert "validation  passed (2 checks, 4 vectors recomputed)" in summarize(campaign.results)
+    assert "validation  passed (2 checks, 4 vectors recomputed)" in summarize(
+        gathered(campaign.results)
+    )
     keys, finite = PASSED.checks
     failed = replace(finite, result="failed", problems=3)
     write_validation(report, replace(PASSED, status="failed", checks=(keys, failed)))
-    assert f"validation  FAILED: finite (see {report})" in summarize(campaign.results)
+    assert f"validation  FAILED: finite (see {report})" in summarize(gathered(campaign.results))
     flip_a_bit(report)
     with pytest.raises(
         PlmEmbedError,
         match=r"validation\.json: .*; delete .*validation\.json and run the campaign again",
     ):
-        summarize(campaign.results)
+        summarize(gathered(campaign.results))
 
 
 def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="run the workflow first"):
-        summarize(tmp_path)
+        summarize(gathered(tmp_path))
     campaign = gathered_campaign(
         tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1))
     )
-    text = summarize(campaign.results)
+    text = summarize(gathered(campaign.results))
     assert text.startswith(
         "No record could be embedded: 6 empty, 1 text_before_first_header, 83 too_long.\n"
     )
@@ -123,12 +125,14 @@ def test_a_wrong_column_of_sequences_is_asked_about(tmp_path: Path) -> None:
     folder = campaign.master.parent
     write_kept(folder / CONFIG, {"inputs": [SOURCES[0], table]}, "as run")
     write_validation(folder / VALIDATION, PASSED)
-    first, *_ = summarize(campaign.results).splitlines()
+    first, *_ = summarize(gathered(campaign.results)).splitlines()
     assert first == (
         "No record could be embedded: 3 unknown_residues. Is `lab` the right column of sequences?"
     )
     facts = collect(campaign.results)
-    assert facts.status == "empty" and "No record" in str(next(iter(answers(facts))))
+    complete, right, *_ = answers(facts)
+    assert facts.status == "empty" and "No record" in complete.answer
+    assert right.answer == "There is no vector to check."
     write_report(facts, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert '<span class="badge empty">✗ no record has a vector' in page
@@ -136,8 +140,8 @@ def test_a_wrong_column_of_sequences_is_asked_about(tmp_path: Path) -> None:
 
 def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
-    assert "warning" not in summarize(campaign.results)
+    assert "warning" not in summarize(gathered(campaign.results))
     seal_sequences(campaign.sequences, records=read_summary(campaign.sequences).records + 1)
     warning = f"The sequences in {campaign.sequences} have changed since the master was gathered"
-    assert f"warning     {warning}" in summarize(campaign.results)
+    assert f"warning     {warning}" in summarize(gathered(campaign.results))
     assert collect(campaign.results).outdated.startswith(warning)

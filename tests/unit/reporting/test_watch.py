@@ -32,23 +32,20 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert "There is no such folder yet" in shown(tmp_path / "later")
     assert watch.look(tmp_path).models == () and "Nothing has begun" in shown(tmp_path)
     written(campaign(tmp_path, 2) / "weights.json")
-    assert look(
-        tmp_path
-    ).eta is None and "weights done, sequences done, embed waits, gather waits" in shown(tmp_path)
-    assert "0 of 2 buckets done, 0 at work, 2 queued; 0.0 %; no worker" in shown(tmp_path)
+    assert look(tmp_path).eta is None and "✓weights ✓sequences ·embed ·gather" in shown(tmp_path)
+    assert "0.0 %; 0 of 2 buckets done, 0 at work, 2 queued; no worker" in shown(tmp_path)
 
 
-def test_a_killed_run_says_what_is_stored_and_how_to_go_on(tmp_path: Path) -> None:
+def test_a_killed_run_says_how_to_go_on(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     written(model / "weights.json")
     finish(model, 0)
     beat(model, 0, updated=300)
     beat(model, 1, updated=300)
     text = shown(tmp_path)
-    assert "nothing is running" in text and "unfinished jobs have stored 12 vectors\n" in text
-    assert "rerun the same command to continue" in text
+    assert "nothing is running" in text and "rerun the same command; finished work is" in text
     beat(model, 2)
-    assert "have stored" not in shown(tmp_path) and "next: " not in shown(tmp_path)
+    assert "next: " not in shown(tmp_path)
 
 
 def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
@@ -62,14 +59,14 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     assert [state.folder.name for state in states] == [MODEL, "esmc_300m", "prot_bert"]
     beat(other, 1)
     text = shown(tmp_path)
-    assert f"{MODEL}  weights waits, sequences done, embed waits" in text
-    assert "prot_bert  weights done, sequences done, embed at work" in text
-    assert "1 of 2 buckets done, 1 at work, 0 queued; 75.0 %; 50 tokens/s" in text
+    assert f"{MODEL}  ·weights ✓sequences ·embed" in text
+    assert "prot_bert  ✓weights ✓sequences ▶embed" in text
+    assert "75.0 %; 1 of 2 buckets done, 1 at work, 0 queued; 50 tokens/s" in text
     for width in (60, 80, 120, 200):
         lines = screen(tmp_path, width)
         assert all(len(line) <= width for line in lines)
-        bars = [line for line in lines if line.endswith(" %") and "GPU" not in line]
-        assert len(bars) == 2, "one for each that is at embed"
+        shares = [line for line in lines if " %; " in line]
+        assert len(shares) == 2, "one for each that is at embed"
         (title,) = [line for line in lines if line.startswith("worker ")]
         assert ("model" in title) == (width >= 100)
 
@@ -167,7 +164,7 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
     assert "0 of 4 buckets done, 3 at work, 1 queued" in text and "\x1b" not in text
     for bucket in range(4):
         beat(model, bucket)
-    assert "and 1 more workers: " in screen(tmp_path, 140, height=9)[-1]
+    assert "and 1 more worker: " in screen(tmp_path, 140, height=9)[-1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -187,7 +184,7 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     (row,) = [line for line in lines if "SILENT" in line]
     assert row.split()[:3] == ["node1", "GPU", "2"] and "loading" in row and "5 min ago" in row
     (title,) = [line for line in lines if line.startswith("worker ")]
-    assert ("memory" in title) == (width >= 120) and "…" not in title + row
+    assert ("device" in title) == (width >= 110) and "…" not in title + row
 
 
 def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:

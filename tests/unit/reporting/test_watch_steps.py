@@ -19,7 +19,7 @@ def begun(folder: Path, buckets: int) -> Path:
 
 def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
     model = begun(tmp_path, 2)
-    assert "embed waits" in shown(tmp_path)
+    assert "·embed" in shown(tmp_path)
     record = finish(model, 1, at=-80)
     logs = tmp_path / "logs" / MODEL
     for name, file, said in (
@@ -48,7 +48,7 @@ def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_pa
     log = tmp_path / "logs" / MODEL / "weights.log"
     written(log, "# plm-embed weights\nplm-embed: error: cannot be fetched\n", at=-10)
     assert not look(tmp_path).finished
-    assert "weights failed" in shown(tmp_path)
+    assert "✗weights" in shown(tmp_path)
 
 
 def test_a_bucket_that_was_cut_anew_since_is_not_finished(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_any_rows_are_taken_exactly(
         )
     )
     with read_part(path) as part:
-        found = take_bits(part.vectors("mean_l3"), rows).view("<f4")
+        found = take_bits(part.vectors["mean_l3"], rows).view("<f4")
         assert (part.locate(part.keys[rows]) == rows).all()
     np.testing.assert_array_equal(found[:, 1], 2 * rows + 1)
 

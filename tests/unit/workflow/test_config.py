@@ -10,13 +10,15 @@ from snakemake.settings.types import SharedFSUsage, StorageSettings
 from snakemake.utils import validate
 
 from plm_embed.errors import ConfigError
-from plm_embed.workflow.checks import mistakes, refusals
+from plm_embed.models.registry import find_model
+from plm_embed.workflow.checks import known_settings, mistakes, refusals
 from plm_embed.workflow.config import (
     SCHEMA,
     input_paths,
     models_of,
     read_config,
     reading_options,
+    recipe_options,
     schema,
     source_of,
     with_defaults,
@@ -194,6 +196,43 @@ def test_an_input_may_have_columns_of_its_own() -> None:
         '--tables=[{"id": "id", "sequence": "sequence", "keep": []}, '
         '{"id": "acc", "sequence": "sequence", "keep": ["x"]}]'
     )
+
+
+def test_a_partner_makes_a_campaign_of_pairs() -> None:
+    single = with_defaults(config())
+    table = {"path": "b.csv", "sequence": "heavy", "partner": "light"}
+    pairs = with_defaults(config(inputs=["a.fasta", table]))
+    colons = with_defaults(config(embedding={"linker": "GGS"}))
+    assert not any("linker" in option for option in recipe_options(single))
+    assert recipe_options(pairs) == [*recipe_options(single), f"--linker={25 * 'G'}"]
+    assert recipe_options(colons) == [*recipe_options(single), "--linker=GGS"]
+    assert "--alphabet=protein" in reading_options(single)
+    for paired in (pairs, colons):
+        assert "--alphabet=protein_pair" in reading_options(paired)
+    assert '"sequence": "heavy", "keep": [], "partner": "light"}' in reading_options(pairs)[-1]
+    limited = known_settings(pairs, find_model("esm1b"))
+    assert limited["long_sequences"]["max_residues"] == 1022 - 25
+    assert limited["linker"] == 25 * "G"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"embedding": {"linker": "gg"}}, "embedding.linker: gg: must be residues in capital"),
+        ({"embedding": {"pooling": ["mean_chain1"]}}, "mean_chain1: sequences are single chains"),
+        (
+            {"embedding": {"linker": "G", "long_sequences": {"policy": "crop", "max_residues": 9}}},
+            "embedding.long_sequences.policy: crop: would part the chains of a pair; choose whole",
+        ),
+        (
+            {"embedding": {"linker": "G"}, "model": "DNABERT-S"},
+            "embedding.linker: DNABERT-S reads no proteins, and only their chains can be paired",
+        ),
+    ],
+)
+def test_settings_that_pairs_cannot_have(changes: dict[str, Any], words: str) -> None:
+    (line,) = mistakes(config(**changes), {})
+    assert words in line
 
 
 def test_weights_are_named_for_one_model_or_by_model() -> None:

@@ -47,6 +47,7 @@ if _typing.TYPE_CHECKING:
         dtype: ComputeDtype | Literal["auto"]
         threads: int | None
         strand: Strand
+        linker: str
 
 
 __all__ = ["PlmEmbedError", "embed", "load", "models", "open", "score"]
@@ -93,6 +94,7 @@ def load(
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
     strand: "Strand" = "as_given",
+    linker: str = "",
 ) -> "LanguageModel":
     """A model in memory, for as many calls of `embed` and `stream` as wanted.
 
@@ -107,6 +109,8 @@ def load(
         threads: CPU threads, at most the cores that this process may use; None leaves torch's
             setting.
         strand: Of DNA; canonical: a sequence and its reverse complement have one vector.
+        linker: Of pairs of protein chains, such as 25 * "G": the model reads it between the two,
+            and no vector has a part of it. Empty: sequences are single chains.
 
     The device is first checked against vectors of the reference: DeviceError if it computes
     wrongly. WeightsError if the weights cannot be had or are not the model's.
@@ -117,7 +121,7 @@ def load(
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
     model_on_device = LanguageModel(
-        model, weights, device=device, dtype=dtype, threads=threads, strand=strand
+        model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
     )
     return model_on_device.load()
 
@@ -165,6 +169,7 @@ def embed(
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
     strand: "Strand" = "as_given",
+    linker: str = "",
     bar: bool = True,
 ) -> "NDArray[np.float32] | list[NDArray[np.float32]] | list[TokenRows]":
     """The vectors of sequences in float32 and in the order given: (n, D); for `per_residue` a list
@@ -173,10 +178,12 @@ def embed(
     Args:
         sequences: A list of strings, of pairs of an id and a sequence, or of records of Biopython;
             a dictionary of sequences by id; or the name of a file: FASTA, or a table with the
-            columns id and sequence.
+            columns id and sequence. With a linker each sequence is two chains, (first, second) or
+            "FIRST:SECOND".
         model: As in `load`.
         pooling: mean or max over the residues, mean_special (over special tokens too), bos (the
-            first token), per_residue, or per_token where tokens are several bases.
+            first token), mean_chain1 or mean_chain2 of pairs, per_residue, or per_token where
+            tokens are several bases.
         layer: The layer whose output is taken; 0 is the embedding, -1 the last layer.
         long_sequences: Windows, or a limit, by the keys of the configuration (policy, max_residues,
             overlap); None embeds each sequence whole.
@@ -187,6 +194,7 @@ def embed(
         dtype: As in `load`.
         threads: As in `load`.
         strand: As in `load`.
+        linker: As in `load`.
         bar: Whether progress is drawn on a terminal or in a notebook.
 
     Equal sequences are computed once. The numbers are those of a campaign with the same settings
@@ -198,7 +206,7 @@ def embed(
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
     with LanguageModel(
-        model, weights, device=device, dtype=dtype, threads=threads, strand=strand
+        model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
     ) as loaded:
         return loaded.embed(
             sequences,

@@ -9,9 +9,13 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
+Pooling = Literal[
+    "mean", "mean_special", "bos", "max", "mean_chain1", "mean_chain2", "per_residue", "per_token"
+]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
 """Poolings that keep a matrix of each sequence, not a vector."""
+BY_CHAIN = frozenset[Pooling]({"mean_chain1", "mean_chain2"})
+"""Poolings of pairs of chains alone."""
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16", "int8"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32). int8: float32 whose linear layers multiply 8-bit integers, on CPUs.
@@ -21,7 +25,7 @@ LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
 """Strand of DNA; canonical: of a sequence and its reverse complement the alphabetically first one.
 """
-AlphabetName = Literal["protein", "dna", "3di"]
+AlphabetName = Literal["protein", "protein_pair", "dna", "3di", "protein_3di"]
 """Alphabet of the sequences that a model reads."""
 Score = Literal["log_likelihood", "entropy", "pseudo_perplexity"]
 """log_likelihood: mean log-probability (natural) of the sequence's own residues, by the head of the
@@ -38,6 +42,8 @@ POOLING_DEFINITIONS: dict[Pooling, str] = {
     "bos": "representation of the first token, which is special and stands for the sequence",
     "max": "element-wise maximum over the sequence's own tokens; special tokens and padding are "
     "left out",
+    "mean_chain1": "arithmetic mean over the residues of the first chain of a pair",
+    "mean_chain2": "arithmetic mean over the residues of the second chain of a pair",
     "per_residue": "one row per residue; special tokens and padding are left out",
     "per_token": "one row per token of several letters, and which these are; special tokens and "
     "padding are left out",
@@ -95,6 +101,10 @@ class Fingerprint:
     """Scores beside the vectors, of which no vector depends on."""
     head_sha256: str = ""
     """SHA-256 of the head of the language model, where there are scores."""
+    linker: str = ""
+    """Letters that the model reads between the two chains of a pair, of which no vector has a part;
+    empty where sequences are single chains.
+    """
 
     @property
     def batch_invariant(self) -> bool:
@@ -117,7 +127,7 @@ class Fingerprint:
 
     def to_json(self) -> str:
         """Return every field as JSON, but for those that are newer than ids, at their defaults."""
-        newer = {"strand": "as_given", "scores": (), "head_sha256": ""}
+        newer = {"strand": "as_given", "scores": (), "head_sha256": "", "linker": ""}
         plain = {name: value for name, value in asdict(self).items() if newer.get(name) != value}
         return json.dumps(plain, sort_keys=True)
 

@@ -329,14 +329,28 @@ class Executor(PlainExecutor):
             return False
         if not never and reasons.LAUNCH_FAILED not in reason:
             return False
+        times = self._times(number) if "PartitionTimeLimit" in reason else ""
         if not self._cancelled(number):
             return False
         if never:
             fail_for_good(job_info.job)
-            self._fail(job_info, f"it can never start: {reason}")
+            self._fail(job_info, f"it can never start: {reason}{times}")
         else:
             self._fail(job_info, f"SLURM could not start it ({reason})")
         return True
+
+    @staticmethod
+    def _times(number: str) -> str:
+        """Return the time that a job asks for and the one that its partition allows, in words; ''
+        where SLURM does not say.
+        """
+        try:
+            answer = ask("squeue", "--noheader", "--jobs", number, "--format", "%l %P")
+            time, partition = answer.split()
+            limit, *_ = ask("sinfo", "--noheader", "--format", "%l", "-p", partition).split()
+        except (SlurmError, ValueError):
+            return ""
+        return f" (it asks for {time}, and the partition {partition} allows {limit})"
 
     def _tries_elsewhere(self, job_info: SubmittedJobInfo, nodes: str) -> bool:
         """Submit a job again, without a failed attempt, for other nodes than those."""

@@ -4,15 +4,14 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from plm_embed import startup
 from plm_embed._version import __version__
-from plm_embed.cli.options import EXISTING, PATH, log_command, several
+from plm_embed.cli.options import EXISTING, PATH, RESULTS, log_command, several
 from plm_embed.io.terminal import say
-
-RESULTS = click.argument("results", type=EXISTING, default=Path("results"))
 
 
 @click.command()
@@ -76,11 +75,8 @@ def plan(
     more: tuple[str, ...],
     configfile: Path | None,
     settings: tuple[str, ...],
-    profile: str,
-    devices: tuple[str, ...],
-    lengths: Path | None,
-    elsewhere: tuple[Path, ...],
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Estimate what a campaign will cost before it runs.
 
@@ -98,14 +94,7 @@ def plan(
     startup.keep_pandas_out()
     if more and not settings:
         raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
-    estimate = run(
-        configfile,
-        (*settings, *more),
-        profile=profile,
-        devices=devices,
-        lengths=lengths,
-        elsewhere=elsewhere,
-    )
+    estimate = run(configfile, (*settings, *more), **options)
     if as_json:
         say(json.dumps(asdict(estimate), indent=2, default=str))
     else:
@@ -174,7 +163,7 @@ def summary(results: Path) -> None:
     Example:
       plm-embed summary results
     """
-    from plm_embed.reporting.summary import summarize
+    from plm_embed.reporting.summary import gathered, summarize
 
     startup.keep_pandas_out()
-    say(summarize(results))
+    say(summarize(gathered(results)))

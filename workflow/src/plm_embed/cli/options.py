@@ -3,15 +3,26 @@
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 
-from plm_embed.fingerprint import ComputeDtype, Strand
+from plm_embed.fingerprint import (
+    ComputeDtype,
+    LongPolicy,
+    LongSequences,
+    Pooling,
+    StorageDtype,
+    Strand,
+)
+from plm_embed.inference.settings import DeviceName, Settings
 from plm_embed.io.terminal import printable
 from plm_embed.program import program
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _Path(click.Path):
@@ -30,26 +41,63 @@ class _Path(click.Path):
 
 PATH, EXISTING = _Path(), _Path(exists=True)
 DTYPE = click.Choice(["auto", *get_args(ComputeDtype)])
-DEVICE = click.Choice(["auto", "cpu", "cuda"])
+COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 
 required = partial(click.option, required=True)
 several = partial(click.option, multiple=True)
-WEIGHTS = partial(
-    click.option,
+RESULTS = click.argument("results", type=EXISTING, default=Path("results"))
+WEIGHTS = required(
     "--weights",
     type=EXISTING,
     help="A campaign's weights.json, or the folder that `plm-embed weights` made.",
 )
-ID_COLUMN = click.option("--id-column", default="id", help="Column with the ids (tables only).")
-SEQUENCE_COLUMN = click.option(
-    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
-)
-STRAND = click.option(
-    "--strand",
-    default="as_given",
-    type=click.Choice(get_args(Strand)),
-    help="For DNA; canonical: a sequence and its reverse complement are one.",
-)
+_SETTINGS: dict[str, tuple[Any, str]] = {
+    "layers": (int, "0 to the number of layers, -1: last (repeatable)."),
+    "pooling": (click.Choice(get_args(Pooling)), "The vectors to store (repeatable)."),
+    "compute_dtype": (DTYPE, "auto: bfloat16 from compute capability 8.0 on, else float32."),
+    "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
+    "strand": (
+        click.Choice(get_args(Strand)),
+        "For DNA; canonical: a sequence and its reverse complement are one.",
+    ),
+    "policy": (click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
+    "max_residues": (NUMBER, "Longest piece for the model; 0: no limit."),
+    "overlap": (NUMBER, "Residues that neighboring windows share."),
+    "linker": (str, "Residues between the chains of pairs (deduplicate --alphabet protein_pair)."),
+    "device": (click.Choice(get_args(DeviceName)), "auto: GPUs where there are any, else the CPU."),
+    "threads": (COUNT, "CPU threads, shared by the workers."),
+    "toks_per_batch": (NUMBER, "Tokens per batch; 0: the device's default."),
+    "scratch": (str, "Node-local folder; auto: find one; '': write beside the store."),
+    "flush_minutes": (click.FloatRange(0, min_open=True), "A kill loses at most this much work."),
+    "per_residue_limit_gb": (click.FloatRange(0), "Refuse a bucket with more per-residue output."),
+}
+"""Settings with their types and meanings; `policy` is that of long sequences."""
+
+
+def settings(*names: str) -> Callable[[Command], Command]:
+    """Add options for these settings, with their defaults; without a name, for all of them."""
+    defaults = vars(Settings()) | vars(LongSequences())
+
+    def add(command: Command) -> Command:
+        for name in reversed(names or tuple(_SETTINGS)):
+            kind, text = _SETTINGS[name]
+            option = "--long-sequences" if name == "policy" else f"--{name.replace('_', '-')}"
+            default = defaults[name]
+            several_times = isinstance(default, tuple)
+            command = click.option(
+                option, name, default=default, multiple=several_times, type=kind, help=text
+            )(command)
+        return command
+
+    return add
+
+
+def columns(command: Command) -> Command:
+    """Add options for the columns of tables."""
+    for name, text in (("sequence", "residues"), ("id", "ids")):
+        words = f"Column with the {text} (tables only)."
+        command = click.option(f"--{name}-column", default=name, help=words)(command)
+    return command
 
 
 def log_command() -> None:

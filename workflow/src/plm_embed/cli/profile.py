@@ -1,6 +1,7 @@
 """The command that writes a profile of Snakemake for the cluster that it is called on."""
 
 import getpass
+import json
 import math
 import re
 import shlex
@@ -9,25 +10,19 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import yaml
 
 from plm_embed.cli.options import PATH
 from plm_embed.errors import ConfigError, PlmEmbedError
-from plm_embed.io.files import read_shipped
 from plm_embed.io.terminal import printable, say
 from plm_embed.program import program
 
-_SBATCH = {
-    "slurm_account": "--account",
-    "slurm_partition": "--partition",
-    "qos": "--qos",
-    "constraint": "--constraint",
-}
 _WRITTEN = "# Written by `plm-embed profile"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,()\s]+))?:\d+(?=[(,\s]|$)")
+_EMBED = "set-resources:"
+"""The line of a profile from which on the resources of embed stand."""
 _SECONDS = 30.0
 """Time in which a scheduler's command has to answer."""
 
@@ -63,12 +58,12 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
             "profile: neither sbatch nor qsub is on PATH", remedy="run it where you submit"
         )
     shipped = {"slurm": "slurm", "pbs": "generic-pbs"}[scheduler]
-    content: dict[str, Any] = read_shipped(CLONE / "profiles" / shipped / "profile.yaml")
-    content["set-resources"]["embed"] |= _quoted(scratch=options["scratch"])
-    (_add_slurm if scheduler == "slurm" else _add_pbs)(content, options)
+    text = (CLONE / "profiles" / shipped / "profile.yaml").read_text(encoding="utf-8")
+    _, text = text.split("\n\n", 1)  # the head is about the shipped file
+    text = _filled(text, {"scratch": _quoted(options["scratch"])}, _EMBED)
+    text = (_with_slurm if scheduler == "slurm" else _with_pbs)(text, options)
     words = printable(shlex.join(sys.argv[2:]))
-    text = f"{_WRITTEN} {words}`. The lines: profiles/README.md.\n"
-    text += yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = f"{_WRITTEN} {words}`. profiles/README.md has the rest.\n\n{text}"
     if output is None:
         say(text.rstrip())
         return
@@ -85,74 +80,108 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     click.echo(f"wrote {path}; next: {program()} run ... --profile {folder}", err=True)
 
 
-def _add_slurm(content: dict[str, Any], options: Mapping[str, str]) -> None:
-    """Add partitions, account and type of GPU. ConfigError for what SLURM does not have."""
-    gpus: dict[str, list[str]] = {}  # types of GPUs ("" without a name) by partition that is up
-    limits: dict[str, float] = {}  # minutes
-    default = ""
-    # a line per kind of node
-    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G|%l"):
-        name, state, resources, limit = line.strip().split("|")
-        if state == "up":
-            default = name.rstrip("*") if name.endswith("*") else default
-            limits[name.rstrip("*")] = _minutes(limit)
-            types = [match["type"] or "" for match in _GPU.finditer(resources)]
-            gpus.setdefault(name.rstrip("*"), []).extend(types)
+def _filled(text: str, values: Mapping[str, object], after: str = "") -> str:
+    """Return a profile with these values, unless empty, in the first line of each key below
+    `after`, which may be commented out.
+    """
+    start = text.index(after)
+    head, text = text[:start], text[start:]
+    for key, value in values.items():
+        if value:
+            new = f"{key}: {value}".replace("\\", r"\\")
+            text = re.sub(rf"(?m)^( *)(?:# )?{key}: \S+", rf"\g<1>{new}", text, count=1)
+    return head + text
+
+
+def _quoted(value: str) -> str:
+    """Return a text in quotes within quotes, for Snakemake evaluates bare words; '' if empty."""
+    return json.dumps(repr(value), ensure_ascii=False) if value else ""
+
+
+def _with_slurm(text: str, options: Mapping[str, str]) -> str:
+    """Return the profile with partitions, account, limits and type of GPU.
+
+    ConfigError for what SLURM does not have, and, where nobody can be asked, for all that it leaves
+    open; PlmEmbedError for what sbatch refuses.
+    """
+    gpus, limits, usual = _partitions()
     with_gpus = [name for name, types in gpus.items() if types]
     if not with_gpus:
         raise ConfigError(
             "sinfo: no partition that is up has GPUs", remedy="see profiles/README.md"
         )
-    queue = options["queue"] or _choose(
-        "partition with GPUs",
-        "--queue",
-        with_gpus,
-        default if default in with_gpus else "",
-        several="more than one partition has GPUs",
-    )
+    left_open: list[str] = []
+
+    def choose(option: str, words: str, choices: Sequence[str], default: str = "") -> str:
+        """Return the option, or the only choice, or the user's; '' where nobody can be asked."""
+        if options[option] or len(choices) < 2:
+            return options[option] or "".join(choices)
+        if _on_terminal():
+            return _prompt(words, choices, default or choices[0])
+        if not default:
+            left_open.append(f"--{option.replace('_', '-')} ({' or '.join(choices)})")
+        return default
+
+    default = usual if usual in with_gpus else ""
+    queue = choose("queue", "partition with GPUs", with_gpus, default)
     accounts = _accounts()
-    account = options["account"] or _choose(
-        "account", "--account", accounts, several="you have more than one account"
-    )
-    if accounts and account.lower() not in accounts:  # sbatch may not check it
-        raise ConfigError(
-            f"you have no account {account}; yours {'is' if len(accounts) == 1 else 'are'} "
-            f"{' and '.join(accounts)}",
-            key="--account",
-        )
+    account = choose("account", "account", accounts)
     kind, types = options["gpu_type"], list(dict.fromkeys(filter(None, gpus.get(queue, []))))
     if not kind and types and _on_terminal():
         kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
     cpu_queue = options["cpu_queue"]
-    if not cpu_queue and not default:
+    if not usual:
         without = [name for name in gpus if name not in with_gpus] or [queue]
-        cpu_queue = _choose(
-            "partition of jobs without GPUs",
-            "--cpu-queue",
-            without,
-            several="more than one partition has no GPUs",
-        )
-    content["default-resources"] |= _quoted(slurm_account=account, slurm_partition=cpu_queue)
-    content["set-resources"]["embed"] |= _quoted(
-        slurm_partition=queue, gpu_model=kind, constraint=options["constraint"]
-    )
+        cpu_queue = choose("cpu_queue", "partition of jobs without GPUs", without)
+    if left_open:
+        words = f"profile: SLURM has several of these; choose {' and '.join(left_open)}"
+        raise ConfigError(words, key=left_open[0].partition(" ")[0])
+    if accounts and account.lower() not in accounts:  # sbatch may not check it
+        verb = "is" if len(accounts) == 1 else "are"
+        words = f"you have no account {account}; yours {verb} {' and '.join(accounts)}"
+        raise ConfigError(words, key="--account")
+    content, constraint = yaml.safe_load(text), options["constraint"]
     shared, embed = content["default-resources"], content["set-resources"]["embed"]
-    for resources, partition in ((embed, queue), (shared, cpu_queue or default)):
-        resources["runtime"] = min(resources["runtime"], limits.get(partition, math.inf))
-    for resources in (shared | embed, shared):
-        words = [
-            f"{option}={str(resources[key]).strip(chr(39))}"
-            for key, option in _SBATCH.items()
-            if key in resources
-        ]
-        if resources["gpu"]:
-            words.append(f"--gpus={kind}:{resources['gpu']}".replace("=:", "="))
-        words.append(f"--time={resources['runtime']}")
-        try:
-            _answer("sbatch", "--test-only", "--nodes=1", *words, "--wrap=true")
-        except ConfigError as error:
-            job = f"a job with this profile ({shlex.join(words)})"
-            raise PlmEmbedError(f"SLURM refuses {job}: {error}") from None
+    time = min(embed["runtime"], limits.get(queue, math.inf))
+    cpu_time = min(shared["runtime"], limits.get(cpu_queue or usual, math.inf))
+    gpu = f"{kind}:{embed['gpu']}".lstrip(":")
+    _try_job(account=account, partition=queue, constraint=constraint, gpus=gpu, time=time)
+    _try_job(account=account, partition=cpu_queue, time=cpu_time)
+    places = {"slurm_account": account, "slurm_partition": cpu_queue}
+    text = _filled(text, {name: _quoted(place) for name, place in places.items()})
+    text = _filled(text, {"runtime": cpu_time})
+    names = {"slurm_partition": queue, "gpu_model": kind, "constraint": constraint}
+    text = _filled(text, {name: _quoted(value) for name, value in names.items()}, _EMBED)
+    return _filled(text, {"runtime": time}, _EMBED)
+
+
+def _partitions() -> tuple[dict[str, list[str]], dict[str, float], str]:
+    """Return the types of GPUs ('' without a name) and the limit in minutes of each partition that
+    is up, and the name of the default one, if it is.
+    """
+    gpus: dict[str, list[str]] = {}
+    limits: dict[str, float] = {}
+    usual = ""
+    # a line per kind of node
+    for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G|%l"):
+        star, state, resources, limit = line.strip().split("|")
+        if state == "up":
+            name = star.rstrip("*")
+            usual = usual if name == star else name
+            limits[name] = _minutes(limit)
+            types = [match["type"] or "" for match in _GPU.finditer(resources)]
+            gpus.setdefault(name, []).extend(types)
+    return gpus, limits, usual
+
+
+def _try_job(**flags: object) -> None:
+    """Let sbatch check a job with these options. PlmEmbedError when it refuses."""
+    job = [f"--{flag}={value}" for flag, value in flags.items() if value]
+    try:
+        _answer("sbatch", "--test-only", "--nodes=1", *job, "--wrap=true")
+    except ConfigError as error:
+        words = f"SLURM refuses a job with this profile ({shlex.join(job)}): {error}"
+        raise PlmEmbedError(words) from None
 
 
 def _minutes(limit: str) -> float:
@@ -174,8 +203,8 @@ def _accounts() -> list[str]:
     return sorted({line.strip() for line in lines if line.strip()})
 
 
-def _add_pbs(content: dict[str, Any], options: Mapping[str, str]) -> None:
-    """Add queue and account. ConfigError for a queue that PBS does not have."""
+def _with_pbs(text: str, options: Mapping[str, str]) -> str:
+    """Return the profile with queue and account. ConfigError for a queue that PBS does not have."""
     queue, account = options["queue"], options["account"]
     if queue or _on_terminal():
         blocks = re.split(r"^Queue: ", "\n".join(_answer("qstat", "-Q", "-f")), flags=re.MULTILINE)
@@ -190,7 +219,7 @@ def _add_pbs(content: dict[str, Any], options: Mapping[str, str]) -> None:
     if not account and _on_terminal():
         account = _prompt("account or project to charge, empty for none", [], "")
     named = {"pbs-account": account, "pbs-queue": queue}
-    content |= {key: value for key, value in named.items() if value}
+    return _filled(text, {key: value and json.dumps(value) for key, value in named.items()})
 
 
 def _answer(*command: str) -> list[str]:
@@ -204,26 +233,6 @@ def _answer(*command: str) -> list[str]:
     if done.returncode:
         raise ConfigError(done.stderr.strip() or f"{command[0]} failed ({done.returncode})")
     return done.stdout.splitlines()
-
-
-def _quoted(**values: str) -> dict[str, str]:
-    """Return the values that are not empty, in quotes: Snakemake evaluates bare words."""
-    return {key: repr(value) for key, value in values.items() if value}
-
-
-def _choose(
-    words: str, option: str, choices: Sequence[str], default: str = "", *, several: str
-) -> str:
-    """Return the only choice, or the user's. ConfigError where nobody can be asked."""
-    if len(choices) < 2:
-        return "".join(choices)
-    if _on_terminal():
-        return _prompt(words, choices, default or choices[0])
-    if not default:
-        raise ConfigError(
-            f"{several}: {', '.join(choices)}", key=option, remedy=f"choose one with {option}"
-        )
-    return default
 
 
 def _prompt(words: str, choices: Sequence[str], default: str) -> str:

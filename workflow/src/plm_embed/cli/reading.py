@@ -2,51 +2,42 @@
 program.
 """
 
-import json
+import os
 import sys
-from errno import ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from plm_embed.cli.options import (
-    DEVICE,
+    COUNT,
     EXISTING,
-    ID_COLUMN,
     PATH,
-    SEQUENCE_COLUMN,
     WEIGHTS,
+    columns,
     required,
+    settings,
     several,
 )
-from plm_embed.errors import UnknownIdError
-from plm_embed.fingerprint import ComputeDtype, StorageDtype
+from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
+from plm_embed.sequences.settings import Table
 from plm_embed.wording import count
 
 if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
-    from plm_embed.reading.search import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
-
-
-def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix not in SUFFIXES:
-        raise click.BadParameter(
-            f"{path}: must end with one of {', '.join(SUFFIXES)}", param=option
-        )
-    return path
 
 
 @click.command()
 @click.argument("results", type=EXISTING)
 @click.argument("queries", type=EXISTING, required=False)
 @several("--id", "ids", help="Find the neighbors of this record; repeatable.")
-@click.option("--top", default=10, type=click.IntRange(1), help="Number of neighbors of a query.")
+@columns
+@click.option("--top", default=10, type=COUNT, help="Number of neighbors of a query.")
 @click.option(
     "--metric",
     default="cosine",
@@ -57,7 +48,7 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
 @click.option(
     "--threads",
     default=1,
-    type=click.IntRange(1),
+    type=COUNT,
     help="Threads that compare; more are faster where cores are idle.",
 )
 @click.option(
@@ -69,7 +60,6 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
 @click.option(
     "--output",
     type=PATH,
-    callback=_suffix,
     help="Write the table to this file (.tsv, .csv or .parquet) instead of the screen.",
 )
 def search(
@@ -77,19 +67,18 @@ def search(
     results: Path,
     queries: Path | None,
     ids: tuple[str, ...],
+    id_column: str,
+    sequence_column: str,
     top: int,
-    metric: "Metric",
-    name: str,
-    threads: int,
-    weights: Path | None,
     output: Path | None,
+    **options: Any,
 ) -> None:
     """Find the nearest vectors of each sequence in QUERIES, or of each --id.
 
-    RESULTS is a results folder, a master, or a store. The queries are embedded here, with the model
-    and the settings of these vectors, and compared with every vector. Each line of the answer is a
-    record: query, rank, similarity, and its columns in the index. A query that has no vector, such
-    as one with letters of no residue, is named and left out.
+    RESULTS is a results folder, a master, or a store. The queries, a FASTA file or a table, are
+    embedded here, with the model and the settings of these vectors, and compared with every vector.
+    Each line of the answer is a record: query, rank, similarity, and its columns in the index. A
+    query that has no vector, such as one with letters of no residue, is named and left out.
 
     \b
     Examples:
@@ -99,21 +88,20 @@ def search(
     from pyarrow import csv, parquet
 
     import plm_embed
+    from plm_embed.sequences.records import Reader
+    from plm_embed.sequences.tables import columns_named
 
     if bool(ids) == (queries is not None):
         raise click.UsageError("give a file of queries, or --id")
+    if output and output.suffix not in SUFFIXES:
+        raise click.UsageError(f"--output: {output} must end with one of {', '.join(SUFFIXES)}")
     if queries and output and output.exists() and output.samefile(queries):
         raise click.UsageError(f"--output: {output} is the file of queries; name another one")
+    with columns_named("name yours: --id-column and --sequence-column"):
+        sequences = Reader(queries, Table(id_column, sequence_column)) if queries else None
     with plm_embed.open(results) as embeddings:
         table = embeddings.nearest(
-            ids or None,
-            sequences=queries,
-            k=top,
-            metric=metric,
-            name=name,
-            weights=weights,
-            on_error="skip",
-            threads=threads,
+            ids or None, sequences=sequences, k=top, on_error="skip", **options
         )
     if output is None:
         click.echo("\t".join(table.column_names))
@@ -135,16 +123,11 @@ def _text(value: object) -> str:
 
 def _ids(text: str) -> list[str]:
     """Return the ids of a list with commas, or of a file the first column, up to a tab. Blanks
-    around an id belong to it, except those around the commas of a list.
+    around an id in a file belong to it.
     """
-    try:
-        lines = Path(text).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        # a name that no file has, or can have, is a list
-        if isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG):
-            ids = text.split(",")
-            return ids if len(ids) == 1 else [id.strip() for id in ids if id.strip()]
-        raise click.BadParameter(f"{text}: not a file of ids", param_hint="--ids") from None
+    if not os.path.isfile(text):  # noqa: PTH113  # where a long list is no name at all
+        return [id.strip() for id in text.split(",") if id.strip()]
+    lines = Path(text).read_text(encoding="utf-8-sig", errors="replace").split("\n")
     return [line.partition("\t")[0] for line in lines if line.strip()]
 
 
@@ -152,10 +135,9 @@ def _where(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
     where: dict[str, str] = {}
     for pair in values:
         column, equals, value = pair.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{pair}: write COLUMN=VALUE", param=option)
-        if column in where:
-            raise click.BadParameter(f"{column}: is named twice; it has one value", param=option)
+        if not equals or column in where:
+            words = "write COLUMN=VALUE, each column once"
+            raise click.BadParameter(f"{pair}: {words}", param=option)
         where[column] = value
     return where
 
@@ -203,27 +185,12 @@ def export(
       plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
       plm-embed export results some.parquet --to parquet --where function=hemagglutinin
     """
-    import h5py
-
     from plm_embed.reading.exports import export as run
 
     chosen = None if ids is None else _ids(ids)
-    try:
-        number, (written, *tables) = run(
-            master, to, output, representation, ids=chosen, where=where
-        )
-    except UnknownIdError as error:
-        if chosen != [ids]:
-            raise
-        raise UnknownIdError(
-            f"--ids {ids}: there is no such file; {error}", path=error.path
-        ) from None
+    number, (written, *tables) = run(master, to, output, representation, ids=chosen, where=where)
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
-    words = count(number, "record")
-    if to == "uniprot-h5":
-        with h5py.File(written) as file:  # records of one id and sequence share a dataset
-            words = f"{count(len(file), 'dataset')} for {words}" if len(file) < number else words
-    say(f"{words} in {written}{beside}")
+    say(f"{count(number, 'record')} in {written}{beside}")
 
 
 @click.command()
@@ -235,8 +202,7 @@ def export(
     type=click.FloatRange(0),
     help="The largest difference of two numbers that count as equal.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all differences as JSON.")
-def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
+def diff(*, first: Path, second: Path, tolerance: float) -> None:
     """Compare two masters, vector by vector.
 
     The answer says whether keys and vectors are the same, which differ, and by how much. Exit code
@@ -249,7 +215,7 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     from plm_embed.reading.diff import compare, in_words
 
     difference = compare(first, second, tolerance)
-    say(json.dumps(difference.to_json(), indent=2) if as_json else in_words(difference))
+    say(in_words(difference))
     if not difference.equal:
         sys.exit(1)
 
@@ -269,9 +235,8 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     help="Column with the ids of the records.",
 )
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
-@ID_COLUMN
-@SEQUENCE_COLUMN
-@WEIGHTS(required=True)
+@columns
+@WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
 @click.option(
@@ -280,21 +245,8 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="The dtype that computed the vectors; a campaign that uses them must name the same.",
 )
-@click.option(
-    "--device",
-    default="auto",
-    type=DEVICE,
-    help="The device of the campaign; auto: a GPU if there is one here.",
-)
-@click.option(
-    "--storage-dtype",
-    default="float16",
-    type=click.Choice(get_args(StorageDtype)),
-    help="Number format of the store.",
-)
-@click.option(
-    "--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare."
-)
+@settings("device", "storage_dtype")
+@click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,
     vectors: Path,
@@ -306,10 +258,8 @@ def import_(
     weights: Path,
     store: Path,
     layer: int,
-    compute_dtype: ComputeDtype,
-    device: Literal["auto", "cpu", "cuda"],
-    storage_dtype: StorageDtype,
     sample: int,
+    **options: Any,
 ) -> None:
     """Adopt the vectors of another program into a store, after a check of them.
 
@@ -339,20 +289,17 @@ def import_(
         --weights results/prot_t5_xl_uniref50/weights.json \\
         --store results/prot_t5_xl_uniref50/store --compute-dtype float16
     """
-    from plm_embed.inference.settings import Settings
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.adopt import adopt
     from plm_embed.master.foreign import Files
-    from plm_embed.sequences.settings import Table
 
     files = Files(vectors, index, sequences, Table(id_column, sequence_column), index_id)
-    settings = Settings(
-        layers=(layer,), compute_dtype=compute_dtype, device=device, storage_dtype=storage_dtype
-    )
-    adopted = adopt(files, store, prepared_folder(weights), settings, sample)
+    chosen = Settings(layers=(layer,), **options)
+    adopted = adopt(files, store, prepared_folder(weights), chosen, sample)
     say(
-        f"{adopted.rows:,} rows adopted into {store}; {adopted.checked} checked: largest relative "
-        f"distance to the reference {adopted.relative_l2:.2g}, smallest cosine {adopted.cosine:.6f}"
+        f"{count(adopted.rows, 'row')} adopted into {store}; {adopted.checked:,} checked: largest "
+        f"relative distance to the reference {adopted.relative_l2:.2g}, "
+        f"smallest cosine {adopted.cosine:.6f}"
     )
     if not adopted.by_key:
         say(

@@ -1,6 +1,7 @@
 """The command that runs a whole campaign: sequences in, proven vectors out."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -33,6 +34,8 @@ from plm_embed.program import program
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
 @click.option("--sequence", "sequence_column", help="Column with the residues (tables only).")
+@click.option("--structure", help="Column with their 3Di letters, for SaProt (tables only).")
+@click.option("--partner", help="Column of the second chain of pairs (tables only).")
 @several("--keep", help="Column to carry into the index; repeatable.")
 @click.option(
     "--device",
@@ -56,6 +59,8 @@ def run(
     cores: int | None,
     id_column: str | None,
     sequence_column: str | None,
+    structure: str | None,
+    partner: str | None,
     keep: tuple[str, ...],
     device: str,
     settings: tuple[str, ...],
@@ -65,7 +70,8 @@ def run(
     This is a whole campaign, without a configuration to write. INPUTS are FASTA files or tables.
     The configuration that these options make is written to RESULTS/config.yaml, and Snakemake runs
     it. After an interruption, the same command goes on; a finished campaign is left as it is. You
-    can add inputs or models. Other settings need another --results.
+    can add inputs or models. Other settings need another --results. Exit code 1: a step failed, or
+    no record has a vector.
 
     \b
     Examples:
@@ -80,11 +86,14 @@ def run(
         write_configuration,
     )
     from plm_embed.cli.snakemake_call import execute
-    from plm_embed.reporting.summary import summarize
+    from plm_embed.reporting.summary import gathered, summarize
     from plm_embed.workflow.config import models_of
 
-    columns = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
-    columns = {name: value for name, value in columns.items() if value}
+    named = {
+        **{"id": id_column, "sequence": sequence_column, "structure": structure},
+        **{"partner": partner, "keep": list(keep)},
+    }
+    columns = {name: value for name, value in named.items() if value}
     config = configuration(
         {
             "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],
@@ -101,4 +110,7 @@ def run(
     click.echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
     results = Path(config["results"])
     execute(options, results, list(models_of(config)))
-    say(summarize(results))
+    masters = gathered(results)
+    say(summarize(masters))
+    if not any(facts.rows for facts in masters):
+        sys.exit(1)

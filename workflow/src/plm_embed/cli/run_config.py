@@ -60,7 +60,7 @@ def with_inputs_checked(config: Config) -> Config:
     ):
         if words := missing(Path(path)):
             raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
-        with columns_named("name yours: --id, --sequence and --keep"):
+        with columns_named("name yours: --id, --sequence, --structure, --partner and --keep"):
             inputs.append(path if Reader(Path(path), table).format == "fasta" else entry)
     return config | {"inputs": inputs}
 

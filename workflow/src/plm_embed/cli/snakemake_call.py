@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ RUN = Path(".snakemake", "plm-embed-run.json")
 """Note of the run in this folder: its host, when it began, and whether its jobs run there. Each
 line of Snakemake's output renews its time. An orderly end deletes it.
 """
+_JOB = re.compile(r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$")
+"""The line above what Snakemake tells of a job that begins, and the time above that."""
 _AGAIN = "rerun the same command; finished work is kept"
 _TRACEBACK = ("Traceback (most recent call last)", "Exception ignored in", "Exception in thread")
 
@@ -73,9 +76,9 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
     which it gets too, it ends in order, and then this process does; where it ends by a traceback,
     that is not shown.
     """
-    # "rules" also hides why a scheduler refused or ended a job
+    # "rules" also hides why a scheduler refused or ended a job: its lines are left out here
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
-    locked, hidden, interrupts = False, False, list[int]()
+    locked, hidden, shown, interrupts = False, False, True, list[int]()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         with subprocess.Popen(
@@ -89,9 +92,10 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
             for line in process.stdout:
                 if RUN.exists():
                     RUN.touch()
+                shown = not _JOB.match(line) and (shown or not line.startswith((" ", "\n")))
                 hidden = bool(interrupts) and (hidden or line.startswith(_TRACEBACK))
                 with suppress(BrokenPipeError):  # the campaign goes on unseen
-                    if not hidden:
+                    if shown and not hidden:
                         print(printable(line.rstrip()), file=sys.stderr, flush=True)
                 hidden = hidden and not line.startswith("KeyboardInterrupt")
                 locked = locked or "Directory cannot be locked" in line

@@ -2,43 +2,33 @@
 
 import json
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import click
 
 from plm_embed import startup
 from plm_embed.cli.options import (
-    DEVICE,
+    COUNT,
     DTYPE,
     EXISTING,
-    ID_COLUMN,
+    NUMBER,
     PATH,
-    SEQUENCE_COLUMN,
-    STRAND,
     WEIGHTS,
+    columns,
     log_command,
     required,
+    settings,
     several,
 )
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import (
-    MATRICES,
-    AlphabetName,
-    ComputeDtype,
-    LongPolicy,
-    LongSequences,
-    Pooling,
-    StorageDtype,
-    Strand,
-)
+from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongPolicy, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePolicy, Table
+from plm_embed.wording import count
 
 
 @click.command()
@@ -119,8 +109,7 @@ def weights(
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
 @click.option("--buckets", default=4, type=click.IntRange(1, 20_000), help="Their number.")
-@ID_COLUMN
-@SEQUENCE_COLUMN
+@columns
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")
 @click.option(
     "--alphabet",
@@ -130,6 +119,7 @@ def weights(
 )
 @click.option(
     "--unknown-residues",
+    "unknown",
     default="skip",
     type=click.Choice(["skip", "substitute"]),
     help="Letters outside the alphabet: skip the record, or put X (in DNA N) in their place.",
@@ -140,12 +130,12 @@ def weights(
     type=click.Choice(["remove", "skip"]),
     help="'-' and '.': remove them, or skip the record.",
 )
-@STRAND
+@settings("strand")
 @click.option(
     "--tables",
     default="[]",
     help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "keep": [...]}.',
+    '{"id": ..., "sequence": ..., "structure": ..., "partner": ..., "keep": [...]}.',
 )
 @click.option(
     "--memory-mb",
@@ -161,12 +151,9 @@ def deduplicate(
     id_column: str,
     sequence_column: str,
     keep: tuple[str, ...],
-    alphabet: AlphabetName,
-    unknown_residues: Literal["skip", "substitute"],
-    gaps: Literal["remove", "skip"],
-    strand: Strand,
     tables: str,
     memory_mb: int,
+    **policy: Any,
 ) -> None:
     """Read sequence files, and write their unique sequences in buckets.
 
@@ -181,56 +168,20 @@ def deduplicate(
 
     log_command()
     startup.keep_pandas_out()
-    columns = [
-        Table(table["id"], table["sequence"], tuple(table["keep"]))
-        for table in json.loads(tables or "[]")
+    given = [
+        Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
-    names = "--id-column, --sequence-column and --keep"
-    with nullcontext() if columns else columns_named(f"name yours: {names}"):
+    remedy = "name yours: --id-column, --sequence-column and --keep"
+    with nullcontext() if given else columns_named(remedy):
         run(
             inputs,
             output,
             buckets=buckets,
             table=Table(id_column, sequence_column, keep),
-            policy=ResiduePolicy(
-                alphabet=alphabet, unknown=unknown_residues, gaps=gaps, strand=strand
-            ),
+            policy=ResiduePolicy(**policy),
             memory_mb=memory_mb,
-            tables=columns,
+            tables=given,
         )
-
-
-COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
-SETTINGS: tuple[tuple[str, Any, str], ...] = (
-    ("layers", int, "0 to the number of layers, -1: last (repeatable)."),
-    ("pooling", click.Choice(get_args(Pooling)), "The vectors to store (repeatable)."),
-    ("compute-dtype", DTYPE, "auto: bfloat16 from compute capability 8.0 on, else float32."),
-    ("storage-dtype", click.Choice(get_args(StorageDtype)), "Number format on disk."),
-    ("long-sequences", click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
-    ("max-residues", NUMBER, "Longest piece for the model; 0: no limit."),
-    ("overlap", NUMBER, "Residues that neighboring windows share."),
-    ("device", DEVICE, "auto: GPUs where there are any, else the CPU."),
-    ("threads", COUNT, "CPU threads, shared by the workers."),
-    ("toks-per-batch", NUMBER, "Tokens per batch; 0: the device's default."),
-    ("scratch", str, "Node-local folder; auto: find one; '': write beside the store."),
-    ("flush-minutes", click.FloatRange(0, min_open=True), "A kill loses at most this much work."),
-    ("per-residue-limit-gb", click.FloatRange(0), "Refuse a bucket with more per-residue output."),
-)
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def settings(command: Command) -> Command:
-    """Add an option for each of the SETTINGS, with its default."""
-    long = LongSequences()
-    defaults = vars(Settings()) | vars(long) | {"long_sequences": long.policy}
-    for name, kind, text in reversed(SETTINGS):
-        default = defaults[name.replace("-", "_")]
-        several_times = isinstance(default, tuple)
-        option = click.option(
-            f"--{name}", default=default, multiple=several_times, type=kind, help=text
-        )
-        command = option(command)
-    return STRAND(command)
 
 
 class Workers(click.ParamType[int]):
@@ -247,10 +198,10 @@ class Workers(click.ParamType[int]):
 
 @click.command()
 @click.argument("bucket", type=PATH)
-@WEIGHTS(required=True)
+@WEIGHTS
 @required("--store", type=PATH, help="Store of vectors; shared by all buckets.")
 @required("--record", type=PATH, help="Completion record (JSON), written at the end.")
-@settings
+@settings()
 @click.option(
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )
@@ -281,7 +232,7 @@ def embed(
     weights: Path,
     store: Path,
     record: Path,
-    long_sequences: LongPolicy,
+    policy: LongPolicy,
     max_residues: int,
     overlap: int,
     nodes: int,
@@ -314,7 +265,7 @@ def embed(
     log_command()
     check_present(bucket)
     folder = prepared_folder(weights)
-    long = LongSequences(long_sequences, max_residues, overlap)
+    long = LongSequences(policy, max_residues, overlap)
     chosen = Settings(long_sequences=long, **options)
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
@@ -341,25 +292,14 @@ def embed(
     embed_bucket(job, chosen)
 
 
-def places(command: Command, required: bool = True) -> Command:
-    """Add the options that name the files of a campaign."""
-    for name, kind, text in (
-        ("records", PATH, "records.parquet: the outcome of every input record."),
-        ("index", PATH, "Parquet index of the master."),
-        ("master", PATH, "Master HDF5 file."),
-        ("store", PATH, "Store of vectors."),
-        ("embedded", PATH, "Folder with the completion records."),
-        ("sequences", EXISTING, "Folder made by `plm-embed deduplicate`."),
-    ):
-        command = click.option(f"--{name}", required=required, type=kind, help=text)(command)
-    return command
-
-
 @click.command()
-@places
-def gather(
-    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path
-) -> None:
+@required("--sequences", type=EXISTING, help="Folder made by `plm-embed deduplicate`.")
+@required("--embedded", type=PATH, help="Folder with the completion records.")
+@required("--store", type=PATH, help="Store of vectors.")
+@required("--master", type=PATH, help="Master HDF5 file.")
+@required("--index", type=PATH, help="Parquet index of the master.")
+@required("--records", type=PATH, help="records.parquet: the outcome of every input record.")
+def gather(**files: Path) -> None:
     """Merge the parts of the store into the master file, in key order, and write its index.
 
     \b
@@ -373,29 +313,28 @@ def gather(
 
     log_command()
     startup.keep_pandas_out()
-    commit = {"workflow_commit": workflow_commit()}
-    run(sequences, embedded, store, master, index, records, commit)
+    run(**files, provenance={"workflow_commit": workflow_commit()})
 
 
 @click.command()
-@click.argument("results", required=False, type=EXISTING)
-@partial(places, required=False)
-@WEIGHTS()
+@click.argument("results", type=EXISTING)
+@click.option(
+    "--store",
+    type=PATH,
+    show_default="as in config.yaml, else beside the master",
+    help="Its store.",
+)
 @click.option(
     "--spot-checks",
-    type=click.IntRange(0),
-    show_default="as in the run's config.yaml, else 16",
+    type=NUMBER,
+    show_default="as in config.yaml, else 16",
     help="Random rows to compute again by the reference.",
 )
-@click.option("--report", type=PATH, help="validation.json: every check and its result.")
-@click.option(
-    "--checksums", type=PATH, help="SHA-256 list of the results, written when all checks pass."
-)
-def validate(*, results: Path | None, spot_checks: int | None, **options: Path | None) -> None:
+def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
-    RESULTS is a results folder with one model, or the folder of a model in it. It replaces all
-    options, by what the run's own config.yaml says.
+    RESULTS is the folder of a model, or a results folder with one model. validation.json gets every
+    check and its result, and checksums.sha256 is written when all checks pass.
 
     \b
     Examples:
@@ -404,52 +343,44 @@ def validate(*, results: Path | None, spot_checks: int | None, **options: Path |
     """
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.validate import validate as run
-
-    log_command()
-    startup.keep_pandas_out()
-    files = {name: path for name, path in options.items() if path}
-    if results:
-        defaults, usual = _files_of(results)
-        files = defaults | files
-        spot_checks = usual if spot_checks is None else spot_checks
-    for name in options:
-        if name not in files:
-            raise click.UsageError(f"give a results folder, or --{name}")
-        if results and name not in ("report", "checksums") and not files[name].exists():
-            raise click.UsageError(f"{files[name]}: not found; name it with --{name}")
-    files["weights"] = prepared_folder(files["weights"])
-    checks = 16 if spot_checks is None else spot_checks
-    validation = run(**files, spot_checks=checks, reference=None)
-    if validation.problems:
-        # a run shows two lines of this, so the remedy stands in the first
-        words = "; ".join(filter(None, [f"{files['master']} is not valid", validation.remedy]))
-        lines = [f"{words} ({files['report']} has the details):", *validation.problems]
-        raise StoreError("\n  ".join(lines), path=files["master"])
-    say(f"valid: {len(validation.checks)} checks, {validation.counts.vectors or 0:,} vectors")
-
-
-def _files_of(results: Path) -> tuple[dict[str, Path], int]:
-    """Return where the workflow keeps the files that validate reads and writes, and how many rows
-    it computes again; paths in the settings of a run are relative to the folder in which it ran.
-    """
     from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.models.weights import RECORD
     from plm_embed.reading.find import find_embeddings
-    from plm_embed.reporting.outputs import CONFIG
+    from plm_embed.reporting.outputs import CONFIG, RECORDS
     from plm_embed.workflow.kept_config import read_kept
 
+    log_command()
+    startup.keep_pandas_out()
     master = find_embeddings(results).absolute()
     folder = master.parent
-    (settings, began), store = read_kept(folder / CONFIG), folder / "store"
+    if store is None or spot_checks is None:  # paths in it start from where the run began
+        config, began = read_kept(folder / CONFIG)
+        usual = folder / "store"
+        store = store or (usual if usual.is_dir() else began / (config.get("store") or usual))
+        checks = config.get("validate", {}).get("spot_checks", 16)
+        spot_checks = checks if spot_checks is None else spot_checks
     files = {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",
-        "store": store if store.is_dir() else began / (settings.get("store") or store),
+        "store": store,
         "master": master,
         "index": master.with_suffix(".parquet"),
-        "records": folder / "records.parquet",
+        "records": folder / RECORDS,
         "weights": folder / RECORD,
-        "report": folder / VALIDATION,
-        "checksums": folder / PROOF,
     }
-    return files, settings.get("validate", {}).get("spot_checks", 16)
+    for path in files.values():
+        if not path.exists():  # nothing has changed yet
+            remedy = "put it back, or run the campaign again"
+            raise StoreError(f"{path}: not found", path=path, remedy=remedy)
+    files["weights"] = prepared_folder(files["weights"])
+    proof, report = folder / PROOF, folder / VALIDATION
+    validation = run(
+        **files, spot_checks=spot_checks, report=report, checksums=proof, reference=None
+    )
+    if validation.problems:
+        # a run shows two lines of this, so the remedy stands in the first
+        words = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))
+        lines = [f"{words} ({report} has the details):", *validation.problems]
+        raise StoreError("\n  ".join(lines), path=master)
+    vectors = count(validation.counts.vectors or 0, "vector")
+    say(f"valid: {count(len(validation.checks), 'check')}, {vectors}")

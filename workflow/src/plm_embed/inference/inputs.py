@@ -9,8 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import pyarrow.compute as pc
+
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import Batch, Faults, batch_of
 from plm_embed.sequences.normalize import normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
@@ -35,11 +37,13 @@ class SequenceRecord(Protocol):
     seq: object
 
 
-SequenceItem = str | tuple[str, str] | SequenceRecord
+Chains = tuple[str, str]
+"""The chains of a pair, where pairs are embedded."""
+SequenceItem = str | Chains | tuple[str, str | Chains] | SequenceRecord
 """A sequence; an id and a sequence; or a record of Biopython. A missing value, as tables have them,
 is a sequence without a vector.
 """
-SequenceInput = str | Path | Mapping[str, str] | Iterable[SequenceItem]
+SequenceInput = str | Path | Reader | Mapping[str, str | Chains] | Iterable[SequenceItem]
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
@@ -60,13 +64,17 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     where the model reads proteins, or the reverse.
     """
     path = Path(sequences) if isinstance(sequences, Path | str) else None
-    letters = LetterCheck(ALPHABETS[policy.alphabet], path)
-    for batch in _batches(sequences):
+    path = sequences.path if isinstance(sequences, Reader) else path
+    letters, alone = LetterCheck(ALPHABETS[policy.alphabet], path), False
+    for batch in _batches(sequences, ALPHABETS[policy.alphabet].pairs):
         letters.look(batch.residues)
         if batch.first == 0:
             log.warning("%s: text before the first header is ignored", path)
             continue
         normalized = normalize_batch(batch, policy)
+        if not alone and pc.any(pc.match_substring(normalized.events, "structure_unknown")).as_py():
+            alone = True
+            log.warning("residues without 3Di letters are each read as unknown (#)")
         accepted = iter(normalized.sequences.to_pylist())
         columns = batch.ids, normalized.reasons, normalized.details
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
@@ -113,7 +121,10 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
         log.warning("%s no vector: %s", count, some(lines))
 
 
-def _batches(sequences: SequenceInput) -> Iterator[Batch]:
+def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
+    if isinstance(sequences, Reader):
+        yield from sequences
+        return
     if isinstance(sequences, Path | str):
         path = _existing_file(sequences)
         if isinstance(sequences, str) and not path:
@@ -147,7 +158,10 @@ def _batches(sequences: SequenceInput) -> Iterator[Batch]:
     items = iter(sequences.items() if isinstance(sequences, Mapping) else sequences)
     first = 1
     while block := list(islice(items, AT_ONCE)):
-        pairs = [_pair(item, number) for number, item in enumerate(block, first)]
+        pairs = [
+            _pair(_joined(item) if in_pairs else item, number)
+            for number, item in enumerate(block, first)
+        ]
         # half a character, as Python has for bytes that are no text, is none of Arrow's
         ids, residues = (
             [(text or "").encode(errors="replace").decode() for text in texts]
@@ -156,6 +170,30 @@ def _batches(sequences: SequenceInput) -> Iterator[Batch]:
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
         yield batch_of(first, ids, ids, residues, faults=faults)
         first += len(block)
+
+
+def _joined(item: object) -> object:
+    """Return two chains as the text of a pair, beside an id if there is one, or None where a chain
+    is missing; anything else, such as the text of a pair, as it is.
+    """
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        return item
+    first, second = item
+    if isinstance(second, tuple | list):
+        return first, _joined(second)
+    if _is_missing(first) or _is_missing(second):
+        return None
+    if isinstance(first, str) and isinstance(second, str) and SEPARATOR not in second:
+        return SEPARATOR.join(item)
+    return item
+
+
+def _is_missing(value: object) -> bool:
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def _pair(item: object, number: int) -> tuple[str, str | None]:
@@ -183,11 +221,7 @@ def _pair(item: object, number: int) -> tuple[str, str | None]:
         )
     if isinstance(value, str):
         return id, value
-    if (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        or (isinstance(value, float) and math.isnan(value))
-    ):
+    if _is_missing(value):
         return id, None
     if hasattr(value, "reverse_complement"):  # Biopython's Seq
         return id, str(value)
@@ -195,6 +229,7 @@ def _pair(item: object, number: int) -> tuple[str, str | None]:
         f"sequence {number} is a {type(value).__name__}; sequences are strings, pairs of an id and "
         "a sequence, or records of Biopython",
         record=number,
+        remedy="for pairs of chains, name a linker" if isinstance(value, tuple | list) else "",
     )
 
 

@@ -44,7 +44,7 @@ from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
 
 Array = NDArray[np.float32]
-Pooled = Literal["mean", "mean_special", "bos", "max"]
+Pooled = Literal["mean", "mean_special", "bos", "max", "mean_chain1", "mean_chain2"]
 Long = LongSequences | Mapping[str, Any] | None
 BATCHES_AT_ONCE = 16
 """Batches' worth of sequences that `stream` collects, so that they can be packed well."""
@@ -93,6 +93,7 @@ class LanguageModel:
         dtype: ComputeDtype | Literal["auto"] = "auto",
         threads: int | None = None,
         strand: Strand = "as_given",
+        linker: str = "",
     ) -> None:
         """Choose model and device, as `plm_embed.load`. The weights are loaded by `load`, or when
         they are first needed: so nothing wrong waits for a download.
@@ -103,7 +104,8 @@ class LanguageModel:
         if threads is not None:
             threads = min(whole_number("threads", threads, above_zero=True), cores())
         self._model, self._weights, self._threads = model_of(model, weights), weights, threads
-        self.policy = ResiduePolicy(alphabet=self._model.family.alphabet.name, strand=strand)
+        alphabet = "protein_pair" if linker else self._model.family.alphabet.name
+        self.policy, self._linker = ResiduePolicy(alphabet=alphabet, strand=strand), linker
         self.device = devices.choose_device(device)
         if dtype != "auto":
             devices.choose_dtype(dtype, self.device)
@@ -181,6 +183,7 @@ class LanguageModel:
             storage_dtype="float32",
             long_sequences=long_sequences or LongSequences(),
             strand=self.policy.strand,
+            linker=self._linker,
         )
         if self._engine is None:  # what is wrong does not wait for a download
             loading.resolved(settings, self._model, self._model.name)
@@ -277,7 +280,7 @@ class LanguageModel:
         named = named_sequences(sequences, self.policy)
         while record := next(named, None):
             block.append(record)
-            tokens += family.tokens(len(record.sequence))
+            tokens += family.tokens(family.alphabet.length(record.sequence))
             if tokens >= BATCHES_AT_ONCE * self._room.budget:
                 yield from self._vectors_by_id(block, fingerprint, on_error)
                 block, tokens = [], 0
@@ -363,11 +366,11 @@ class LanguageModel:
         """Return the vectors of each by representation, None for one that is skipped. Each distinct
         sequence is computed once.
         """
-        policy = fingerprint.long_sequences
+        policy, length = fingerprint.long_sequences, self._model.family.alphabet.length
         named = [
             record
-            if record.problem or spans(len(record.sequence), policy)
-            else record._replace(problem=f"too_long ({len(record.sequence)} residues)")
+            if record.problem or spans(length(record.sequence), policy)
+            else record._replace(problem=f"too_long ({length(record.sequence)} residues)")
             for record in named
         ]
         refuse(named, on_error)
@@ -421,7 +424,12 @@ def embed_like(
         dtype = "float32"
     device: DeviceName = "cpu" if dtype == "int8" else "auto"
     like = LanguageModel(
-        fingerprint.model, weights, device=device, dtype=dtype, strand=fingerprint.strand
+        fingerprint.model,
+        weights,
+        device=device,
+        dtype=dtype,
+        strand=fingerprint.strand,
+        linker=fingerprint.linker,
     )
     with like.load() as model:
         if (sha256 := model.manifest.weights_sha256) != fingerprint.weights_sha256:

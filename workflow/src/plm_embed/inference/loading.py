@@ -34,13 +34,14 @@ def resolved(settings: Settings, model: Model | Manifest, name: str) -> Settings
             "-1 is the last\nname existing layers, each once",
             key="embedding.layers",
         )
-    for problem in pooling_problems(settings.pooling, model.family, name):
+    linker = settings.linker
+    for problem in pooling_problems(settings.pooling, model.family, name, linker):
         raise ConfigError(problem, key="embedding.pooling")
-    if settings.scores and (problem := score_problem(model.family, name)):
+    if settings.scores and (problem := score_problem(model.family, name, linker)):
         raise ConfigError(problem, key="embedding.scores")
     if settings.strand == "canonical" and not model.family.alphabet.complements:
         raise ConfigError(ONE_STRAND, key="residues.strand")
-    long = within_limit(settings.long_sequences, name, model.max_residues)
+    long = within_limit(settings.long_sequences, name, model.max_residues, linker)
     return replace(settings, layers=layers, long_sequences=long)
 
 
@@ -82,6 +83,7 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         strand=settings.strand,
         scores=settings.scores,
         head_sha256=(manifest.head_sha256 or "") if settings.scores else "",
+        linker=settings.linker,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +42,14 @@ def reference_vectors(
     `states_of` computes in place of the family's reference. Raises ValueError for a sequence that
     the long-sequence policy gives no vector.
     """
-    cuts = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+    manifest, tensors = weights.load(folder)
+    family, linker = manifest.family, fingerprint.linker
+    lengths = map(family.alphabet.length, sequences)
+    cuts = [spans(length, fingerprint.long_sequences) for length in lengths]
     if not all(cuts):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    manifest, tensors = weights.load(folder)
-    family = manifest.family
     texts = [
-        [sequence[start:stop] for start, stop in cut]
-        for sequence, cut in zip(sequences, cuts, strict=True)
+        family.texts(sequence, cut, linker) for sequence, cut in zip(sequences, cuts, strict=True)
     ]
     fits = [True] * len(texts)
     if most_tokens is not None and not family.token_per_letter:
@@ -58,15 +59,17 @@ def reference_vectors(
     pieces = [piece for cut, fit in zip(texts, fits, strict=True) if fit for piece in cut]
     compute = states_of or family.reference
     hidden = compute(manifest, tensors, pieces, fingerprint.layers) if pieces else []
+    # a pair of chains is one piece
+    places = [family.linker_tokens(pair, linker) for pair in sequences] if linker else repeat(None)
     vectors = [
         {
             representation(pooling, layer): pool(
-                pooling, state, family.residues(len(state))
+                pooling, state, family.residues(len(state) - len(linker)), place
             ).numpy()
             for pooling in fingerprint.pooling
             for layer, state in states.items()
         }
-        for states in hidden
+        for states, place in zip(hidden, places, strict=False)
     ]
     if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
         for values, piece in zip(vectors, pieces, strict=True):

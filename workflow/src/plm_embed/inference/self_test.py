@@ -10,6 +10,7 @@ import io
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ from plm_embed.models.weights import (
 log = logging.getLogger(__name__)
 # human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
 # alphabet that may reach a model
-PROBES = {
+PROBES: dict[str, tuple[str, ...]] = {
     "protein": (
         "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
         "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
@@ -57,6 +58,10 @@ PROBES = {
         "ACGTACGTACGTRYSWKMBDHVNACGTACGGCTCTAG",
     ),
 }
+PROBES["protein_3di"] = tuple(
+    "".join(map("".join, zip(f"{residues}#", cycle(f"{states.lower()}#"), strict=False)))
+    for residues, states in zip(PROBES["protein"], PROBES["3di"], strict=True)
+)
 PAIR_TOKENS = 600
 """Tokens of each of two long sequences: a kernel that shares out its work by what else is in the
 call shows it with these.

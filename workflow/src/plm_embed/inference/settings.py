@@ -37,6 +37,8 @@ class Settings:
     long_sequences: LongSequences = field(default_factory=LongSequences)
     strand: Strand = "as_given"
     scores: tuple[Score, ...] = ()
+    linker: str = ""
+    """Letters between the two chains of a pair; empty where sequences are single chains."""
     device: DeviceName = "auto"
     threads: int = 1
     """Threads of CPUs, shared by the workers."""
@@ -70,9 +72,13 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)
 
 
-def within_limit(long: LongSequences, model: str, limit: int | None) -> LongSequences:
+def within_limit(
+    long: LongSequences, model: str, limit: int | None, linker: str = ""
+) -> LongSequences:
     """Return the policy for long sequences of a model that takes at most `limit` residues, as
     models with learned positions do: `whole` then means that longer ones are skipped.
+
+    The linker of pairs of chains takes its part of the limit, and no pair is cut.
     """
     key = "embedding.long_sequences"
     check_word(f"{key}.policy", long.policy, get_args(LongPolicy))
@@ -90,6 +96,13 @@ def within_limit(long: LongSequences, model: str, limit: int | None) -> LongSequ
             f"(max_residues {long.max_residues}, overlap {long.overlap})",
             key=key,
         )
+    if linker and long.policy in ("window", "crop"):
+        raise ConfigError(
+            f"{key}.policy: {long.policy}: would part the chains of a pair; choose whole or skip",
+            key=key,
+        )
+    if limit is not None:
+        limit = max(1, limit - len(linker))
     if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
         return long
     if long == LongSequences("whole"):

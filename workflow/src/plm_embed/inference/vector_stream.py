@@ -100,11 +100,17 @@ class VectorStream:
         """Seconds that the device was at work."""
         self.exact = 0
         """Sequences that were computed in fp32, because float16 could not hold their numbers."""
-        self._windows = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
+        family, linker = engine.manifest.family, fingerprint.linker
+        self.lengths = [family.alphabet.length(sequence) for sequence in sequences]
+        """Residues of each sequence."""
+        self._windows = [spans(length, fingerprint.long_sequences) for length in self.lengths]
         self._pieces = [(i, span) for i, cut in enumerate(self._windows) for span in cut]
-        self._texts = [sequences[i][start:stop] for i, (start, stop) in self._pieces]
-        family = engine.manifest.family
-        counted = [family.tokens(len(text)) for text in self._texts]
+        self._texts = [
+            text
+            for sequence, cut in zip(sequences, self._windows, strict=True)
+            for text in family.texts(sequence, cut, linker)
+        ]
+        counted = [family.tokens(stop - start + len(linker)) for _, (start, stop) in self._pieces]
         self._counted, self._costs = counted, counted.copy()  # costs: once tokenized, the true ones
         self._ids: dict[int, Ids] = {}
         self._copies: torch.cuda.Stream | None = None
@@ -245,9 +251,7 @@ class VectorStream:
             raise devices.too_small(self.engine.device)
         i, _ = self._pieces[batch[0]]
         self.left_out[i] = "out_of_memory"
-        log.warning(
-            "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
-        )
+        log.warning("a sequence of %d residues does not fit into memory: skipped", self.lengths[i])
         return False
 
     def _tokenized(self) -> Iterator[tuple[list[int], list[int]]]:
@@ -284,12 +288,15 @@ class VectorStream:
     def _pack(self, batch: list[int]) -> Batch:
         tokenized = [self._ids.pop(piece, None) for piece in batch]
         masked = self._masked and [self._masked[self._pieces[piece][0]] for piece in batch]
+        family, linker = self.engine.manifest.family, self.fingerprint.linker
+        pairs = [self.sequences[self._pieces[piece][0]] for piece in batch] if linker else ()
         return self.engine.pack(
             [
                 self.engine.tokenize(self._texts[piece]) if ids is None else ids
                 for piece, ids in zip(batch, tokenized, strict=True)
             ],
             masked,
+            [family.linker_tokens(pair, linker) for pair in pairs],
         )
 
     def _launch(self, batch: Batch, exact: bool = False) -> Launched:
@@ -390,7 +397,8 @@ class VectorStream:
             residues = (
                 None if masked is None else [int(masked[i]) - batch.residues[i][0] for i in numbers]
             )
-            again = self._launch(self.engine.pack(pieces, residues), exact=True)
+            linkers = [batch.linkers[i] for i in numbers] if batch.linkers else ()
+            again = self._launch(self.engine.pack(pieces, residues, linkers), exact=True)
             for i, vectors in zip(numbers, self._collect(again), strict=True):
                 sequences[i] = vectors
 
@@ -405,8 +413,8 @@ class VectorStream:
             largest = np.max([largest_number(v, name) for v in (pieces if rounded else [vectors])])
             if not largest <= limit:  # NaN compares false
                 raise PlmEmbedError(
-                    f"{name} of a sequence of {len(sequence)} residues ({sequence[:20]}...) is not "
-                    f"finite or too large to store ({largest:.3g})\n"
+                    f"{name} of a sequence of {self.lengths[i]} residues ({sequence[:20]}...) is "
+                    f"not finite or too large to store ({largest:.3g})\n"
                     "compute and store in float32 (embedding.compute_dtype and storage_dtype); if "
                     "that is so already, suspect the device"
                 )

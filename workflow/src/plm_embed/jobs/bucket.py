@@ -42,9 +42,9 @@ class Bucket(Wanted):
 
 def read_sequences(path: Path) -> Sequences:
     """Read a bucket file. StoreError where a key is not the SHA-256 of its sequence."""
-    table = bucket_table(path, ["key", "sequence"])
-    texts = table["sequence"].to_pylist()
-    return Sequences(key_array(table["key"]), texts, np.array([*map(len, texts)], np.int32))
+    table = bucket_table(path, ["key", "sequence", "length"])
+    lengths = table["length"].to_numpy()
+    return Sequences(key_array(table["key"]), table["sequence"].to_pylist(), lengths)
 
 
 def too_long(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.bool_]:

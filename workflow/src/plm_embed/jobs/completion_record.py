@@ -42,7 +42,7 @@ class WorkerInfo:
     included; seconds: that those took.
 
     Of the present process: tokens_per_second in its last chunk; progressed: when its last batch was
-    done; memory_bytes: peak on its device.
+    done.
     """
 
     host: str = ""
@@ -57,7 +57,6 @@ class WorkerInfo:
     seconds: float = 0.0
     tokens_per_second: float | None = None
     progressed: str | None = None
-    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

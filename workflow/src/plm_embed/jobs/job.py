@@ -115,7 +115,9 @@ def embed_bucket(job: Job, settings: Settings) -> None:
     try:
         node.start(job.workers, job.weights, job.store, settings)
         # while they start
-        check_kind(job.bucket, read_manifest(job.weights).family.alphabet.name, settings.strand)
+        alphabet = read_manifest(job.weights).family.alphabet.name
+        alphabet = "protein_pair" if settings.linker else alphabet
+        check_kind(job.bucket, alphabet, settings.strand)
         sequences = read_sequences(job.bucket)
         store = Store(job.store, node.wait_until_ready())
         ending = f".{store.fingerprint.id}.npy"

@@ -4,8 +4,6 @@ sends, and their vectors become parts of the store.
 
 import logging
 import os
-import platform
-import resource
 import signal
 import socket
 import time
@@ -200,7 +198,7 @@ class Worker:
         began = last = time.monotonic()
         for step in stream.run():
             for i, vectors in step.finished:
-                self._rows.add(keys[i], len(sequences[i]), vectors)
+                self._rows.add(keys[i], stream.lengths[i], vectors)
             time_now = time.monotonic()
             self._rows.tokens += step.tokens
             self._rows.seconds += time_now - last
@@ -248,13 +246,7 @@ class Worker:
 
     def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
         """Return the next message to the parent."""
-        info = self.info
-        if self.device.type == "cuda":
-            info.memory_bytes = int(torch.cuda.max_memory_reserved(self.device))
-        else:
-            unit = 1 if platform.system() == "Darwin" else 1024
-            info.memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         parts, self._parts = self._parts, []
         skipped, self._skipped = self._skipped, {}
         tested = self._self_test
-        return Message(self.store.fingerprint, info, parts, skipped, tested, share, seconds)
+        return Message(self.store.fingerprint, self.info, parts, skipped, tested, share, seconds)

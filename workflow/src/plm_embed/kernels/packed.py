@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 Rotary = tuple[Tensor, Tensor]
@@ -41,8 +40,3 @@ class Distances:
         """
         middle = self.table.shape[1] // 2
         return self.table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
-
-
-def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
-    boundaries = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
-    return Packed(lengths, boundaries)

@@ -115,7 +115,7 @@ class KnownSequences:
         replaced = "B" in getattr(family.tokenizer, "read_as", ())
         for id, header, sequence in self._read():
             name = key(sequence)
-            self.length[name] = len(sequence)
+            self.length[name] = family.alphabet.length(sequence)
             if replaced and "B" in sequence:
                 self.rare.add(name)
             mangled = (re.sub("[/.]", "_", text) for text in (id, header))

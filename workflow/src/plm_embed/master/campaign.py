@@ -172,6 +172,8 @@ class Campaign:
             fingerprint.strand != "as_given"
         ):  # masters that know of one strand have no such attribute
             values["strand"] = fingerprint.strand
+        if fingerprint.linker:
+            values["linker"] = fingerprint.linker
         return {
             name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
             for name, value in sorted(values.items())

@@ -25,7 +25,7 @@ from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
 from plm_embed.models.family import TASK_HEADS, Family, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model, family_of, find_model
-from plm_embed.models.tokens import TENSOR, TokenizerFile
+from plm_embed.models.tokens import TENSOR, TokenizerFile, Vocabulary
 from plm_embed.models.weights import MANIFEST, Layout, Tensors, read_manifest
 from plm_embed.wording import some
 
@@ -41,7 +41,6 @@ BARE = (
     "holds tensors without the model's settings (a bare state_dict). Use fair-esm's own layout, or "
     "a Hugging Face folder with config.json and model.safetensors"
 )
-UNMATCHED = "which no name in the family matches"
 OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
@@ -84,14 +83,6 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     read: "Callable[..., torch.Tensor]"
-
-
-class Contents(NamedTuple):
-    """A source as it is published: its layout, its configuration, and its tensors."""
-
-    layout: Layout
-    config: dict[str, Any]
-    tensors: list[Stored]
 
 
 @dataclass
@@ -174,9 +165,7 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
         raise _wrong(files.source, BARE)
     _check_model(files.source, config, tensors, model)
     if problems:
-        more = f", and {len(problems) - 3} more" if len(problems) > 3 else ""
-        text = ", ".join(problems[:3])
-        raise _wrong(files.source, f"is not a complete {model.name}: it {text}{more}")
+        raise _wrong(files.source, f"is not a complete {model.name}: it {some(problems)}")
     if head := [tensor.name for tensor in stored if tensor.name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", files.source, some(head))
     kinds = {
@@ -250,39 +239,35 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
             "the weights if they are your own",
             path=source,
         )
-    contents: Contents | None = None
+    folder = source if source.is_dir() else source.parent
+    families = [
+        family
+        for family in dict.fromkeys(model.family for model in MODELS.values())
+        if isinstance(file := family.tokenizer, Vocabulary) or (folder / file.name).is_file()
+    ]
+    files = files_of(source, Model(name, families[0], 0, 0, 0))
+    _, config, stored = _contents(files, trusted=True)
     nearest: dict[str, list[str]] = {}
-    for family in dict.fromkeys(model.family for model in MODELS.values()):
-        folder, tokenizer = source if source.is_dir() else source.parent, family.tokenizer
-        if isinstance(tokenizer, TokenizerFile) and not (folder / tokenizer.name).is_file():
-            continue
-        if contents is None:
-            contents = _contents(files_of(source, Model(name, family, 0, 0, 0)), trusted=True)
-        tensors = _renamed(contents.tensors, family)
-        model = _fitted(name, family, contents.config, tensors)
-        nearest[family.name] = _problems(model, contents.config, tensors)
+    for family in families:
+        tensors = _renamed(stored, family)
+        model = _fitted(name, family, config, tensors)
+        nearest[family.name] = _problems(model, config, tensors)
         if not nearest[family.name]:
             return model
     likest, problems = min(nearest.items(), key=lambda item: len(item[1]))
     if problems == [BARE]:
         raise _wrong(source, BARE)
-    hint = (
-        "If these tensors are a task head, save the model without it: "
-        'model.base_model.save_pretrained("folder")'
-        if all(problem.endswith(UNMATCHED) for problem in problems)
-        else "docs/models.md lists the families; the weights of a published model need its name, "
-        f"not {name}"
-    )
     raise WeightsError(
         f"weights: {source} is not a complete model of any known family (as {likest}, it "
-        f"{', '.join(problems[:3])})\n{hint}",
+        f"{some(problems)})\ndocs/models.md lists the families; save a model without its task "
+        'head: model.base_model.save_pretrained("folder")',
         path=source,
     )
 
 
-def _contents(files: Files, trusted: bool) -> Contents:
-    """Read what a source says of itself; of safetensors only the headers. `trusted`: no checksum is
-    looked at. A file of fair-esm has its configuration in it.
+def _contents(files: Files, trusted: bool) -> tuple[Layout, dict[str, Any], list[Stored]]:
+    """Return the layout, the configuration and the tensors of a source; of safetensors only the
+    headers are read. `trusted`: no checksum is looked at.
     """
     layout: Layout = "hugging-face" if files.config else "tensors"
     config = _read_json(files.config) if files.config else {}
@@ -306,15 +291,15 @@ def _contents(files: Files, trusted: bool) -> Contents:
             config["position_embedding_type"] = "rotary" if rotary else "absolute"
             content = content["model"]
         for name, tensor in content.items():
-            if usable := isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                usable = tensor.device.type == "cpu"
-            shape = tuple(tensor.shape) if usable else ()
-            dtype = str(tensor.dtype).removeprefix("torch.") if usable else ""
-            rows: Any = tensor.__getitem__ if usable else None
-            stored.append(Stored(path, str(name), shape, dtype, rows))
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                shape = () if tensor.is_meta else tuple(tensor.shape)
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                stored.append(Stored(path, str(name), shape, dtype, tensor.__getitem__))
+            else:
+                stored.append(Stored(path, str(name), (), "", torch.empty))  # nobody reads it
     if adapter := [tensor.path for tensor in stored if "lora_" in tensor.name]:
         raise _adapter(adapter[0])
-    return Contents(layout, config, stored)
+    return layout, config, stored
 
 
 def _in_safetensors(path: Path) -> list[Stored]:
@@ -369,15 +354,7 @@ def _unpickle(path: Path, trusted: bool) -> Any:
     import torch
 
     with path.open("rb") as file:
-        start = file.read(4)
-    mapped = start == b"PK\x03\x04"
-    if start.startswith(pickle.PROTO):
-        # the format before torch 1.6, which was no zip file, cannot be memory-mapped
-        log.info(
-            "%s is in torch's old format, which has no checksums: all %.2f GB go into memory",
-            path,
-            path.stat().st_size / 1e9,
-        )
+        mapped = file.read(4) == b"PK\x03\x04"  # not in torch's old format, which has no checksums
     try:
         if mapped and not trusted:
             with zipfile.ZipFile(path) as archive:
@@ -480,7 +457,9 @@ def _problems(model: Model, config: Mapping[str, Any], tensors: Mapping[str, Sto
     shapes = tensor_shapes(model, tensors)
     missing = [] if model.layers else ["lacks layers.0"]
     missing += [f"lacks {name}" for name in shapes if name not in tensors]
-    unknown = [f"has {name}, {UNMATCHED}" for name in tensors if name not in shapes]
+    unknown = [
+        f"has {name}, which no name in the family matches" for name in tensors if name not in shapes
+    ]
     wrong = []
     for name in shapes.keys() & tensors.keys():
         if tensors[name].dtype not in _FLOATS.values():
@@ -523,14 +502,10 @@ def _check_model(
         words = f"{layers} layers, width {dim}" + (f", {heads} heads" if heads else "")
         name = f"{alike[0]} ({words})" if alike else f"an unknown model ({words})"
         why = f": its configuration says {contradiction}" if contradiction else ""
-        hint = (
-            f"Set `model: {alike[0]}`, or give the weights of {model.name}"
-            if alike
-            else "Check `model`"
-        )
         raise _wrong(
             source,
-            f"holds {name}, but the model asked for is {model.name} ({model.shape}){why}.\n{hint}",
+            f"holds {name}, but the model asked for is {model.name} ({model.shape}){why}.\n"
+            "Check `model` and `weights`",
         )
     # some models have one shape, and only a name can tell them apart
     named = MODELS.get(source.stem if source.is_file() else source.name)
@@ -553,9 +528,7 @@ def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of every tensor that a model needs, and of those that it may have and
-    that are among `tensors`.
-
-    The names are fair-esm's without prefixes, where it has such a tensor.
+    that are among `tensors`. Names are fair-esm's without prefixes, where it has such a tensor.
     """
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
     before = "emb_layer_norm_before"

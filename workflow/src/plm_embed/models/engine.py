@@ -10,8 +10,9 @@ fp32 in every compute dtype. Shapes: T tokens of width D; H heads of d, together
 of F.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -39,6 +40,9 @@ on CUDA per GPU type and version of torch, and per kernels, which completion rec
 kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records
 its result.
 """
+
+Rows = Callable[[slice], Tensor]
+"""Some rows of a (T, D) matrix in the compute dtype, made when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -161,21 +165,22 @@ class Engine:
         """
         norm, dtype = ctx.fused.norm, ctx.dtype
         if self._encoder.order == "pre":
-            self._attention(layer, x, norm(x, layer.attention_norm, dtype), ctx)
-            self._feed_forward(layer, x, norm(x, layer.mlp_norm, dtype), ctx)
+            # slice by slice, so that the product finds its input in the cache
+            self._attention(layer, x, lambda i: norm(x[i], layer.attention_norm, dtype), ctx)
+            self._feed_forward(layer, x, lambda i: norm(x[i], layer.mlp_norm, dtype), ctx)
             return x
-        self._attention(layer, x, y, ctx)
+        self._attention(layer, x, y.__getitem__, ctx)
         y = norm(x, layer.attention_norm, dtype, keep=True)
-        self._feed_forward(layer, x, y, ctx)
+        self._feed_forward(layer, x, y.__getitem__, ctx)
         return norm(x, layer.mlp_norm, dtype, keep=True)
 
-    def _attention(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
+    def _attention(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the attention of y (T, D) to x (T, D)."""
         heads, width = self.manifest.heads, self.manifest.inner
-        qkv = y.new_empty((len(y), 3, heads, width // heads))  # (T, 3, H, d)
+        qkv = x.new_empty((len(x), 3, heads, width // heads), dtype=ctx.dtype)  # (T, 3, H, d)
         rotary = None if ctx.attend.rotates else ctx.packed.rotary
-        for rows in self._slices(y):
-            layer.qkv(y[rows], out=qkv[rows].view(-1, 3 * width))
+        for rows in self._slices(x):
+            layer.qkv(y(rows), out=qkv[rows].view(-1, 3 * width))
             if layer.query_key_norms is not None or rotary is not None:
                 angles = None if rotary is None else (rotary[0][rows], rotary[1][rows])
                 ctx.fused.query_key(qkv[rows], layer.query_key_norms, angles)
@@ -183,10 +188,10 @@ class Engine:
         for rows in self._slices(x):
             ctx.fused.add(x[rows], layer.out, mixed[rows])
 
-    def _feed_forward(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> None:
+    def _feed_forward(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the feed-forward of y (T, D) to x (T, D)."""
         for rows in self._slices(x):
-            z = ctx.fused.up(y[rows], layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
+            z = ctx.fused.up(y(rows), layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
             z = z.float() if layer.fc2.dtype == torch.float32 else z
             ctx.fused.add(x[rows], layer.fc2, z)
 
@@ -219,7 +224,9 @@ class Engine:
     def tokenize(self, sequence: str) -> Ids:
         """Return the token ids of a normalized sequence with special tokens. May run in threads."""
         ids = self._tokens.tokenize(sequence)
-        if self._family.token_per_letter and len(ids) != self._family.tokens(len(sequence)):
+        if self._family.token_per_letter and len(ids) != self._family.tokens(
+            self._family.alphabet.length(sequence)
+        ):
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return ids
 
@@ -232,14 +239,22 @@ class Engine:
         """Return the letters of a sequence's own tokens, as `Family.spans`."""
         return self._family.spans(self._tokens.letters, ids)
 
-    def pack(self, pieces: Sequence[Ids], masked: Sequence[int] | None = None) -> Batch:
+    def pack(
+        self,
+        pieces: Sequence[Ids],
+        masked: Sequence[int] | None = None,
+        linkers: Sequence[tuple[int, int]] = (),
+    ) -> Batch:
         """Pack tokenized sequences, in this order, in the CPU's memory; `masked`: the residue of
-        each that is masked. May run in a thread beside `forward`.
+        each that is masked; `linkers`: of pairs of chains, as `Batch` has them. May run in a thread
+        beside `forward`.
         """
-        residues = [self._family.residues(len(piece)) for piece in pieces]
+        left_out = [stop - first for first, stop in linkers] or repeat(0)
+        lengths = [len(piece) - part for piece, part in zip(pieces, left_out, strict=False)]
+        residues = [self._family.residues(length) for length in lengths]
         pinned, head = self.device.type == "cuda", self._family.head
         if masked is None or head is None:
-            return pack(pieces, residues, self.rows, pinned=pinned)
+            return pack(pieces, residues, self.rows, pinned=pinned, linkers=linkers)
         tokens = [first + place for (first, _), place in zip(residues, masked, strict=True)]
         return pack(pieces, residues, self.rows, pinned=pinned, masked=tokens, mask=head.mask)
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import master_name
+from plm_embed.fingerprint import BY_CHAIN, master_name
 from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
-from plm_embed.sequence_windows import stored_spans
-from plm_embed.sequences.alphabet import PROTEIN, Alphabet
+from plm_embed.sequence_windows import Span, stored_spans
+from plm_embed.sequences.alphabet import PROTEIN, SEPARATOR, Alphabet
 
 if TYPE_CHECKING:
     import torch
@@ -159,7 +159,7 @@ class Names:
         layer = re.search(r"(?<=\.)\d+(?=\.)", bare)
         if layer:
             bare = f"{bare[: layer.start()]}N{bare[layer.end() :]}"
-        module, kind = self._module(bare)
+        module, _, kind = bare.rpartition(".")
         engine = self.modules.get(bare) or self.modules.get(module)
         if engine is None:
             return (name,)
@@ -171,19 +171,15 @@ class Names:
 
     def head_name(self, name: str) -> str:
         """Return the name in the head of the language model of a tensor; empty for any other."""
-        module, kind = self._module(self._bare(name))
+        module, _, kind = self._bare(name).rpartition(".")
         return f"{self.head[module]}.{kind}" if module in self.head else ""
 
     def _bare(self, name: str) -> str:
+        """Return a published name without prefixes."""
         for prefix in self.prefixes:
             name = name.removeprefix(prefix)
-        return name
-
-    @staticmethod
-    def _module(bare: str) -> tuple[str, str]:
-        module, _, kind = bare.rpartition(".")
         # norms of checkpoints from TensorFlow, and those that transformers 5 writes
-        return module, {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +249,7 @@ class Family:
     @property
     def extra_tokens(self) -> int:
         """Count the tokens of each piece that goes through the model besides its residues'."""
-        return self.tokenizer.leading + self.tokenizer.trailing
+        return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
 
     @property
     def token_per_letter(self) -> bool:
@@ -275,11 +271,26 @@ class Family:
         """
         return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
 
+    def texts(self, sequence: str, cut: Sequence[Span], linker: str) -> list[str]:
+        """Return the letters of the pieces of a normalized sequence; of a pair of chains, which is
+        one piece, with the linker between them.
+        """
+        if linker:
+            return [sequence.replace(SEPARATOR, linker)]
+        return [self.alphabet.piece(sequence, *span) for span in cut]
+
+    def linker_tokens(self, pair: str, linker: str) -> tuple[int, int]:
+        """Return which tokens of a pair of chains are the linker's: the first, and one past the
+        last.
+        """
+        first = len(self.tokenizer.prefix) + pair.index(SEPARATOR)
+        return first, first + len(linker)
+
     def residues(self, tokens: int) -> tuple[int, int]:
         """Return which of a sequence's tokens are its letters': the first, and one past the
         last.
         """
-        return self.tokenizer.leading, tokens - self.tokenizer.trailing
+        return len(self.tokenizer.prefix), tokens - len(self.tokenizer.suffix)
 
     @property
     def master(self) -> str:
@@ -287,16 +298,29 @@ class Family:
         return master_name(self.name)
 
 
-def score_problem(family: Family, model: str) -> str:
-    """Say why a model has no scores; empty if it has."""
+def score_problem(family: Family, model: str, linker: str = "") -> str:
+    """Say why a model has no scores, of pairs of chains if there is a linker; empty if it has."""
+    if linker:
+        return "embedding.scores: pairs of chains have none; leave them out, or the linker"
     if family.head:
         return ""
     able = "ESM-2, ESM-1b, ESM-1v, ESM C, ProtBERT and AMPLIFY have scores"
     return f"embedding.scores: {model} gives no probabilities of residues; {able}"
 
 
-def pooling_problems(pooling: Sequence[str], family: Family, model: str) -> Iterator[str]:
-    """Say what a model cannot do of these poolings."""
+def pooling_problems(
+    pooling: Sequence[str], family: Family, model: str, linker: str = ""
+) -> Iterator[str]:
+    """Say what a model cannot do of these poolings, of pairs of chains if there is a linker."""
+    if linker and family.alphabet != PROTEIN:
+        yield f"embedding.linker: {model} reads no proteins, and only their chains can be paired"
+    elif not set(linker) <= set(PROTEIN.letters):
+        yield f"embedding.linker: {linker}: must be residues in capital letters, such as GGGG"
+    for name in () if linker else BY_CHAIN.intersection(pooling):
+        yield (
+            f"embedding.pooling: {name}: sequences are single chains; name the `partner` of the "
+            "inputs, or set embedding.linker"
+        )
     if "bos" in pooling and not family.bos:
         yield f"embedding.pooling: bos: {model} has no <cls> token; choose mean or max"
     if "per_residue" in pooling and not family.token_per_letter:

@@ -36,7 +36,8 @@ class Batch:
     """Packed sequences: `tokens`, `positions` (T,) int32, T a multiple of `ROWS`.
 
     `lengths` count special tokens too; `boundaries` (n + 1,) int32 are their sums from 0 on,
-    `segments` (3 n,) int64 are the tokens of each sequence before, among and after its residues.
+    `segments` (3 n,) int64 are the tokens of each sequence before, among and after its residues; of
+    pairs of chains (5 n,): before, of the first, of the linker, of the second, and after.
     """
 
     tokens: Tensor
@@ -46,8 +47,10 @@ class Batch:
     lengths: tuple[int, ...]
     residues: tuple[tuple[int, int], ...]
     """Rows of each sequence's own tokens, which are no special ones, counted from its first: from,
-    and one past the last.
+    and one past the last. In a pair of chains they count without the linker.
     """
+    linkers: tuple[tuple[int, int], ...] = ()
+    """Rows of the linker in each pair of chains, likewise; none where there are no pairs."""
     masked: Tensor | None = None
     """(n,) int64, the row of the one token of each sequence that is masked, if they are."""
 
@@ -76,14 +79,15 @@ def pack(
     rows: int,
     *,
     pinned: bool,
+    linkers: Sequence[tuple[int, int]] = (),
     masked: Sequence[int] | None = None,
     mask: int = 0,
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
-    Zeros stand behind them up to whole slices of `rows`; `residues` as in `Batch`. `masked`: the
-    token of each that is replaced by the id `mask`. Pinned memory is copied to a device without
-    waiting.
+    Zeros stand behind them up to whole slices of `rows`; `residues` and `linkers` as in `Batch`.
+    `masked`: the token of each that is replaced by the id `mask`. Pinned memory is copied to a
+    device without waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -93,10 +97,15 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    cut = [
+    cut: list[tuple[int, ...]] = [
         (first, stop - first, length - stop)
         for (first, stop), length in zip(residues, lengths, strict=True)
     ]
+    if linkers:
+        cut = [
+            (first, low - first, high - low, first + both - low, after - (high - low))
+            for (first, both, after), (low, high) in zip(cut, linkers, strict=True)
+        ]
     segments = np.array(cut, dtype=np.int64).ravel()
 
     parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
@@ -106,4 +115,4 @@ def pack(
     tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
     if pinned:
         tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
-    return Batch(**tensors, lengths=lengths, residues=tuple(residues))
+    return Batch(**tensors, lengths=lengths, residues=tuple(residues), linkers=tuple(linkers))

@@ -10,13 +10,15 @@ family by family. The layers are loaded one after another, so that the memory ne
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.models.family import Activation, ALiBi, Learned, Rotary, T5RelativeBias
+from plm_embed.models.family import Activation, ALiBi, Encoder, Learned, Rotary, T5RelativeBias
 from plm_embed.models.tokens import Ids
 from plm_embed.models.weights import Manifest
 
@@ -43,11 +45,12 @@ def all_states(
     """
     tokenize = manifest.family.tokenizer.within(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
-    outer = _Formulas(manifest, tensors, "", rounding)
+    formulas = partial(_Formulas, manifest, manifest.family.encoder, tensors, rounding)
+    outer = formulas("")
     x = [outer.embed(row) for row in tokens]  # (T, D) each
     states = [{0: row} if 0 in layers else {} for row in x]
     for number in range(1, max(layers) + 1):
-        layer = _Formulas(manifest, tensors, f"layers.{number - 1}.", rounding)
+        layer = formulas(f"layers.{number - 1}.")
         x = [layer.block(row, outer.biases(len(row))) for row in x]
         if number in layers:
             last = number == manifest.layers and "emb_layer_norm_after.weight" in tensors
@@ -61,7 +64,8 @@ def log_probabilities(manifest: Manifest, head: Mapping[str, Tensor], state: Ten
     """Return the log-probabilities (tokens, V) of all tokens, in float64, by the head of the
     language model after the last layer's representation (tokens, D).
     """
-    formulas, x = _Formulas(manifest, head, "", None), state.double()
+    formulas = _Formulas(manifest, manifest.family.encoder, head, None, "")
+    x = state.double()
     if "dense.weight" in head:
         x = _ACTIVATIONS["gelu"](formulas.linear("dense", x))
     return torch.log_softmax(formulas.linear("out", formulas.norm("layer_norm", x)), -1)
@@ -77,24 +81,21 @@ def token_scores(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor, 
     return scores[slice(*manifest.family.residues(len(ids)))]
 
 
+@dataclass(frozen=True)
 class _Formulas:
     """The formulas over the tensors under a prefix, each read once, when it is first needed."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        tensors: Mapping[str, Tensor],
-        prefix: str,
-        rounding: ComputeDtype | None,
-    ) -> None:
-        self.manifest, self.encoder = manifest, manifest.family.encoder
-        self.tensors, self.prefix, self.rounding = tensors, prefix, rounding
-        self.dtype = torch.float64 if rounding is None else torch.float32
-        self.read: dict[str, Tensor] = {}
+    manifest: Manifest
+    encoder: Encoder
+    tensors: Mapping[str, Tensor]
+    rounding: ComputeDtype | None
+    prefix: str
+    read: dict[str, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str, rounded: bool = False) -> Tensor:
         if name not in self.read:
-            numbers = self.tensors[self.prefix + name].to(self.dtype)
+            dtype = torch.float64 if self.rounding is None else torch.float32
+            numbers = self.tensors[self.prefix + name].to(dtype)
             self.read[name] = self.round(numbers) if rounded else numbers
         return self.read[name]
 

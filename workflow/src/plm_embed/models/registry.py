@@ -95,12 +95,9 @@ for _family, _group in read_shipped(Path(__file__).with_name("models.yaml")).ite
             for key, value in (_group | _entries).items()
         }
         MODELS[_name] = Model(name=_name, family=FAMILIES[_family], **_values)
-_SPELLED = {
-    name.lower(): (name, model)
-    for model in MODELS.values()
-    for name in (model.name, *model.aliases)
+_BY_NAME = {
+    name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
 }
-_BY_NAME = {name: model for name, (_, model) in _SPELLED.items()}
 
 
 def find_model(name: str) -> Model:
@@ -110,25 +107,15 @@ def find_model(name: str) -> Model:
     Raises ConfigError with the nearest names when there is none.
     """
     word = str(name).strip().lower()
-    model = _BY_NAME.get(word)
-    if model is None:
-        nearest: dict[str, str] = {}  # the name to show of each model
-
-        def spelling(candidate: str) -> str:
-            spelled, model = _SPELLED[candidate]
-            if "/" not in spelled:  # of several short names the manual has the first
-                spelled = next((name for name in model.aliases if "/" not in name), model.name)
-                is_part = model.name.lower().startswith(candidate)
-                spelled = model.name if is_part else spelled.lower()
-            return nearest.setdefault(model.name, spelled)
-
-        hint = did_you_mean(word, _BY_NAME, 3, spelling)
+    if word not in _BY_NAME:
+        names = {name.lower(): name for m in MODELS.values() for name in (m.name, *m.aliases)}
+        hint = did_you_mean(word, names, 3, names.__getitem__)
         raise ConfigError(
             f"model: {name!r} is not known{hint}\ndocs/models.md lists all models; "
             "a model of your own needs its `weights`",
             key="model",
         )
-    return model
+    return _BY_NAME[word]
 
 
 def tokens(name: str, residues: int, sequences: int) -> int:

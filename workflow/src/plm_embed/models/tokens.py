@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # families import no torch
 
 Ids = NDArray[np.uint8] | NDArray[np.uint16]
 Tokenize = Callable[[str], Ids]
-"""Token ids of a normalized sequence, special tokens included: (leading + n + trailing,)."""
+"""Token ids of a normalized sequence, special tokens included: (prefix + n + suffix,)."""
 
 TENSOR = "tokenizer"
 """The name of a tokenizer file's bytes among the tensors of a weights folder."""
@@ -56,18 +56,8 @@ class Vocabulary:
     unknown_letters: str = ""
     unknown: int = 0
 
-    @property
-    def leading(self) -> int:
-        """Count the special tokens before those of the sequence."""
-        return len(self.prefix)
-
-    @property
-    def trailing(self) -> int:
-        """Count the special tokens after them."""
-        return len(self.suffix)
-
     @cached_property
-    def _ids(self) -> NDArray[np.uint8]:
+    def _ids(self) -> Ids:
         """The id of each byte; 255 where there is none."""
         ids = np.full(256, 255, dtype=np.uint8)
         for letter in self.letters:
@@ -75,7 +65,7 @@ class Vocabulary:
         ids[list(self.unknown_letters.encode())] = self.unknown
         return ids
 
-    def tokenize(self, sequence: str) -> NDArray[np.uint8]:
+    def tokenize(self, sequence: str) -> Ids:
         """Return the ids of a normalized sequence, special tokens included: (prefix + L + suffix,).
 
         A letter without an id is a bug of the caller.
@@ -91,6 +81,34 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
+class InterleavedVocabulary(Vocabulary):
+    """One token per residue and the state behind it. Those of the first of `letters` and each of
+    `states` have the ids from `first` on, then come those of the next one.
+    """
+
+    states: str = ""
+
+    @cached_property
+    def _ids(self) -> Ids:
+        """The id of each two bytes, (128, 128); 65535 where there is none."""
+        ids = np.full((128, 128), np.iinfo(np.uint16).max, np.uint16)
+        states = [*self.states.encode()]
+        for row, letter in enumerate(self.letters):
+            ids[ord(letter), states] = self.first + len(states) * row + np.arange(len(states))
+        for letter in self.unknown_letters:
+            ids[ord(letter), states] = self.unknown
+        return ids
+
+    def tokenize(self, sequence: str) -> Ids:
+        """Return the ids of a normalized sequence as `Vocabulary.tokenize`."""
+        pairs = np.frombuffer(sequence.encode("ascii"), np.uint8).reshape(-1, 2)
+        ids = self._ids[pairs[:, 0], pairs[:, 1]]
+        if (ids == np.iinfo(np.uint16).max).any():
+            raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
+        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint16, casting="unsafe")
+
+
+@dataclass(frozen=True)
 class TokenizerFile:
     """A file that lies beside the published weights. It is kept among the tensors, as bytes: so it
     goes wherever the weights go, and is part of their SHA-256.
@@ -103,8 +121,9 @@ class TokenizerFile:
     """The first letter of each of a sequence's tokens and one past its last, by other means than
     those of `read`, so that one can prove the other.
     """
-    leading: int
-    trailing: int
+    prefix: tuple[str, ...]
+    suffix: tuple[str, ...] = ()
+    """Special tokens before and behind those of the sequence."""
 
     def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
         """Return the tokenizer of the file among the tensors of a weights folder."""

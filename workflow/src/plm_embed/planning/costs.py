@@ -56,11 +56,13 @@ class Speed:
     basis: str
 
 
-def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:
-    """Return the work of sequences that are given by their number by length."""
+def work(model: Model, lengths: Mapping[int, int], policy: LongSequences, linker: str = "") -> Work:
+    """Return the work of sequences that are given by their number by length, each with a linker."""
     sequences, tokens, flops = 0, 0, 0.0
     for length, count in lengths.items():
-        pieces = [model.family.tokens(stop - start) for start, stop in spans(length, policy)]
+        pieces = [
+            model.family.tokens(stop - start + len(linker)) for start, stop in spans(length, policy)
+        ]
         sequences += count if pieces else 0
         tokens += count * sum(pieces)
         flops += count * sum(piece * flops_per_token(model, piece) for piece in pieces)

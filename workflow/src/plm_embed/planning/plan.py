@@ -152,8 +152,9 @@ def _forecast(
 ) -> Forecast:
     settings = settings_of(config)
     left = lengths_left(config, model, counted)
-    todo = costs.work(model, left, settings.long_sequences)
-    work = todo if todo.tokens else costs.work(model, counted.lengths, settings.long_sequences)
+    policies = settings.long_sequences, settings.linker
+    todo = costs.work(model, left, *policies)
+    work = todo if todo.tokens else costs.work(model, counted.lengths, *policies)
     dtype = settings.compute_dtype
     measured: dict[str, Speed] = {}
     for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):

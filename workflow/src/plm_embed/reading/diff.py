@@ -3,9 +3,9 @@ much.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,14 @@ LISTED = 20
 """So many keys, and so many of the vectors that differ most, are listed."""
 
 
+class Differing(NamedTuple):
+    """A vector that differs: the largest difference of two numbers, NaN counting as infinite."""
+
+    max_abs: float
+    key: str
+    cosine: float
+
+
 @dataclass
 class Compared:
     """Differences of one representation, over the keys that both masters have.
@@ -39,10 +47,10 @@ class Compared:
     different: int = 0
     max_abs: float = 0.0
     min_cosine: float = 1.0
-    worst: list[dict[str, Any]] = field(default_factory=list)
+    worst: list[Differing] = field(default_factory=list)
 
     def add(self, keys: list[str], apart: Array, cosines: Array, tolerance: float) -> None:
-        """Count vectors by their largest difference, NaN counting as infinite, and their cosine."""
+        """Count vectors by their largest difference and their cosine."""
         self.equal += int((apart == 0).sum())
         self.within += int(((apart > 0) & (apart <= tolerance)).sum())
         self.different += int((apart > tolerance).sum())
@@ -50,45 +58,34 @@ class Compared:
         self.min_cosine = min(self.min_cosine, float(cosines.min()))
         worst = np.argsort(-apart, kind="stable")[:LISTED]
         self.worst += [
-            {"key": keys[place], "max_abs": float(apart[place]), "cosine": float(cosines[place])}
+            Differing(float(apart[place]), keys[place], float(cosines[place]))
             for place in worst[apart[worst] > tolerance].tolist()
         ]
-        self.worst.sort(key=lambda entry: (entry["max_abs"], entry["key"]), reverse=True)
-        del self.worst[LISTED:]
+        self.worst = sorted(self.worst, reverse=True)[:LISTED]
 
 
 @dataclass
 class Difference:
-    """Differences of two masters. Counts of keys, the first that only one has with the ids of their
-    records, and Compared by representation.
+    """Differences of two masters: how many keys both have, and how many only one, with the first of
+    them; settings; representations that only one has, and Compared by the others; ids: of the
+    records of the keys that are named.
     """
 
     keys_both: int
-    only_first: int
-    only_second: int
-    examples_only_first: list[str]
-    examples_only_second: list[str]
+    only: tuple[int, int]
+    examples: tuple[list[str], list[str]]
     fingerprint: list[str]
-    representations_only_first: list[str]
-    representations_only_second: list[str]
-    ids_of_examples: dict[str, list[str]] = field(default_factory=dict)
+    representations_only: tuple[list[str], list[str]]
     representations: dict[str, Compared] = field(default_factory=dict)
+    ids: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
         """Return whether both have the same keys and representations, and no vector differs by more
         than the tolerance.
         """
-        return not (
-            self.only_first
-            or self.only_second
-            or self.representations_only_first
-            or self.representations_only_second
-            or any(compared.different for compared in self.representations.values())
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {"equal": self.equal} | asdict(self)
+        lacking = any(self.only) or any(self.representations_only)
+        return not (lacking or any(part.different for part in self.representations.values()))
 
 
 def compare(first: Path, second: Path, tolerance: float) -> Difference:
@@ -101,28 +98,22 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         rows = np.flatnonzero(both), places[both]
         only = np.delete(a.keys, rows[0]), np.delete(b.keys, rows[1])
         examples = [keys[:LISTED].astype(str).tolist() for keys in only]
+        names = set(a.names), set(b.names)
         difference = Difference(
-            keys_both=len(rows[0]),
-            only_first=len(only[0]),
-            only_second=len(only[1]),
-            examples_only_first=examples[0],
-            examples_only_second=examples[1],
-            fingerprint=a.fingerprint.differences(b.fingerprint),
-            representations_only_first=sorted(set(a.names) - set(b.names)),
-            representations_only_second=sorted(set(b.names) - set(a.names)),
+            len(rows[0]),
+            (len(only[0]), len(only[1])),
+            (examples[0], examples[1]),
+            a.fingerprint.differences(b.fingerprint),
+            (sorted(names[0] - names[1]), sorted(names[1] - names[0])),
         )
-        for name in sorted(set(a.names) & set(b.names)):
+        for name in sorted(names[0] & names[1]):
             if a.dim != b.dim and len(a) and len(b):
                 raise PlmEmbedError(f"{a.path} and {b.path}: the vectors have other dimensions")
             compared = difference.representations[name] = Compared()
             for keys, apart, cosines in _distances((a, b), name, rows):
                 compared.add(keys, apart, cosines, tolerance)
-        compared_all = difference.representations.values()
-        worst = [entry for compared in compared_all for entry in compared.worst]
-        ids = _ids([*(entry["key"] for entry in worst), *examples[0]], a) | _ids(examples[1], b)
-        for entry in worst:
-            entry["ids"] = ids[entry["key"]]
-        difference.ids_of_examples = {key: ids[key] for key in (*examples[0], *examples[1])}
+        worst = [entry.key for part in difference.representations.values() for entry in part.worst]
+        difference.ids = _ids([*worst, *examples[0]], a) | _ids(examples[1], b)
     return difference
 
 
@@ -135,12 +126,11 @@ def _distances(
     for start in range(0, len(rows[0]), _KEYS_AT_ONCE):
         block = [numbers[start : start + _KEYS_AT_ONCE] for numbers in rows]
         keys = pair[0].keys[block[0]].astype(str)
+        residues = [np.ones(len(keys), np.int64)] * 2
         if has_matrix(name):
             residues = [
                 part.residues_at(part_rows) for part, part_rows in zip(pair, block, strict=True)
             ]
-        else:
-            residues = [np.ones(len(keys), np.int64)] * 2
         same = residues[0] == residues[1]
         if len(unlike := keys[~same]):
             yield unlike.tolist(), np.full(len(unlike), np.inf), np.zeros(len(unlike))
@@ -162,20 +152,12 @@ def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
     """Return the cosine of each key's numbers, which begin at the rows `heads`; 1 where both are
     zero, 0 where NaN or one is zero.
     """
-
-    def dot(x: Array, y: Array) -> NDArray[np.float64]:
-        products: NDArray[np.float64] = np.add.reduceat(
-            np.einsum("ij,ij->i", x, y, dtype=np.float64), heads
-        )
-        return products
-
+    pairs = (a, a), (b, b), (a, b)
+    products = (np.einsum("ij,ij->i", *pair, dtype=np.float64) for pair in pairs)
+    squares, others, both = (np.add.reduceat(product, heads) for product in products)
     with np.errstate(invalid="ignore", divide="ignore"):
-        norms = dot(a, a), dot(b, b)
-        cosine = dot(a, b) / np.sqrt(norms[0] * norms[1])
-    bounded: NDArray[np.float64] = np.where(
-        (norms[0] == 0) & (norms[1] == 0), 1.0, np.nan_to_num(np.minimum(cosine, 1))
-    )
-    return bounded
+        cosine = np.nan_to_num(np.minimum(both / np.sqrt(squares * others), 1))
+    return np.where((squares == 0) & (others == 0), 1.0, cosine)
 
 
 def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
@@ -190,31 +172,29 @@ def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
 
 
 def in_words(difference: Difference) -> str:
-    """Return the difference as a few lines of text."""
+    """Return the difference as lines; the last one is `equal` or `different`."""
 
-    def named(key: str, ids: list[str]) -> str:
-        return f"{key} ({some(ids)})" if ids else key
+    def named(key: str) -> str:
+        return f"{key} ({some(ids)})" if (ids := difference.ids[key]) else key
 
-    ids = difference.ids_of_examples
+    only = difference.only
     lines = [
-        f"keys: {difference.keys_both:,} in both, {difference.only_first:,} only in the first, "
-        f"{difference.only_second:,} only in the second"
+        f"keys: {difference.keys_both:,} in both, {only[0]:,} only in the first, {only[1]:,} only "
+        "in the second"
     ]
-    for keys, place in (
-        (difference.examples_only_first, "first"),
-        (difference.examples_only_second, "second"),
-    ):
-        lines += [f"  only in the {place}: {named(key, ids[key])}" for key in keys[:3]]
+    for keys, place in zip(difference.examples, ("first", "second"), strict=True):
+        lines += [f"  only in the {place}: {named(key)}" for key in keys[:3]]
     lines += [f"settings: {line}" for line in difference.fingerprint]
-    lines += [f"{name}: only in the first" for name in difference.representations_only_first]
-    lines += [f"{name}: only in the second" for name in difference.representations_only_second]
+    for names, place in zip(difference.representations_only, ("first", "second"), strict=True):
+        lines += [f"{name}: only in the {place}" for name in names]
     for name, compared in difference.representations.items():
         lines.append(
             f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
             f"{compared.different:,} different; largest difference {compared.max_abs:.3g}, "
             f"smallest cosine {compared.min_cosine:.6f}"
         )
-        for entry in compared.worst:
-            vector = named(entry["key"], entry["ids"])
-            lines.append(f"  {vector}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}")
+        lines += [
+            f"  {named(key)}: {max_abs:.3g}, cosine {cosine:.6f}"
+            for max_abs, key, cosine in compared.worst
+        ]
     return "\n".join([*lines, "equal" if difference.equal else "different"])

@@ -233,10 +233,7 @@ def _npy(records: Records, output: Path) -> None:
 def _uniprot(records: Records, output: Path) -> None:
     """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
     names: dict[str, tuple[int, str]] = {}
-    with (
-        _table(output, "names", *_NAMES) as table,
-        new_hdf5(output) as (file, check),
-    ):
+    with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches():
             vectors = None if has_matrix(records.name) else records.vectors(lines)
@@ -252,7 +249,6 @@ def _uniprot(records: Records, output: Path) -> None:
                 values = matrix(row, records.name) if vectors is None else vectors[place]
                 dataset = file.create_dataset(name, data=values, track_times=False)
                 dataset.attrs["original_id"] = _without_nul(id)
-                check()
 
 
 def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | None:
@@ -292,7 +288,7 @@ def _anndata(records: Records, output: Path) -> None:
             texts = frame[column.name].fillna("").map(_without_nul)
             frame[column.name] = texts.astype(object)
     data = make_anndata(records.vectors(lines), frame.set_index("id"))
-    with new_hdf5(output) as (file, _), _table(output, "names", *_NAMES) as table:
+    with _new_hdf5(output) as file, _table(output, "names", *_NAMES) as table:
         write_elem(file, "/", data)
         columns = (lines[name].to_pylist() for name in _NAMES[1:])
         for name, *record in zip(data.obs_names, *columns, strict=True):
@@ -327,36 +323,33 @@ def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnDa
 
 
 @contextmanager
-def new_hdf5(final: Path) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
-    """Open a new HDF5 file, which appears whole when the block succeeds, and a function to call now
-    and then: it raises the OSError of the first write that failed.
+def _new_hdf5(final: Path) -> Iterator[h5py.File]:
+    """Open a new HDF5 file, which appears whole when the block succeeds; else raise the OSError of
+    the first write that failed.
 
     HDF5 goes on after a write that failed, prints what its objects meet when they are closed, and
     in the end crashes. So the error is kept from it.
     """
     with atomic_path(final) as temporary, _File(temporary) as written:
         with connect(written, "w") as file:
-            yield file, written.check
-        written.check()
+            yield file
+        if written.error:
+            raise written.error
 
 
 class _File(io.FileIO):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "w+b")
-        self._error: OSError | None = None
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")
         try:
-            while left and not self._error:
+            while left and not self.error:
                 left = left[super().write(left) :]
         except OSError as error:
-            self._error = error
+            self.error = error
         return memoryview(data).nbytes
-
-    def check(self) -> None:
-        if self._error:
-            raise self._error
 
 
 _NAMES = ("name", "id", "source", "number")

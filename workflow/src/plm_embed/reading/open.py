@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from plm_embed.errors import (
     EMBED_AGAIN,
@@ -139,6 +139,15 @@ class Embeddings:
             with self._part(number) as part:
                 yield places, read(part, self._row[rows[places]])
 
+    def _collect(
+        self, rows: Rows, read: Callable[[Part, Rows], Array], kind: DTypeLike, *shape: int
+    ) -> Array:
+        """Return what a function of a part and its rows reads of rows (increasing): (k, *shape)."""
+        values = np.empty((len(rows), *shape), kind)
+        for places, block in self._read(rows, read):
+            values[places] = block
+        return values
+
     def close(self) -> None:
         self._closed = True
         self._stack.close()
@@ -188,10 +197,7 @@ class Embeddings:
 
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the residues of the sequences of these rows (increasing)."""
-        lengths = np.empty(len(rows), np.int32)
-        for places, values in self._read(rows, _lengths):
-            lengths[places] = values
-        return lengths
+        return self._collect(rows, lambda part, held: part.column_at("length", held), np.int32)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the ids of all records that have a vector, in the order of the index; of a
@@ -217,12 +223,9 @@ class Embeddings:
         """Return of "emb" a vector (D,) for an id (of a store: a key) or the number of a row, and
         vectors (k, D) for a slice, a mask or a list of numbers.
         """
-        vector: Array
-        if isinstance(rows, str):
-            vector = self.get([rows])[0]
-            return vector
-        if isinstance(rows, int | np.integer):
-            vector = self.rows([int(rows)])[0]
+        if isinstance(rows, str | int | np.integer):
+            one = self.get([rows]) if isinstance(rows, str) else self.rows([int(rows)])
+            vector: Array = one[0]
             return vector
         if isinstance(rows, slice):
             return self.rows(range(len(self))[rows])
@@ -328,22 +331,14 @@ class Embeddings:
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """Return the same as `per_residue`, of one key."""
-        return self.matrix(
-            int(self._rows_of_keys([key])[0]), self._matrix_name("per_residue", name)
-        )
+        row = int(self._rows_of_keys([key])[0])
+        return self.matrix(row, self._matrix_name("per_residue", name))
 
     def per_token(self, id: str, name: str | None = None) -> tuple[Array, NDArray[np.int64]]:
         """Return the matrix (T, D) of one id, and the letters (T, 2) of each token in its
         normalized sequence: the first, and one past the last.
         """
         row = int(self._rows_of_ids([id])[0])
-        return self.matrix(row, self._matrix_name("per_token", name)), self.matrix(row, SPANS)
-
-    def per_token_by_key(
-        self, key: str, name: str | None = None
-    ) -> tuple[Array, NDArray[np.int64]]:
-        """Return the same as `per_token`, of one key."""
-        row = int(self._rows_of_keys([key])[0])
         return self.matrix(row, self._matrix_name("per_token", name)), self.matrix(row, SPANS)
 
     def nearest(
@@ -402,9 +397,8 @@ class Embeddings:
                 return decode(part.bits(name, rows), dtype)
 
         if not has_matrix(name):
-            bits = np.empty((len(rows), self.dim), f"<u{storage_bytes(dtype)}")
-            for places, block in self._read(rows, lambda part, held: part.bits(name, held)):
-                bits[places] = block
+            kind = f"<u{storage_bytes(dtype)}"
+            bits = self._collect(rows, lambda part, held: part.bits(name, held), kind, self.dim)
             return decode(bits, dtype)
 
         def read(part: Part, held: Rows) -> list[Array]:
@@ -419,10 +413,7 @@ class Embeddings:
         """Return how many rows of a flat representation belong to each of these rows
         (increasing).
         """
-        counts = np.empty(len(rows), np.int64)
-        for places, values in self._read(rows, Part.residues_at):
-            counts[places] = values
-        return counts
+        return self._collect(rows, Part.residues_at, np.int64)
 
     def _take(self, name: str, rows: Rows) -> Array:
         """Return the vectors of these rows, in any order."""
@@ -451,11 +442,8 @@ class Embeddings:
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
         ids = list(ids)
-        if numbers := [id for id in ids if not isinstance(id, str)]:
-            raise PlmEmbedError(
-                f'ids are text: get(["{numbers[0]}"]); for the number '
-                f"of a row, rows([{numbers[0]}])"
-            )
+        if wrong := [id for id in ids if not isinstance(id, str)]:
+            raise PlmEmbedError(f'ids are text: get(["{wrong[0]}"]), or rows([{wrong[0]}])')
         if not self.index:
             return self._rows_of_keys(ids)
         with self._part():
@@ -494,8 +482,7 @@ class Embeddings:
         """
         resolved = self._first if name == "emb" else name
         if resolved not in self.names:
-            lacks = f"has no representation {name}; it has {', '.join(self.names)}"
-            raise PlmEmbedError(f"{self.path}: {lacks}", path=self.path)
+            raise self._lacks(f"representation {name}")
         return resolved
 
     def _pooled(self, name: str) -> str:
@@ -506,34 +493,24 @@ class Embeddings:
         kind = "per_token" if resolved.startswith("per_token") else "per_residue"
         if name != "emb":
             raise PlmEmbedError(f"{name} has a matrix per record: use {kind}(id)")
-        raise PlmEmbedError(
-            f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",
-            path=self.path,
-            remedy=f"for the next run: `embedding.pooling: [mean, {kind}]`",
-        )
+        raise self._lacks("pooled representation", f"[mean, {kind}]")
 
     def _matrix_name(self, kind: str, name: str | None) -> str:
         """Return `name`, or the first representation of a kind, per_residue or per_token.
         PlmEmbedError when it is not there, or of another kind.
         """
         names = [layer for layer in self.names if layer.startswith(f"{kind}_l")]
-        words = kind.replace("_", "-")
         if not names:
-            raise PlmEmbedError(
-                f"{self.path}: has no {words} representation; it has {', '.join(self.names)}",
-                path=self.path,
-                remedy="for the next run: `embedding.pooling: [mean, per_residue]`, or per_token "
-                "where a token is several bases",
-            )
-        if not has_matrix(self.resolved(name or names[0])):
-            raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
+            where = "" if kind == "per_residue" else ", where a token is several bases"
+            raise self._lacks(f"{kind.replace('_', '-')} representation", f"[mean, {kind}]{where}")
         if name and name not in names:
-            raise PlmEmbedError(f"{name} is no {words} representation")
+            raise PlmEmbedError(f"{name} is none of {', '.join(names)}")
         return name or names[0]
 
-
-def _lengths(part: Part, rows: Rows) -> NDArray[np.int32]:
-    return part.column_at("length", rows)
+    def _lacks(self, kind: str, pooling: str = "") -> PlmEmbedError:
+        words = f"{self.path}: has no {kind}; it has {', '.join(self.names)}"
+        remedy = f"for the next run: embedding.pooling: {pooling}" if pooling else ""
+        return PlmEmbedError(words, path=self.path, remedy=remedy)
 
 
 def _plain(value: Any) -> Any:

@@ -3,46 +3,27 @@
 import re
 from collections.abc import Iterator
 
-import yaml
-
 from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
+from plm_embed.wording import count
 
-_KINDS = {"dna": "DNA", "3di": "3Di"}
+_KINDS = {"dna": "DNA", "3di": "3Di", "protein_3di": "protein (residues and 3Di states)"}
 
 
 def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield names and values of what made the vectors."""
     if facts.metadata:
-        yield "workflow commit", _commit(facts) or "unknown"
+        yield "plm-embed", f"{_version(facts)}, commit {_commit(facts) or 'unknown'}"
         yield "devices", ", ".join(facts.metadata["devices"])
         yield "fingerprint", str(facts.metadata["fingerprint_id"])
     if facts.fingerprint:
         yield "weights, status", facts.caveat or "the published file, by its SHA-256"
+        yield "weights, SHA-256", facts.fingerprint.weights_sha256
         if facts.license:
             yield "weights, license", facts.license
         yield "engine", facts.fingerprint.engine
-
-
-def checksums(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield the files that came in and those that came out, and their SHA-256."""
-    for file in facts.summary.inputs if facts.summary else ():
-        yield file.path, file.sha256
-    if facts.fingerprint:
-        yield "the weights", facts.fingerprint.weights_sha256
-    yield from facts.validation.files.items() if facts.validation else ()
-
-
-def versions(facts: Facts) -> str:
-    """Return the software that computed the vectors, as YAML; '' while nothing is gathered."""
-    if not facts.metadata:
-        return ""
-    libraries = facts.metadata["library_versions"]
-    program = {"version": _version(facts), "commit": _commit(facts) or "unknown"}
-    rest = {name: libraries[name] for name in sorted(libraries) if name != "plm-embed"}
-    return yaml.safe_dump({"plm-embed": program} | rest, sort_keys=False)
 
 
 def methods(facts: Facts) -> str:
@@ -50,16 +31,30 @@ def methods(facts: Facts) -> str:
     if not facts.summary or not facts.fingerprint:
         return "There will be a paragraph here once something is computed."
     fingerprint, summary, metadata = facts.fingerprint, facts.summary, facts.metadata
-    skipped = sum(summary.skipped.values())
     kind = _KINDS.get(summary.policy.alphabet if summary.policy else "", "protein")
-    were = "was" if skipped == 1 else "were"
-    left_out = f"; {skipped:,} of {summary.records:,} records {were} skipped" if skipped else ""
+    number = f"{count(summary.accepted, f'{kind} sequence')} ({summary.unique:,} distinct"
+    if skipped := sum(summary.skipped.values()):
+        verb = "was" if skipped == 1 else "were"
+        number += f"; {skipped:,} of {count(summary.records, 'record')} {verb} skipped"
     layers = "layer" if len(fingerprint.layers) == 1 else "layers"
-    commit = f" (commit {_commit(facts)[:12]})" if _commit(facts) not in ("", "unknown") else ""
+    program = f"plm-embed {_version(facts)}"
+    if _commit(facts) not in ("", "unknown"):
+        program += f" (commit {_commit(facts)[:12]})"
     libraries = metadata.get("library_versions", {})
     named = {"PyTorch": libraries.get("torch"), "Python": libraries.get("python")}
     used = " and ".join(f"{name} {version}" for name, version in named.items() if version)
-    long, most = fingerprint.long_sequences, f"{fingerprint.long_sequences.max_residues:,} residues"
+    devices = ", ".join(metadata.get("devices") or ())
+    sentences = [
+        f"Embeddings of {number}) were computed with {_weights(facts)}, {layers} "
+        f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored as "
+        f"{fingerprint.storage_dtype}, by {program}"
+        f"{f' with {used}' if used else ''}{f' on {devices}' if devices else ''}."
+    ]
+    if facts.caveat:
+        sentences.append(f"The weights are {facts.caveat}.")
+    pooling = [f"{name}, {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling]
+    long = fingerprint.long_sequences
+    most = f"{long.max_residues:,} residues"
     policies = {
         "whole": "Sequences of any length were embedded in one piece.",
         "window": f"Sequences of more than {most} were embedded in windows that share "
@@ -67,25 +62,19 @@ def methods(facts: Facts) -> str:
         "crop": f"Only the first {most} of longer sequences were embedded.",
         "skip": f"Sequences of more than {most} were left out.",
     }
-    pooling = [f"{name}, {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling]
-    sentences = [
-        f"Embeddings of {summary.accepted:,} {kind} sequences ({summary.unique:,} distinct"
-        f"{left_out}) were computed with {_weights(facts)}, {layers} "
-        f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored "
-        f"as {fingerprint.storage_dtype}, by plm-embed {_version(facts)}{commit}"
-        + (f" with {used}" if used else "")
-        + (f" on {', '.join(metadata['devices'])}" if metadata.get("devices") else "")
-        + ".",
-        *([f"The weights are {facts.caveat}."] if facts.caveat else ()),
-        f"Pooling: {'; '.join(pooling)}.",
-        policies[long.policy],
-    ]
+    sentences += [f"Pooling: {'; '.join(pooling)}.", policies[long.policy]]
     if fingerprint.strand == "canonical":
         sentences.append("A sequence and its reverse complement were treated as one.")
-    if facts.validation and facts.validation.status == "passed":
+    if fingerprint.linker:
         sentences.append(
-            f"The result was validated in full, and {len(facts.validation.spot_checks)} vectors "
-            f"were compared with the reference, {facts.reference}."
+            "Each sequence is a pair of chains, which the model read with the linker "
+            f"{fingerprint.linker} between them; no vector has a part of the linker."
+        )
+    if facts.validation and facts.validation.status == "passed":
+        spots = len(facts.validation.spot_checks)
+        sentences.append(
+            f"The result was validated in full, and {count(spots, 'vector')} "
+            f"{'was' if spots == 1 else 'were'} compared with the reference, {facts.reference}."
         )
     return " ".join(sentences)
 
@@ -95,7 +84,7 @@ def citation(facts: Facts) -> str:
     are not proven to be published.
     """
     missing = f"The paper of {facts.model}, which this version does not know."
-    paper = "\n".join(_papers(facts.model)) or missing
+    paper = "\n".join(_papers(facts)) or missing
     if facts.caveat:
         paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"
     return f"plm-embed {_version(facts)}.\n{paper}"
@@ -103,19 +92,18 @@ def citation(facts: Facts) -> str:
 
 def _weights(facts: Facts) -> str:
     """Name the weights: the published model's only where that is proven."""
-    digest = facts.fingerprint.weights_sha256 if facts.fingerprint else ""
-    papers = "; ".join(map(_short, _papers(facts.model)))
+    digest = f"SHA-256 {facts.fingerprint.weights_sha256[:12]}" if facts.fingerprint else ""
+    papers = "; ".join(map(_short, _papers(facts)))
     papers = f" ({papers})" if papers else ""
     if not facts.caveat:
-        return f"{facts.model}{papers}, the published weights of SHA-256 {digest[:12]}"
+        return f"{facts.model}{papers}, the published weights of {digest}"
     if facts.model not in MODELS:
-        return f"{facts.model} (SHA-256 {digest[:12]})"
-    return f"weights of SHA-256 {digest[:12]} in the architecture of {facts.model}{papers}"
+        return f"{facts.model} ({digest})"
+    return f"weights of {digest} in the architecture of {facts.model}{papers}"
 
 
-def _papers(name: str) -> tuple[str, ...]:
-    model = MODELS.get(name)
-    return model.papers if model else ()
+def _papers(facts: Facts) -> tuple[str, ...]:
+    return MODELS[facts.model].papers if facts.model in MODELS else ()
 
 
 def _short(paper: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plm_embed.fingerprint import has_matrix
 from plm_embed.keys import Keys
 from plm_embed.reading.open import Embeddings
-from plm_embed.reporting.facts import Facts
+from plm_embed.reporting.facts import Facts, device_time, speed
 from plm_embed.reporting.maps import (
     Vectors,
     columns_of,
@@ -23,7 +23,7 @@ from plm_embed.reporting.maps import (
     principal_components,
 )
 from plm_embed.reporting.report import write_page
-from plm_embed.wording import duration, readable
+from plm_embed.wording import readable
 
 COMPARISON = "comparison.html"
 SEQUENCES = 5_000
@@ -108,15 +108,13 @@ def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
 def _row(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield titles and values of a model's line in the table."""
     runs, norms = facts.runs, facts.norms
-    tokens = sum(run.tokens for run in runs if run.tokens_per_second)
-    seconds = sum(run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
     spread = f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
     yield "model", facts.model
     yield "vectors", f"{facts.rows:,}"
     yield "width", f"{facts.dim:,}"
     yield "master", readable(facts.sizes["master"])
-    yield "tokens/s of a worker", f"{tokens / seconds:,.0f}" if seconds else ""
-    yield "device time", duration(sum(run.seconds * len(run.workers) for run in runs))
+    yield "tokens/s of a worker", speed(runs)
+    yield "device time", device_time(runs)
     yield "device", ", ".join(sorted({run.worker.device for run in runs}))
     yield "median norm (range)", spread
     yield "weights", facts.caveat or "the published ones"

@@ -80,10 +80,7 @@ class Facts:
         """Return why no record has a vector, in words; '' where one has, or nothing is gathered."""
         if not self.master or self.rows:
             return ""
-        counts = ", ".join(
-            f"{number:,} {reason}" for reason, number in sorted(self.reasons.items())
-        )
-        words = f"No record could be embedded: {counts or 'there are none'}."
+        words = f"No record could be embedded: {self.skipped or 'there are none'}."
         config, _ = read_kept(self.folder / CONFIG)
         columns: set[str] = set()
         if config and self.summary and not self.summary.accepted:
@@ -92,6 +89,11 @@ class Facts:
             columns = {table.sequence for path, table in pairs if path in tables}
         questions = (f" Is `{column}` the right column of sequences?" for column in sorted(columns))
         return words + "".join(questions)
+
+    @property
+    def skipped(self) -> str:
+        """Return the numbers of skipped records by reason, in words."""
+        return ", ".join(f"{number:,} {reason}" for reason, number in sorted(self.reasons.items()))
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -236,6 +238,18 @@ def last_runs(folder: Path, buckets: int) -> list[Completion]:
     runs = [read_completion(path) for path in paths if path.is_file()]
     last = max(runs, key=lambda run: run.ended, default=None)
     return [run for run in runs if last and run.fingerprint == last.fingerprint]
+
+
+def speed(runs: Iterable[Completion]) -> str:
+    """Return the tokens per second of a worker while it computed; '' where nothing was computed."""
+    known = [run for run in runs if run.tokens_per_second]
+    seconds = sum(run.tokens / (run.tokens_per_second or 1) for run in known)
+    return f"{sum(run.tokens for run in known) / seconds:,.0f}" if seconds else ""
+
+
+def device_time(runs: Iterable[Completion]) -> str:
+    """Return the time of whole jobs, on all their devices, in words."""
+    return duration(sum(run.seconds * len(run.workers) for run in runs))
 
 
 def savings(runs: Iterable[Completion]) -> str:

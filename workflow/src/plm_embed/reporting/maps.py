@@ -6,9 +6,8 @@ import base64
 import importlib.util
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,23 +40,11 @@ VALUES = 1_000
 Vectors = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Map:
-    """The map as the page draws it, with the norms of its vectors. data: for the script."""
+class Map(NamedTuple):
+    """The map as the page draws it; data: for the script, words: how many vectors are drawn."""
 
     data: dict[str, Any]
-    norms: NDArray[np.float64]
-    total: int
-
-    @property
-    def words(self) -> str:
-        """Say how many vectors are drawn."""
-        drawn = len(self.norms)
-        if drawn == self.total:
-            return f"All {drawn:,} vectors, one for each distinct sequence."
-        return (
-            f"{drawn:,} of {self.total:,} vectors, drawn at random, one for each distinct sequence."
-        )
+    words: str
 
 
 def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
@@ -79,14 +66,12 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
     firsts = first_records(index, range(count))
     firsts = firsts.take(pc.index_in(pa.array(range(count)), value_set=firsts["row"]))
     ids = [id or "" for id in firsts["id"].to_pylist()]
-    further, complete = [], True
-    room = LETTERS
+    further, room = [], LETTERS
     for id, place in _further_records(index, records, ids):
         room -= len(id) + 10
-        if complete := room >= 0:
-            further.append((id, place))
-        else:
+        if room < 0:
             break
+        further.append((id, place))
     columns = list(columns_of(firsts))
     data = {
         "layouts": layouts,
@@ -97,9 +82,12 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
         # a column that says little comes after the length
         "before_length": sum(column["known"] >= count / 2 for column in columns),
         "further": further,
-        "complete": complete,
+        "complete": room >= 0,
     }
-    return Map(data, np.linalg.norm(vectors.astype(np.float64), axis=1), len(embeddings))
+    drawn = f"All {count:,} vectors"
+    if count < len(embeddings):
+        drawn = f"{count:,} of {len(embeddings):,} vectors, drawn at random"
+    return Map(data, f"{drawn}, one for each distinct sequence.")
 
 
 def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:

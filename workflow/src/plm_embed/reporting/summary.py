@@ -11,14 +11,19 @@ from plm_embed.reporting.outputs import RECORDS, REPORT, SKIPPED
 from plm_embed.wording import count, readable
 
 
-def summarize(path: Path) -> str:
-    """Return plain text about each gathered model of a results folder, or about that of one
-    model's folder. StoreError while there is no master.
+def gathered(path: Path) -> list[Facts]:
+    """Return the facts of each gathered model of a results folder, or of that of one model's
+    folder. StoreError while there is no master.
     """
     models = [collect(folder) for folder in model_folders(path) if masters(folder)]
     if not models:
         remedy = "run the workflow first"
         raise StoreError(f"{path}: no {MASTERS} in it yet", path=path, remedy=remedy)
+    return models
+
+
+def summarize(models: list[Facts]) -> str:
+    """Return plain text about gathered models."""
     blocks = []
     for facts in models:
         lines = [("model", facts.model)] if len(models) > 1 else []
@@ -33,13 +38,15 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield names and values about a model; an empty value is left out."""
     statuses, folder = facts.statuses, facts.folder
     embedded = statuses["embedded"] + statuses["embedded_with_events"]
-    skipped = ", ".join(f"{number:,} {reason}" for reason, number in sorted(facts.reasons.items()))
     cleaned = f", {facts.cleaned:,} of them cleaned up; see `events` in {RECORDS}"
     yield "records", f"{statuses.total():,}"
     yield "unique", count(facts.summary.unique, "sequence") if facts.summary else ""
     yield "reused", savings(facts.runs)
     yield "embedded", count(embedded, "record") + cleaned * (facts.cleaned > 0)
-    yield "skipped", count(statuses["skipped"], "record") + (f" ({skipped})" if skipped else "")
+    yield (
+        "skipped",
+        count(statuses["skipped"], "record") + f" ({facts.skipped})" * bool(facts.skipped),
+    )
     yield "validation", _validation(facts)
     yield "per record", str(folder / RECORDS)
     yield "report", str(folder / REPORT) if (folder / REPORT).is_file() else ""
@@ -55,9 +62,10 @@ def _validation(facts: Facts) -> str:
         return "not done"
     if failed := [check.check for check in validation.checks if check.problems]:
         return f"FAILED: {', '.join(failed)} (see {facts.folder / VALIDATION})"
-    checks, spots = len(validation.checks), len(validation.spot_checks)
+    checks = count(len(validation.checks), "check")
+    spots = count(len(validation.spot_checks), "vector")
     rounding = f"; {validation.rounding}" if validation.rounding else ""
-    return f"passed ({checks} checks, {spots} vectors recomputed){rounding}"
+    return f"passed ({checks}, {spots} recomputed){rounding}"
 
 
 def _about_master(facts: Facts) -> Iterator[str]:

@@ -3,10 +3,9 @@
 Only small files of the results folder are read: completion records, heartbeats, the ends of logs.
 """
 
-import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_done
+from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, store_of
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
@@ -41,7 +41,7 @@ from plm_embed.reporting.failures import (
     run_failure,
 )
 from plm_embed.reporting.outputs import REPORT
-from plm_embed.sequences.summary import SUMMARY, Summary, known_summary
+from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.wording import count, duration
 
 SECONDS_BETWEEN_LOOKS = 10.0
@@ -64,7 +64,7 @@ _MARKS: dict[Status, tuple[str, str]] = {
 }
 _COLUMNS = {
     "worker": 0, "model": 100, "bucket": 60, "device": 110, "job": 90, "done": 0, "tokens/s": 75,
-    "left": 85, "memory": 120, "last sign": 0, "": 0,
+    "left": 85, "last sign": 0, "": 0,
 }  # fmt: skip
 """Columns of the table of workers, and the narrowest terminal that shows each."""
 
@@ -91,15 +91,14 @@ class Worker:
 @dataclass(frozen=True)
 class Progress:
     """The progress of one model. steps: weights, sequences, embed, gather, validate, report;
-    buckets: all; stored: vectors of jobs that did not finish, counted while none runs; fraction:
-    of the work of embed, 0 to 1; eta: seconds at the present speed, None if unknown.
+    buckets: all; fraction: of the work of embed, 0 to 1; eta: seconds at the present speed, None if
+    unknown.
     """
 
     folder: Path
     steps: tuple[Step, ...]
     buckets: int
     done: int
-    stored: int
     running: int
     queued: int
     workers: tuple[Worker, ...]
@@ -129,11 +128,6 @@ class Look:
     failure: Failure | None
 
     @property
-    def at_work(self) -> bool:
-        """Return whether anything of a model is at work."""
-        return not self.failure and any(model.at_work for model in self.models)
-
-    @property
     def finished(self) -> bool:
         """Return whether every step of every model is done."""
         return bool(self.models) and all(model.finished for model in self.models)
@@ -142,6 +136,11 @@ class Look:
     def failed(self) -> bool:
         """Return whether a step ended with an error and has not begun again."""
         return bool(self.failure) or any(model.failures for model in self.models)
+
+    @property
+    def at_work(self) -> bool:
+        """Return whether any model is at work."""
+        return not self.failure and any(model.at_work for model in self.models)
 
     @property
     def over(self) -> bool:
@@ -180,30 +179,29 @@ def look(results: Path) -> Look:
     begun = [
         name
         for name in sorted({path.name for path in (*results.glob("*"), *logs.glob("*"))})
-        if any((results / name / part).exists() for part in (RECORD, "embedded"))
+        if any((results / name / part).exists() for part in (RECORD, RECORDS))
         or (logs / name / "weights.log").exists()
     ]
     # a proof that is older than the sequences is of another campaign's model
     since = changed(results / "sequences" / SUMMARY)
     current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
-    summary = known_summary(results / "sequences")
     failure = run_failure(results)
-    models = (_progress(results, name, summary, bool(failure)) for name in current or begun)
+    models = (_progress(results, name, ended=bool(failure)) for name in current or begun)
     return Look(results, tuple(models), failure)
 
 
-def _progress(results: Path, model: str, summary: Summary | None, ended: bool) -> Progress:
-    folder, since = results / model, changed(results / "sequences" / SUMMARY)
-    store = store_of(folder)
+def _progress(results: Path, model: str, ended: bool) -> Progress:
+    folder, sequences = results / model, results / "sequences"
+    summary, since, store = known_summary(sequences), changed(sequences / SUMMARY), store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
     done = {
         record.stem
-        for record in whole_files(folder / "embedded", "*.json")
-        if record.stem in buckets and _is_done(results, store, record, changed(record), since)
+        for record in whole_files(folder / RECORDS, "*.json")
+        if record.stem in buckets and _is_done(sequences, store, record, changed(record), since)
     }
     workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
     alive = [worker for worker in workers if not worker.trouble]
-    jobs = {id(worker.job): worker.job for worker in alive}.values()
+    jobs = list({id(worker.job): worker.job for worker in alive}.values())
     running = {job.bucket for job in jobs}
     begun = float(len(done))
     for bucket in running:
@@ -214,24 +212,23 @@ def _progress(results: Path, model: str, summary: Summary | None, ended: bool) -
     rate = sum(worker.beat.tokens_per_second or 0.0 for worker in alive)
     fraction = begun / len(buckets) if buckets else 0.0
     complete = bool(buckets) and done == buckets
-    errors = {
-        error.log: error for error in failures(results, [model]) if error.log.stem not in running
-    }
-    lost = {log.stem for log in errors if log.parent.name == "embed"}
+    errors = [error for error in failures(results, [model]) if error.log.stem not in running]
+    lost = {error.log.stem for error in errors if error.log.parent.name == "embed"}
     embed: Status = "done" if complete else "failed" if lost else "at work" if running else "waits"
-    used = bool(complete or running)
-    steps = tuple(_steps(results, model, embed, used=used, failed=errors, ended=ended))
+    logs = {error.log for error in errors}
+    steps = [*_steps(results, model, embed, used=complete or bool(running), failed=logs)]
+    if ended:  # a step that has not said why did not end well either
+        steps = [replace(s, status="failed") if s.status == "at work" else s for s in steps]
     stopped = [step.log for step in steps if step.status == "failed"]
     return Progress(
         folder,
-        steps,
+        tuple(steps),
         len(buckets),
         len(done),
-        0 if alive or complete else _stored(folder, done),
         len(running),
         len(buckets - done - running - lost),
         tuple(workers),
-        tuple(errors[log] for log in errors if log in stopped or log.parent.name == "embed"),
+        tuple(e for e in errors if e.log in stopped or e.log.parent.name == "embed"),
         fraction,
         rate,
         0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
@@ -239,16 +236,9 @@ def _progress(results: Path, model: str, summary: Summary | None, ended: bool) -
 
 
 @lru_cache(1 << 15)
-def _is_done(results: Path, store: Path, record: Path, *_: int) -> bool:
+def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
     """Tell whether a bucket is done; asked once while record and sequences do not change."""
-    bucket = results / "sequences" / "buckets" / f"{record.stem}.parquet"
-    return is_done(bucket, record, store)
-
-
-def _stored(folder: Path, done: set[str]) -> int:
-    """Return the number of vectors that jobs of buckets which are not done have stored."""
-    beats = (beat for beat in heartbeats(folder) if beat.bucket not in done)
-    return sum(worker.computed for beat in beats for worker in beat.workers)
+    return is_done(sequences / "buckets" / f"{record.stem}.parquet", record, store)
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
@@ -271,26 +261,25 @@ def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
 
 
 def _steps(
-    results: Path, model: str, embed: Status, *, used: bool, failed: dict[Path, Failure],
-    ended: bool,
-) -> Iterator[Step]:  # fmt: skip
+    results: Path, model: str, embed: Status, *, used: bool, failed: set[Path]
+) -> Iterator[Step]:
     """Yield the steps; one after embed that is older than its input is not done.
 
-    used: jobs have loaded the weights. ended: the run has, so that no step is at work.
+    used: jobs have loaded the weights; failed: logs that end with an error.
     """
     folder, logs = results / model, results / "logs" / model
 
     def step(name: str, done: bool, log: Path, since: int = 0) -> Step:
         if done or changed(log) <= since:
             return Step(name, "done" if done else "waits")
-        return Step(name, "failed" if ended or log in failed else "at work", log)
+        return Step(name, "failed" if log in failed else "at work", log)
 
     weights = step("weights", changed(folder / RECORD) > 0, logs / "weights.log")
     yield Step("weights", "done") if used and weights.status == "waits" else weights
     summary = results / "sequences" / SUMMARY
     yield step("sequences", changed(summary) > 0, results / "logs" / "deduplicate.log")
     yield Step("embed", embed)
-    newest = max(map(changed, whole_files(folder / "embedded", "*.json")), default=0)
+    newest = max(map(changed, whole_files(folder / RECORDS, "*.json")), default=0)
     before = embed == "done"
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
         written = max(map(changed, folder.glob(pattern)), default=0)
@@ -300,7 +289,7 @@ def _steps(
 
 
 def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType:
-    """Return a look as the console can take it; plain: with all workers, without bars and marks."""
+    """Return a look as the console can take it; plain: with all workers, without bars."""
     head = Group(*_head(look, plain))
     rows = None
     if not plain:
@@ -310,9 +299,7 @@ def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType
 
 
 def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
-    words = "nothing is running"
-    if look.at_work:
-        words = "at work"
+    words = "at work" if look.at_work else "nothing is running"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
@@ -320,19 +307,13 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         begun = look.results.is_dir()
         yield Text("Nothing has begun yet." if begun else "There is no such folder yet.")
     for model in look.models:
-        marks = [
-            Text(f"{step.name} {step.status}") if plain else Text(mark + step.name, style)
-            for step in model.steps
-            for mark, style in [_MARKS[step.status]]
-        ]
-        steps = Text(", " if plain else " ").join(marks)
+        marks = [(_MARKS[step.status], step.name) for step in model.steps]
+        steps = Text(" ").join(Text(mark + name, style) for (mark, style), name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
         if not model.finished:
             yield from _now(model, plain)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
-    if look.failure and not errors:
-        errors[look.failure] = None
-    for first, *more in alike(errors):
+    for first, *more in alike(errors or filter(None, [look.failure])):
         others = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
@@ -340,8 +321,8 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
     elif look.models and not look.at_work:
         yield Text(
-            "next: if the run has ended, rerun the same command to continue; if Snakemake then "
-            "says that the folder is locked, add --unlock once"
+            "next: if the run has ended, rerun the same command; finished work is kept. If "
+            "Snakemake says that the folder is locked, give the command with --unlock first"
         )
 
 
@@ -359,24 +340,19 @@ def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
         words = "failed" if failed else "has not begun"
         yield Text(f"{step.name} {words}", "bold red" if failed else "")
         return
-    share = f"{math.floor(1000 * model.fraction) / 10:.1f} %"
     if not plain:
-        bar = Table.grid(padding=(0, 1), expand=True)
-        bar.add_column(ratio=1)
-        bar.add_column()
-        bar.add_row(ProgressBar(total=1.0, completed=model.fraction), share)
+        bar = Table.grid(expand=True)
+        bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
         yield bar
-    counts = f"{model.done:,} of {model.buckets:,} buckets done, {model.running:,} at work, "
-    text = Text(f"{counts}{model.queued:,} queued")
+    percent = int(1000 * model.fraction) / 10  # 100 is the end
+    text = Text(f"{percent:.1f} %; {model.done:,} of {count(model.buckets, 'bucket')} done, ")
+    text.append(f"{model.running:,} at work, {model.queued:,} queued")
     if model.failures:
         text.append(f", {len(model.failures):,} failed", style="bold red")
     if stalled := sum(bool(worker.trouble) for worker in model.workers):
-        text.append(f", {stalled:,} worker{'s' * (stalled > 1)} stalled", style="bold red")
-    text.append(f"; {share}" if plain else "")
+        text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
     if model.eta is None:
         yield text.append("; no speed known yet" if model.running else "; no worker is running")
-        if model.stored:
-            yield Text(f"unfinished jobs have stored {count(model.stored, 'vector')}")
         return
     end = datetime.now() + timedelta(seconds=model.eta)
     text.append(f"; {model.tokens_per_second:,.0f} tokens/s")
@@ -402,8 +378,8 @@ def _table(look: Look, rows: int | None, width: int) -> Iterator[RenderableType]
         table.add_row(*(row[title] for title in shown), style="bold red" if row[""] else "")
     if cells:
         yield table
-    if len(workers) > len(cells):
-        yield Text(f"and {len(workers) - len(cells):,} more workers: {program()} watch --once")
+    if left := len(workers) - len(cells):
+        yield Text(f"and {count(left, 'more worker')}: {program()} watch --once")
 
 
 def _cells(model: str, worker: Worker) -> dict[str, str]:
@@ -418,7 +394,6 @@ def _cells(model: str, worker: Worker) -> dict[str, str]:
         "done": "loading" if rate is None else f"{100 * job.fraction:.0f} %",
         "tokens/s": "" if rate is None else f"{rate:,.0f}",
         "left": "" if eta is None else duration(eta),
-        "memory": f"{(beat.memory_bytes or 0) / 1e9:.1f} GB",
         "last sign": f"{duration(worker.age)} ago",
         "": worker.trouble.upper(),
     }

@@ -2,9 +2,12 @@
 letter is the matter of its tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plm_embed.fingerprint import AlphabetName
+
+SEPARATOR = ":"
+"""The sign between the two chains of a pair, which is no letter of any alphabet."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,24 @@ class Alphabet:
     """Letter that faces each of `letters` on the other strand; '' where there is none."""
     uracil: str = ""
     """The letter that U is read as; empty where U is a letter like the others."""
+    pairs: bool = False
+    """Sequences are pairs of chains with the separator between them."""
+    states: str = ""
+    """The lower-case letters of which one follows each residue; none if empty."""
+
+    @property
+    def letters_of_residue(self) -> int:
+        """Return the number of letters per residue of a normalized sequence."""
+        return 2 if self.states else 1
+
+    def length(self, sequence: str) -> int:
+        """Return the number of residues of a normalized sequence, or of both chains of a pair."""
+        return (len(sequence) - sequence.count(SEPARATOR)) // self.letters_of_residue
+
+    def piece(self, sequence: str, start: int, stop: int) -> str:
+        """Return the residues of a normalized sequence from `start` on to before `stop`."""
+        width = self.letters_of_residue
+        return sequence[width * start : width * stop]
 
     def reverse_complement(self, sequence: str) -> str:
         """Return the other strand of a normalized sequence, read in its own direction."""
@@ -32,12 +53,20 @@ class Alphabet:
 
 
 PROTEIN = Alphabet("protein", "LAGVSERTIDPKQNFYMHWCXBUZO", unknown="X", stop="*")
+PAIR = replace(PROTEIN, name="protein_pair", pairs=True)
+"""Two chains of proteins, in their order, as in EVQL:DIQM."""
 DNA = Alphabet("dna", "ACGTRYSWKMBDHVN", "N", complements="TGCAYRSWMKVHDBN", uracil="T")
 """The four bases and IUPAC's letters for several of them."""
 STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
 """Foldseek's 3Di states of a protein's structure, one per residue, which share the letters of
 residues.
 """
+PROTEIN_3DI = Alphabet(
+    "protein_3di", f"{PROTEIN.letters}#", unknown="#", states=f"{STATES.letters.lower()}#"
+)
+"""Residues that are each followed by the 3Di state of its structure, as in MdEvVp; # is an unknown
+one of either.
+"""
 ALPHABETS: dict[AlphabetName, Alphabet] = {
-    alphabet.name: alphabet for alphabet in (PROTEIN, DNA, STATES)
+    alphabet.name: alphabet for alphabet in (PROTEIN, PAIR, DNA, STATES, PROTEIN_3DI)
 }

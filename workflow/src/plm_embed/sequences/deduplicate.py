@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
@@ -33,7 +34,7 @@ from plm_embed.keys import (
     bucket_names,
     key_words,
 )
-from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
 from plm_embed.sequences.digests import (
     WORTH_COMPILING,
@@ -44,7 +45,13 @@ from plm_embed.sequences.digests import (
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy, Table, why_not_kept
+from plm_embed.sequences.settings import (
+    FIRST_CHAIN,
+    LEAST_MEMORY_MB,
+    ResiduePolicy,
+    Table,
+    why_not_kept,
+)
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary, write_summary
 from plm_embed.wording import some
 
@@ -68,7 +75,7 @@ def records_schema(keep: Sequence[str]) -> pa.Schema:
         *("source", "number", "id", "header", "status", "reason", "detail", "events"),
         *("key", "length"),
     )
-    types = {"number": pa.int64(), "length": pa.int32()}
+    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()}
     return pa.schema([(name, types.get(name, pa.string())) for name in (*names, *keep)])
 
 
@@ -77,6 +84,7 @@ def _accepted_schema(keep: Sequence[str]) -> pa.Schema:
     the file in the inputs.
     """
     fixed = {"key": KEY, "source": pa.int32(), "number": pa.int64(), "length": pa.int32()}
+    fixed[FIRST_CHAIN] = pa.int32()
     names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
     return pa.schema([(name, fixed.get(name, pa.string())) for name in names])
 
@@ -95,7 +103,8 @@ def deduplicate(
 
     buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key;
     members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
-    columns) sorted by key, then in input order. A file for every bucket, empty ones too.
+    columns) sorted by key, then in input order. A file for every bucket, empty ones too. Of pairs
+    of chains `length` counts both, and `first_chain_length`, as a kept column, the first.
     `tables`: the columns of each input, where they are not the same (`table`). The bytes depend on
     the inputs and options, not on `memory_mb`, which bounds the memory of the process.
     PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
@@ -108,7 +117,7 @@ def deduplicate(
     if memory_mb < LEAST_MEMORY_MB:
         message = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
         raise ConfigError(message, key="memory_mb")
-    keep = _columns_to_keep(tables)
+    keep = (*_columns_to_keep(tables), *[FIRST_CHAIN] * ALPHABETS[policy.alphabet].pairs)
     readers = [Reader(path, columns) for path, columns in zip(inputs, tables, strict=True)]
     for path, same in repeated(inputs):
         raise InputError(f"{path}: is the same file as {same}; name it once", path=path)
@@ -216,7 +225,7 @@ class Account:
                 )
             letters.look(batch.residues)
             normalized = normalize_batch(batch, self._policy)
-            if self._policy.alphabet == "protein":
+            if self._policy.alphabet in ("protein", "protein_pair"):
                 text.look(batch, normalized)
             yield self._rows(reader, source, batch, normalized)
         for warning in text.warnings(reader.path):
@@ -230,18 +239,22 @@ class Account:
         sequences, events, reasons, details = normalized
         count, path = len(batch), str(reader.path)
         text, ends = text_and_ends(sequences)
-        lengths = pa.array(np.diff(ends, prepend=0).astype(np.int32))
+        alphabet = ALPHABETS[self._policy.alphabet]
+        letters = np.diff(ends, prepend=0) - alphabet.pairs
+        lengths = pa.array((letters // alphabet.letters_of_residue).astype(np.int32))
         digests = pa.py_buffer(self._digests(text, ends))
         keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
+        # for each record the place of its sequence among the accepted, null for none
+        skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
+        places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
         by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
+        if alphabet.pairs:
+            by_name[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
         columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self._keep]
         numbers = pa.array(np.arange(batch.first, batch.first + count))
         accepted = [batch.ids, numbers, events, *columns]
         statuses, all_keys, all_lengths = pa.repeat("accepted", count), hex_keys(keys), lengths
         if len(ends) < count:
-            skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
-            # for each record the place of its sequence among the accepted, null for none
-            places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
             all_keys, all_lengths = all_keys.take(places), lengths.take(places)
             statuses = pa.array(["accepted", "skipped"]).take(pa.array(skipped.astype(np.int8)))
             accepted = [column.take(pa.array(np.flatnonzero(~skipped))) for column in accepted]
@@ -266,6 +279,8 @@ class Account:
 
     def end(self, records: Path) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
+        if alone := self.events["structure_unknown"]:
+            self._warn(f"records without 3Di letters, each read as unknown (#): {alone:,}")
         if not self.accepted:
             self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
         elif self.records <= _COUNTED and (shared := self._shared_ids(records)):

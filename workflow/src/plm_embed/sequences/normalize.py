@@ -3,7 +3,9 @@ record.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
@@ -11,17 +13,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import Batch, text_and_ends
 from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.wording import count, some
 
 EVENTS = (
     *("whitespace_removed", "upper_cased", "u_to_t", "gaps_removed", "stop_removed"),
-    *("substituted", "reverse_complemented"),
+    *("substituted", "reverse_complemented", "structure_unknown"),
 )
 POSITIONS_SHOWN = 5
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
+_INTERLEAVED = re.compile("(?:[A-Z#][a-z#])+")
+"""A residue and its 3Di state by turns, as models with the alphabet protein_3di read them."""
 _ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper() makes 'SS' of 'ß'
 
 
@@ -50,8 +55,9 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
     the alphabet (J, digits, an inner '*', '<', any letter beyond ASCII) makes the record
     `unknown_residues`, or becomes X (of DNA N) one for one. Nothing left: `empty`. A '>' is never
     replaced: it ends a word such as <mask>, or else begins a header that lacks its line, and the
-    record is skipped as `glued_header`. Proteins in three-letter code are skipped as such. Of the
-    two strands of DNA the alphabetically first one is the sequence, if `strand` is canonical.
+    record is skipped as `glued_header`. Proteins in three-letter code are skipped as such, and
+    residues and 3Di states by turns as `interleaved_structure`, unless the alphabet has states. Of
+    the two strands of DNA the alphabetically first one is the sequence, if `strand` is canonical.
     Positions in `detail` are 1-based in `raw`.
     """
     alphabet = ALPHABETS[policy.alphabet]
@@ -59,6 +65,10 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
     one_line = raw.replace("\r", "").replace("\n", "")
     text = "".join(one_line.split())
     events["whitespace_removed"] = len(one_line) - len(text)
+    if alphabet.states:
+        return _normalize_interleaved(raw, text, events["whitespace_removed"], policy)
+    if policy.alphabet != "dna" and _INTERLEAVED.fullmatch(text):
+        return Skipped("interleaved_structure", f"{len(text) // 2} residues with a 3Di letter each")
     upper = text.translate(_ASCII_UPPER)
     if upper != text:
         events["upper_cased"] = sum(map(text.count, ascii_lowercase))
@@ -66,10 +76,9 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
         events["u_to_t"] = upper.count("U")
         upper = upper.replace("U", alphabet.uracil)
     events["gaps_removed"] = sum(map(upper.count, alphabet.gaps))
-    if events["gaps_removed"]:
-        if policy.gaps == "skip":
-            return Skipped("gaps", _positions(raw, alphabet.gaps))
-        upper = upper.translate(dict.fromkeys(map(ord, alphabet.gaps)))
+    if events["gaps_removed"] and policy.gaps == "skip":
+        return Skipped("gaps", _positions(raw, alphabet.gaps))
+    upper = upper.translate(dict.fromkeys(map(ord, alphabet.gaps)))
     stop = 0  # its position
     if alphabet.stop and upper.endswith(alphabet.stop):
         events["stop_removed"] = 1
@@ -88,11 +97,64 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
         upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
     if policy.alphabet == "protein" and _in_three_letters(upper):
         return Skipped("three_letter_code", f"{len(upper) // 3} codes, the first is {upper[:3]}")
-    if policy.strand == "canonical":
-        reverse = alphabet.reverse_complement(upper)
-        if reverse < upper:
-            upper, events["reverse_complemented"] = reverse, len(reverse)
+    if policy.strand == "canonical" and (reverse := alphabet.reverse_complement(upper)) < upper:
+        upper, events["reverse_complemented"] = reverse, len(reverse)
     return Normalized(upper, {name: count for name, count in events.items() if count})
+
+
+def _normalize_interleaved(
+    raw: str, text: str, spaces: int, policy: ResiduePolicy
+) -> Normalized | Skipped:
+    """Normalize the residues of a record and the 3Di states between them, as in MdEvVp; `text` is
+    `raw` without white space, of which `spaces` count.
+
+    Residues alone, in one case, are normalized as a protein, and their states are unknown (#), as
+    the authors of SaProt advise. Else case tells residues from states, and # may be in place of
+    either. Not by turns: `not_interleaved`. Letters that are no residue or state make the record
+    `unknown_residues`, or become #.
+    """
+    if "#" not in text and text in {text.upper(), text.lower()}:
+        plain = normalize(raw, replace(policy, alphabet="protein"))
+        if isinstance(plain, Skipped):
+            return plain
+        sequence = "".join(f"{residue}#" for residue in plain.sequence)
+        return Normalized(sequence, plain.events | {"structure_unknown": len(plain.sequence)})
+    residues, states = text[::2], text[1::2]
+    if len(text) % 2 or residues != residues.upper() or states != states.lower():
+        detail = f"{len(text):,} letters, not a residue and its 3Di letter by turns"
+        return Skipped("not_interleaved", detail)
+    alphabet, events = ALPHABETS[policy.alphabet], {"whitespace_removed": spaces}
+    strange = {*residues} - {*alphabet.letters}, {*states} - {*alphabet.states}
+    odd = [i for i, letter in enumerate(text) if letter in strange[i % 2]] if any(strange) else []
+    if odd:
+        # gaps, stops and the > of a header stand for no residue
+        if policy.unknown == "skip" or not text.replace("#", "").isalnum():
+            return Skipped("unknown_residues", some([f"{text[i]} at {i // 2 + 1}" for i in odd]))
+        known = [*text]
+        for i in odd:
+            known[i] = alphabet.unknown
+        text = "".join(known)
+        events["substituted"] = len(odd)
+    return Normalized(text, {name: count for name, count in events.items() if count})
+
+
+def normalize_pair(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
+    """Normalize the two chains of a record, each as a protein. One that cannot be used makes the
+    record skipped for its reason; another number of chains is `not_a_pair`.
+    """
+    chains = raw.split(SEPARATOR)
+    if len(chains) != 2 and raw.strip():
+        detail = f"{count(len(chains), 'chain')}, where {SEPARATOR!r} stands between two"
+        return Skipped("not_a_pair", detail)
+    sequences, events = list[str](), Counter[str]()
+    for number, chain in enumerate(chains, start=1):
+        outcome = normalize(chain, replace(policy, alphabet="protein"))
+        if isinstance(outcome, Skipped):
+            detail = f"chain {number}" + (f": {outcome.detail}" if outcome.detail else "")
+            return Skipped(outcome.reason, detail)
+        sequences.append(outcome.sequence)
+        events.update(outcome.events)
+    return Normalized(SEPARATOR.join(sequences), dict(events))
 
 
 def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
@@ -123,26 +185,28 @@ class NormalizedBatch(NamedTuple):
 
 
 def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
-    """Normalize each record of a batch, by `normalize` where there is anything to do."""
-    count = len(batch)
+    """Normalize each record of a batch, by `normalize` where there is anything to do, or of pairs
+    of chains by `normalize_pair`.
+    """
+    size, record = len(batch), normalize_pair if ALPHABETS[policy.alphabet].pairs else normalize
     odd = _odd(batch, policy)
     if not len(odd):
-        none = pa.nulls(count, pa.string())
-        return NormalizedBatch(batch.residues, pa.repeat(pa.scalar(""), count), none, none)
-    events = [""] * count
-    reasons: list[str | None] = [None] * count
-    details: list[str | None] = [None] * count
+        none = pa.nulls(size, pa.string())
+        return NormalizedBatch(batch.residues, pa.repeat(pa.scalar(""), size), none, none)
+    events = [""] * size
+    reasons: list[str | None] = [None] * size
+    details: list[str | None] = [None] * size
     changed: list[str] = []
-    places = np.arange(count)  # of the sequences among those of the file and then the changed ones
+    places = np.arange(size)  # of the sequences among those of the file and then the changed ones
     for place in odd.tolist():
         fault = batch.faults.get(place)
         raw = batch.residues[place].as_py()
-        outcome = Skipped(*fault) if fault else normalize(raw, policy)
+        outcome = Skipped(*fault) if fault else record(raw, policy)
         if isinstance(outcome, Skipped):
             reasons[place], details[place] = outcome
             places[place] = -1
         else:
-            places[place] = count + len(changed)
+            places[place] = size + len(changed)
             changed.append(outcome.sequence)
             events[place] = ";".join(f"{name}={many}" for name, many in outcome.events.items())
     both = pa.concat_arrays([batch.residues, pa.array(changed, pa.string())])
@@ -152,7 +216,8 @@ def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
 
 def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
     """Return the places of records with a fault, or to which `normalize` has something to do."""
-    if policy.strand == "canonical":
+    alphabet = ALPHABETS[policy.alphabet]
+    if policy.strand == "canonical" or alphabet.states or alphabet.pairs:
         return np.arange(len(batch))
     text, ends = text_and_ends(batch.residues)
     codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])

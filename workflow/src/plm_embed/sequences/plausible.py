@@ -210,6 +210,7 @@ _WORDS = {
         _IS,
         "skipped: PIR, whose first line after the header is a title; convert the file to FASTA",
     ),
+    "interleaved_structure": (_IS, "skipped: residues and 3Di letters by turns, as for SaProt"),
     "three_letter_code": (_IS, "skipped: in three-letter code; write one letter for each residue"),
     "structure": (_LOOKS, "like secondary structure and not like residues"),
     "labels": (_HAS, "lines that look like labels of residues, which were taken for residues"),

@@ -11,28 +11,33 @@ OnError = Literal["raise", "skip"]
 """Policy for a sequence without a vector, where sequences are given in memory."""
 LEAST_MEMORY_MB, MEMORY_MB = 500, 2000
 """Memory that a step which reads sequences takes unless told otherwise, in MB."""
+FIRST_CHAIN = "first_chain_length"
+"""The column of pairs of chains that has the residues of the first one."""
 ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
 NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"
 _RESULTS = {
     *("id", "cache_key", "key", "row", "length", "source", "number"),
-    *("header", "status", "reason", "detail", "events"),
+    *("header", "status", "reason", "detail", "events", FIRST_CHAIN),
 }
 """Columns that the index or records.parquet have by themselves."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of CSV, TSV and Parquet inputs: the id, the residues, and those to keep. FASTA
-    ignores it.
+    """The columns of CSV, TSV and Parquet inputs: the id, the residues, their 3Di states or the
+    residues of a second chain if there is such a column, and those to keep. FASTA ignores it.
     """
 
     id: str = "id"
     sequence: str = "sequence"
     keep: tuple[str, ...] = ()
+    structure: str = ""
+    partner: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.id, self.sequence, *self.keep)))
+        names = (self.id, self.sequence, self.structure, self.partner, *self.keep)
+        return tuple(dict.fromkeys(filter(None, names)))
 
 
 def why_not_kept(name: str) -> str:

@@ -19,6 +19,7 @@ from plm_embed.errors import InputError
 from plm_embed.io.parquet import parquet_file
 from plm_embed.io.streams import BOM, Stream, as_text, as_utf8, so_far
 from plm_embed.io.threads import ahead
+from plm_embed.sequences.alphabet import SEPARATOR
 from plm_embed.sequences.batch import (
     BLOCK,
     LARGEST_RECORD,
@@ -74,7 +75,7 @@ def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> N
             raise NoColumnError(
                 f"{path}: no column {column!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: `id`, `sequence` and `keep` of the input",
+                remedy="name yours: `id`, `sequence`, `structure`, `partner`, `keep` of the input",
             )
 
 
@@ -86,31 +87,60 @@ def _batches(
         rows = cells.slice(start, MOST_RECORDS)
         ids, residues, *columns = (rows[name] for name in (table.id, table.sequence, *table.keep))
         ids = ids.fill_null("")
-        faults = _faults(ids, residues, table) | (ragged or {})
+        faults = _faults(ids, residues, table.id, table.sequence)
+        if table.structure:
+            residues, unequal = _interleaved(residues, rows[table.structure])
+            faults = unequal | faults
         residues = residues.fill_null("")
+        if table.partner:
+            partners = rows[table.partner]
+            faults |= _faults(ids, partners, table.id, table.partner)
+            residues = pc.binary_join_element_wise(residues, partners.fill_null(""), SEPARATOR)
+        faults |= ragged or {}
         if large := [place for place, (reason, _) in faults.items() if reason == "too_large"]:
             residues = pc.if_else(pa.array(np.isin(np.arange(len(rows)), large)), "", residues)
         yield Batch(first + start, ids, ids, residues, tuple(columns), faults)
 
 
-def _faults(ids: pa.StringArray, cells: pa.StringArray, table: Table) -> Faults:
+def _interleaved(
+    residues: pa.StringArray, structures: pa.StringArray
+) -> tuple[pa.StringArray, Faults]:
+    """Return each residue with its 3Di state behind it, as in MdEvVp, and the places of rows that
+    have not one for each. Where there is no structure the residues stay alone.
+    """
+    pairs, faults = list[str](), Faults()
+    columns = zip(residues.to_pylist(), structures.to_pylist(), strict=True)
+    for place, (cell, structure) in enumerate(columns):
+        if cell is None or structure is None or structure.strip() in {"", *MISSING}:
+            pairs.append(cell or "")
+            continue
+        letters, states = "".join(cell.upper().split()), "".join(structure.lower().split())
+        pairs.append("".join(map("".join, zip(letters, states, strict=False))))
+        if len(letters) != len(states):
+            detail = f"{len(letters):,} residues, {len(states):,} 3Di letters"
+            faults[place] = "unlike_lengths", detail
+    return pa.array(pairs, pa.string()), faults
+
+
+def _faults(ids: pa.StringArray, cells: pa.StringArray, id: str, name: str) -> Faults:
     """Return the places of residues that are missing, too large, or a header: the row between
-    tables that were joined names its columns, of which most would pass for a peptide.
+    tables that were joined names its columns, of which most would pass for a peptide. id, name: the
+    columns of the ids and of these residues.
     """
     faults: Faults = dict.fromkeys(np.flatnonzero(cells.is_null()).tolist(), NO_VALUE)
     text, ends = text_and_ends(cells.fill_null(""))
     codes, lengths = np.frombuffer(text, np.uint8), np.diff(ends, prepend=0)
     filled = np.flatnonzero(lengths)
     doubtful = (lengths[filled] <= _LONGEST_MISSING) | (lengths[filled] > LARGEST_RECORD)
-    doubtful |= pc.equal(cells, table.sequence).fill_null(False).to_numpy(False)[filled]
+    doubtful |= pc.equal(cells, name).fill_null(False).to_numpy(False)[filled]
     for outer in (codes[ends[filled] - 1], codes[ends[filled] - lengths[filled]]):
         doubtful |= (outer <= _SPACE) | (outer > _TILDE)  # blanks around a word, of whatever kind
     for place in filled[doubtful].tolist():
         value = cells[place].as_py()
-        names = [text.lstrip("\ufeff").strip() for text in (ids[place].as_py(), value)]
+        both = [text.lstrip("\ufeff").strip() for text in (ids[place].as_py(), value)]
         if value.strip() in MISSING:
             faults[place] = NO_VALUE
-        elif names == [table.id, table.sequence]:
+        elif both == [id, name]:
             faults[place] = ("repeated_header", None)
         elif len(value) > LARGEST_RECORD:
             detail = f"{len(value):,} characters, more than {LARGEST_RECORD:,}"
@@ -208,7 +238,8 @@ class DelimitedText:
                 characters += sum(map(len, row))
                 cells.append([row[place] for place in places])
                 if ragged.get(len(cells) - 1):
-                    cells[-1][self._table.columns.index(self._table.sequence)] = ""
+                    for name in filter(None, (self._table.sequence, self._table.partner)):
+                        cells[-1][self._table.columns.index(name)] = ""
                 if characters > BLOCK or len(cells) == _ROWS:
                     yield from batches()
                     cells, ragged, characters = [], {}, 0

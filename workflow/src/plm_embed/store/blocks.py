@@ -148,5 +148,5 @@ def _read(parts: Sequence[Part], located: Located, name: str, start: int, stop: 
         if flat:
             rows = flat_rows(part.offset[rows], counts[mine])
             mine = flat_rows(first[mine], counts[mine])
-        bits[mine] = take_bits(part.vectors(name), rows)
+        bits[mine] = take_bits(part.vectors[name], rows)
     return bits

@@ -126,18 +126,12 @@ def write_part(
         file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
 
 
-def read_part(path: Path) -> "Part":
-    """Open a part or a master, a context manager. A truncated or foreign file raises
-    DamagedPartError, which names it.
-    """
-    return Part(path)
-
-
 class Part:
-    """One part file, or a master, open for reading. Whatever is read is compared with its checksum.
+    """One part file, or a master, open for reading; a context manager. Whatever is read is compared
+    with its checksum. A truncated or foreign file raises DamagedPartError, which names it.
 
     path; fingerprint; attributes and provenance (dict); count: rows; names: its representations;
-    dims {name: D}.
+    dims {name: D}; vectors: their datasets, (n, D), or flat (R, D) when per residue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,11 +147,9 @@ class Part:
             self.count: int = keys.shape[0]
             if keys.dtype != np.dtype("S64"):
                 raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
-            self._vectors = {name: self._file[f"representations/{name}"] for name in self.names}
-            self.dims: dict[str, int] = {
-                name: data.shape[1] for name, data in self._vectors.items()
-            }
-            for name, data in self._vectors.items():
+            self.vectors = {name: self._file[f"representations/{name}"] for name in self.names}
+            self.dims: dict[str, int] = {name: data.shape[1] for name, data in self.vectors.items()}
+            for name, data in self.vectors.items():
                 if (stored := storage_dtype(data)) != dtype:
                     raise ValueError(f"{name} is stored as {stored}, its fingerprint says {dtype}")
                 if not has_matrix(name) and data.shape[0] != self.count:
@@ -261,7 +253,7 @@ class Part:
         """
         starts, ends = self.column_at("offset", rows), self.column_at("offset", rows + 1)
         with self._reading():
-            most = min(len(self._vectors[name]) for name in self.names if has_matrix(name))
+            most = min(len(self.vectors[name]) for name in self.names if has_matrix(name))
             if (ends <= starts).any() or starts.min(initial=0) < 0 or ends.max(initial=0) > most:
                 raise ValueError("offset does not say where its sequences begin")
         return starts, ends - starts
@@ -278,10 +270,6 @@ class Part:
         """The datasets of checksums: opening one takes longer than reading a row."""
         return dict(self._file.get(checksums.GROUP, {}))
 
-    def vectors(self, name: str) -> h5py.Dataset:
-        """Return the dataset of a representation: (n, D), or flat (R, D) when per residue."""
-        return self._vectors[name]
-
     def bits(self, name: str, rows: Numbers) -> Array:
         """Read the stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when
         per residue.
@@ -289,10 +277,10 @@ class Part:
         with self._reading():
             if has_matrix(name):
                 starts, counts = self._flat(rows)
-                bits = take_bits(self._vectors[name], flat_rows(starts, counts))
+                bits = take_bits(self.vectors[name], flat_rows(starts, counts))
                 sums = checksums.of_sequences(bits, counts)
             else:
-                bits = take_bits(self._vectors[name], rows)
+                bits = take_bits(self.vectors[name], rows)
                 sums = checksums.of_rows(bits)
             checksums.check(name, rows, self.sums_at(name, rows), sums)
         return bits
@@ -307,3 +295,6 @@ class Part:
             return values[back]
         matrices = np.split(values, np.cumsum(self.residues_at(unique))[:-1])
         return [matrices[i] for i in back]
+
+
+read_part = Part

@@ -10,12 +10,13 @@ from plm_embed.workflow.config import (
     recipe_options,
     source_of,
 )
-from plm_embed.workflow.resources import worker_mb
+from plm_embed.workflow.resources import misspelt, worker_mb
 
 __all__ = [
     "SCHEMA",
     "bucket_names",
     "input_paths",
+    "misspelt",
     "models_of",
     "notices",
     "reading_options",

@@ -15,6 +15,7 @@ from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record
+from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
@@ -99,7 +100,8 @@ def notices(config: Config) -> Iterator[str]:
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return the part of the fingerprint that is known before anything is computed."""
     settings = settings_of(config)
-    long = within_limit(settings.long_sequences, model.name, model.max_residues)
+    limits = model.name, model.max_residues, settings.linker
+    long = within_limit(settings.long_sequences, *limits)
     layers = [layer % (model.layers + 1) for layer in settings.layers]
     return to_plain(settings.recipe | {"long_sequences": long, "layers": layers})
 
@@ -180,7 +182,9 @@ def _model_mistakes(config: Config) -> Iterator[str]:
                 if name in models or find_model(name).name in models:
                     continue
             yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
-        residues_of(config)
+        alphabet = ALPHABETS[residues_of(config).alphabet]
+        if not alphabet.states and any(table.structure for table in input_tables(config)):
+            yield f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out"
     except PlmEmbedError as error:
         yield str(error)
         return
@@ -195,9 +199,10 @@ def _model_mistakes(config: Config) -> Iterator[str]:
         if outside := [layer for layer in settings.layers if not -most - 1 <= layer <= most]:
             layers = f"{model.name} has layers 0 to {most}, and -1 for the last"
             yield f"embedding.layers: {outside}: {layers}"
-        yield from pooling_problems(settings.pooling, model.family, model.name)
+        yield from pooling_problems(settings.pooling, model.family, model.name, settings.linker)
         try:
-            within_limit(settings.long_sequences, model.name, model.max_residues)
+            limits = model.name, model.max_residues, settings.linker
+            within_limit(settings.long_sequences, *limits)
         except PlmEmbedError as error:
             yield str(error)
 

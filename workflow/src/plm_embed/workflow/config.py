@@ -17,6 +17,8 @@ from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import ResiduePolicy, Table
 
 Config = dict[str, Any]
+LINKER = 25 * "G"
+"""The linker of pairs of chains unless the configuration names another one."""
 SCHEMA = Path(__file__).with_name("config.schema.yaml")
 
 
@@ -138,15 +140,26 @@ def _inputs(config: Config) -> list[dict[str, Any]]:
     return [entry if isinstance(entry, dict) else {"path": entry} for entry in entries]
 
 
+def linker_of(config: Config) -> str:
+    """Return the linker of a campaign of pairs of chains, else ''."""
+    paired = any(table.partner for table in input_tables(config))
+    return config["embedding"]["linker"] or (LINKER if paired else "")
+
+
 def residues_of(config: Config) -> ResiduePolicy:
-    """Return what a campaign does with residues; the alphabet is that of its models."""
+    """Return what a campaign does with residues; the alphabet is its models', or that of pairs."""
     alphabet = next(iter(models_of(config).values())).family.alphabet.name
+    alphabet = "protein_pair" if linker_of(config) else alphabet
     return ResiduePolicy(alphabet=alphabet, **config["residues"])
 
 
 def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
-    residues, tables = residues_of(config), [vars(table) for table in input_tables(config)]
+    residues = residues_of(config)
+    tables = [
+        {key: value for key, value in vars(table).items() if value != ""}
+        for table in input_tables(config)
+    ]
     return [
         f"--buckets={config['buckets']}",
         f"--alphabet={residues.alphabet}",
@@ -170,10 +183,12 @@ def recipe_options(config: Config) -> list[str]:
         f"--max-residues={long.max_residues}",
         f"--overlap={long.overlap}",
         f"--strand={settings.strand}",
+        *([f"--linker={settings.linker}"] if settings.linker else ()),
     ]
 
 
 def settings_of(config: Config) -> Settings:
     """Return what a campaign computes."""
     keys = {**config["embedding"], "strand": config["residues"]["strand"]}
+    keys["linker"] = linker_of(config)
     return msgspec.convert(keys, Settings, strict=False)

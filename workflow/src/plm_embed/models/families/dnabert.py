@@ -74,7 +74,7 @@ def _tokenizer(content: bytes) -> "Tokenizer":
 
 DNABERT = Family(
     name="dnabert",
-    tokenizer=TokenizerFile("tokenizer.json", _read, _spans, leading=1, trailing=1),
+    tokenizer=TokenizerFile("tokenizer.json", _read, _spans, prefix=("[CLS]",), suffix=("[SEP]",)),
     encoder=Encoder(
         rows=4096,
         positions=ALiBi(),

@@ -1,8 +1,10 @@
-"""ESM-2, ESM-1b and ESM-1v: one alphabet of tokens, two architectures, three names.
+"""ESM-2, ESM-1b and ESM-1v: one alphabet of tokens, two architectures, three names; and SaProt,
+which is ESM-2 with tokens of its own.
 
 The arithmetic is fair-esm 2.0.0's (`esm/model/esm2.py`, `esm/model/esm1.py`, `esm/modules.py`), the
 tokens are those of `Alphabet.from_architecture("ESM-1b")` in its `esm/data.py`. '.' and '-' follow
-the letters there; they are gaps, and never embedded.
+the letters there; they are gaps, and never embedded. SaProt's tokens are those of `load_esm_saprot`
+in utils/esm_loader.py of westlake-repl/SaProt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Rotary
-from plm_embed.models.tokens import Vocabulary
+from plm_embed.models.tokens import InterleavedVocabulary, Vocabulary
+from plm_embed.sequences.alphabet import PROTEIN_3DI
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +68,8 @@ def fair_esm_states(
         return x
 
     with torch.inference_mode():
-        ids = [VOCABULARY.tokenize(sequence).astype(np.int64) for sequence in sequences]
+        tokenize = manifest.family.tokenizer.within(tensors).tokenize
+        ids = [tokenize(sequence).astype(np.int64) for sequence in sequences]
         states = [embed(torch.from_numpy(row)[None]) for row in ids]  # each (1, T, D)
         by_layer = [{0: state[0]} if 0 in layers else {} for state in states]
         block = TransformerLayer(
@@ -123,6 +127,7 @@ ESM2 = Family(
         "model_type": "esm",
         "position_embedding_type": "rotary",
         "layer_norm_eps": 1e-5,
+        "vocab_size": ROWS,
     },
     required=("token_dropout", "position_embedding_type"),
     public_reference=fair_esm_states,
@@ -153,3 +158,23 @@ ESM1B = replace(
     cleared_rows=(MASK,),  # never seen in training, where token dropout blanks it
 )
 ESM1V = replace(ESM1B, name="esm1v")
+SAPROT = replace(
+    ESM2,
+    name="saprot",
+    architecture="saprot",
+    # its tokenizer knows none of X, B, U, Z and O: 3 is <unk>
+    tokenizer=InterleavedVocabulary(
+        "ACDEFGHIKLMNPQRSTVWY#",
+        first=5,
+        prefix=(CLS,),
+        suffix=(EOS,),
+        unknown_letters="XBUZO",
+        unknown=3,
+        states="pynwrqhgdlvtmfsaeikc#",
+    ),
+    encoder=Encoder(446, Rotary()),
+    names=replace(_NAMES, modules=_HUGGING_FACE, head={}),
+    head=None,  # of pairs, not of residues
+    config={**ESM2.config, "vocab_size": 446},
+    alphabet=PROTEIN_3DI,
+)

@@ -85,7 +85,7 @@ _CONFIG = {
 
 NT_V1 = Family(
     name="nt_v1",
-    tokenizer=TokenizerFile("vocab.txt", _read, _spans, leading=1, trailing=0),
+    tokenizer=TokenizerFile("vocab.txt", _read, _spans, prefix=("<cls>",)),
     encoder=Encoder(rows=4105, positions=Learned(MAX_TOKENS + 2, offset=2), epsilon=1e-12),
     names=Names(
         modules=_MODULES

@@ -1,0 +1,132 @@
+"""Residues and 3Di states by turns, from files to unique sequences."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.keys import key
+from plm_embed.sequences.alphabet import PROTEIN, PROTEIN_3DI
+from plm_embed.sequences.normalize import Normalized, Skipped, normalize
+from plm_embed.sequences.settings import ResiduePolicy, Table
+from plm_embed.workflow.checks import mistakes
+from support.deduplicated import all_rows, rows, run
+from support.nasty_inputs import write
+
+BOTH = ResiduePolicy(alphabet="protein_3di")
+REPLACED = ResiduePolicy(alphabet="protein_3di", unknown="substitute")
+
+
+@pytest.mark.parametrize(
+    ("raw", "sequence", "events"),
+    [
+        ("MdEvVp", "MdEvVp", {}),
+        ("M#EvV#", "M#EvV#", {}),
+        ("#dXvUp", "#dXvUp", {}),
+        (" Md\nEv\tVp", "MdEvVp", {"whitespace_removed": 2}),
+        ("MEV", "M#E#V#", {"structure_unknown": 3}),
+        ("m-ev*", "M#E#V#", {"upper_cased": 3, "gaps_removed": 1, "stop_removed": 1}),
+    ],
+)
+def test_a_state_belongs_to_each_residue(raw: str, sequence: str, events: dict[str, int]) -> None:
+    alone = {} if raw[:1] != "m" else {"structure_unknown": 3}
+    assert normalize(raw, BOTH) == Normalized(sequence, events | alone)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason", "detail"),
+    [
+        ("MdEvV", "not_interleaved", "5 letters, not a residue and its 3Di letter by turns"),
+        ("MdevVp", "not_interleaved", "6 letters, not a residue and its 3Di letter by turns"),
+        ("M#EV", "not_interleaved", "4 letters, not a residue and its 3Di letter by turns"),
+        ("MdJvVx", "unknown_residues", "J at 2, x at 3"),
+        ("Md--Ev", "unknown_residues", "- at 2, - at 2"),
+        ("ME1", "unknown_residues", "1 at 3"),
+        ("", "empty", None),
+    ],
+)
+def test_what_is_no_residue_and_state_is_skipped(raw: str, reason: str, detail: str | None) -> None:
+    assert normalize(raw, BOTH) == Skipped(reason, detail)
+
+
+def test_unknown_letters_become_unknown_but_gaps_never_do() -> None:
+    assert normalize("MdJvVx", REPLACED) == Normalized("Md#vV#", {"substituted": 2})
+    assert normalize("Md--Jx", REPLACED) == Skipped(
+        "unknown_residues", "- at 2, - at 2, J at 3, x at 3"
+    )
+    assert normalize("MJ", REPLACED) == Normalized(
+        "M#X#", {"substituted": 1, "structure_unknown": 2}
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PROTEIN_3DI.letters), st.sampled_from(PROTEIN_3DI.states)),
+        min_size=1,
+    )
+)
+def test_no_other_model_reads_them_letter_by_letter(pairs: list[tuple[str, str]]) -> None:
+    text = "".join(map("".join, pairs))
+    assert normalize(text, BOTH) == Normalized(text, {})
+    assert PROTEIN_3DI.length(text) == len(pairs)
+    assert PROTEIN_3DI.piece(text, 1, len(pairs)) == text[2:]
+    for alphabet in ("protein", "3di"):
+        outcome = normalize(text, ResiduePolicy(alphabet=alphabet))
+        assert isinstance(outcome, Skipped) and outcome.reason == "interleaved_structure"
+
+
+def test_a_table_has_residues_and_states_in_two_columns(tmp_path: Path) -> None:
+    cells = [
+        *("both,MEV,DVP", "lower,mev,dvp", "blanks, ME V ,D#P", "alone,MEV,", "null,MEV,NaN"),
+        *("longer,MEV,DVPP", "stop,MEV*,DVP", "nothing,,DVP", "missing,NaN,DVP", "ragged,MEV"),
+        *("odd,MEV,DXP", "ß,ME,D"),
+    ]
+    text = "\n".join(["name,seq,states", *cells, "name,seq,states"])
+    path = write(tmp_path / "table.csv", text + "\n")
+    fasta = write(tmp_path / "more.fasta", ">a\nMdEv\nVp\n>b\nMdE\n")
+    table = Table("name", "seq", structure="states")
+    summary = run([path, fasta], tmp_path / "out", table=table, policy=BOTH)
+    assert {row["sequence"] for row in all_rows(tmp_path / "out" / "buckets")} == {
+        "MdEvVp",
+        "MdE#Vp",
+        "M#E#V#",
+    }
+    assert (summary.residues, summary.lengths) == (9, {3: 3})
+    records = {row["id"]: row for row in rows(tmp_path / "out" / "records.parquet")}
+    assert (records["both"]["key"], records["both"]["length"]) == (key("MdEvVp"), 3)
+    assert records["lower"]["key"] == records["a"]["key"] == key("MdEvVp")
+    assert records["alone"]["events"] == records["null"]["events"] == "structure_unknown=3"
+    assert {id: (row["reason"], row["detail"]) for id, row in records.items() if row["reason"]} == {
+        "longer": ("unlike_lengths", "3 residues, 4 3Di letters"),
+        "stop": ("unlike_lengths", "4 residues, 3 3Di letters"),
+        "nothing": ("unlike_lengths", "0 residues, 3 3Di letters"),
+        "missing": ("missing_value", None),
+        "ragged": ("ragged_row", "line 11: 2 fields instead of 3"),
+        "odd": ("unknown_residues", "x at 2"),
+        "ß": ("unlike_lengths", "2 residues, 1 3Di letters"),
+        "name": ("repeated_header", None),
+        "b": ("not_interleaved", "3 letters, not a residue and its 3Di letter by turns"),
+    }
+    assert "records without 3Di letters, each read as unknown (#): 2" in summary.warnings
+    with pytest.raises(PlmEmbedError, match="no column '3di'; the columns are 'name', 'seq', 'sta"):
+        run([path], tmp_path / "none", table=Table("name", "seq", structure="3di"), policy=BOTH)
+
+
+def test_a_protein_model_counts_them_and_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.fasta", ">one\nMdEvVpQpLrVyQdYaKv\n>two\nMEVQ\n")
+    summary = run([path], tmp_path / "out", policy=ResiduePolicy())
+    assert (summary.accepted, summary.skipped) == (1, {"interleaved_structure": 1})
+    (warning,) = summary.warnings
+    assert "record 1 (one) is skipped: residues and 3Di letters by turns, as for SaProt" in warning
+
+
+def test_a_column_of_states_is_for_models_that_read_them() -> None:
+    inputs = [{"path": __file__, "structure": "states"}]
+    (line,) = mistakes({"inputs": inputs, "model": "esm2_8m"}, {})
+    assert line == "inputs: structure: esm2_t6_8M_UR50D reads no 3Di letters; leave it out"
+    assert not mistakes({"inputs": inputs, "model": "saprot_35m"}, {})
+    (line,) = mistakes({"inputs": inputs, "model": ["saprot_35m", "esm2_8m"]}, {})
+    assert "SaProt_35M_AF2 reads protein_3di, esm2_t6_8M_UR50D reads protein" in line
+    assert PROTEIN.length("MEV") == 3
