@@ -12,7 +12,7 @@ GPU_PYTHON ?= python3
 GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
 # not the whole folder, where users of a clone keep scripts of their own
-CODE = benchmarks docs executors tests workflow
+CODE = benchmarks docs executors packaging tests workflow
 # earlier commits have longer subjects
 SUBJECTS_SINCE = 2026-11-26T08:45:00Z
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
@@ -25,7 +25,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-workflow test-clusters test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
+.PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-workflow test-clusters test-pbs test-slurm lint packages release-notes gpu-check gpu-wheels slurm-packages clean help
 
 # The demo shows the workflow, not the speed: .venv has no torch for GPUs, and the sample needs none.
 demo: export CUDA_VISIBLE_DEVICES = -1
@@ -102,6 +102,10 @@ packages:  ## build wheels and source archives of the three packages into dist/
 	    gzip -9 --no-name > $$archive || exit 1; done; rm -rf dist/unpacked
 	.venv-build/bin/twine check --strict dist/* && .venv-build/bin/check-wheel-contents dist/*.whl
 	cd dist && sha256sum *
+
+release-notes: TAG ?= $(shell git describe --tags --exact-match 2>/dev/null || echo untagged)
+release-notes:  ## print the notes of the release TAG, with the SHA-256 of the wheels in dist/
+	@$(PYTHON) packaging/release_notes.py $(TAG)
 
 docs: .venv/installed-docs  ## build the manual as a site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -71,7 +71,7 @@ DAMAGES = {
     ),
     "completion record of another model": (
         take_completion_of_another_model,
-        r"completion records: .*0001.json: made with other settings than that of "
+        r"completion records: .*0001.json: its settings differ from those of "
         r"bucket 0000 \(model: esm2_other here",
     ),
     "completion record without a part": (

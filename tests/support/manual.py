@@ -34,6 +34,12 @@ PAGES = (
 )
 """In this order their blocks are run. Other pages have none, which a test holds them to."""
 
+CPU_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
+INSTALL_WHEELS = (
+    'pip install "$(ls dist/plm_embed-*.whl)[all]" dist/snakemake_executor_plugin_*.whl '
+    f"{CPU_INDEX}"
+)
+
 UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
 
 INSTEAD: dict[str, tuple[str, str]] = {
@@ -70,14 +76,20 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "make does the same, in every run of continuous integration",
     ),
     "make packages": ("make -n packages", "needs a network"),
+    "git tag v0.2.0": ("", "a release is not made here"),
+    "make release-notes TAG=v0.2.0": ("", "test_release_notes.py makes notes"),
     "python3.12 -m venv elsewhere && source elsewhere/bin/activate": (
         "",
         "test_standalone.py makes an environment for the wheel",
     ),
-    'pip install "$(ls dist/plm_embed-*.whl)[all]" dist/snakemake_executor_plugin_*.whl': (
+    INSTALL_WHEELS: ("", "test_standalone.py runs it"),
+    f'pipx install "$(ls dist/plm_embed-*.whl)[all]" --pip-args="{CPU_INDEX}"': (
         "",
-        "test_standalone.py installs the wheel",
+        "needs pipx and a network",
     ),
+    "pipx inject plm-embed dist/snakemake_executor_plugin_*.whl": ("", "needs pipx"),
+    'uvx --python 3.12 --torch-backend cpu --from "$(ls dist/plm_embed-*.whl)[all]" plm-embed run '
+    "proteins.fasta --model esm2_8m": ("", "needs uv and a network"),
     "conda env create --file environment.yaml": ("", "needs conda; test_requirements.py checks it"),
     "conda activate plm-embed": ("", "needs conda"),
     "snakemake --profile profiles/local --configfile my_config.yaml": (

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 
@@ -18,11 +18,11 @@ from packaging.requirements import Requirement
 
 import plm_embed
 from support.campaigns import Campaign, gathered_campaign
+from support.manual import INSTALL_WHEELS
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
 READING = ("numpy", "h5py", "pyarrow", "msgspec")
-EXTRAS = ("torch", "huggingface_hub", "safetensors", "fair-esm", "jinja2", "snakemake", "pandas")
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -93,11 +93,12 @@ def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the package in `dist`, beside those of the executors."""
     folder = tmp_path_factory.mktemp("build")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         copy(ROOT / name, folder)
-    sources = Path("workflow", "src")
-    copytree(ROOT / sources, folder / sources, ignore=ignore_patterns("__pycache__", "*.egg-info"))
+    for tree in ("workflow/src", "executors"):
+        copytree(ROOT / tree, folder / tree, ignore=ignore_patterns("__pycache__", "*.egg-info"))
     pip = [
         sys.executable,
         "-m",
@@ -107,15 +108,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-deps",
         "--no-build-isolation",
         "--no-index",
+        "--wheel-dir",
+        "dist",
     ]
-    subprocess.run([*pip, "--wheel-dir", "made", "."], cwd=folder, check=True)
-    (made,) = (folder / "made").glob("*.whl")
+    subprocess.run([*pip, ".", "./executors/pbs", "./executors/slurm"], cwd=folder, check=True)
+    (made,) = (folder / "dist").glob("plm_embed-*.whl")
     return made
+
+
+def environment(folder: Path) -> Path:
+    """Make an environment without any package; return its site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return packages
 
 
 def installed(wheel: Path, folder: Path) -> Path:
     """An environment that holds the wheel alone; its site-packages."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = environment(folder)
     pip = [
         sys.executable,
         "-m",
@@ -128,7 +138,6 @@ def installed(wheel: Path, folder: Path) -> Path:
         "--no-index",
     ]
     subprocess.run([*pip, str(wheel)], env=alone(), check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
     return packages
 
 
@@ -166,9 +175,19 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
-    packages = installed(wheel, tmp_path / "venv")
-    (about,) = packages.glob("plm_embed-*.dist-info")
-    link([*requirements(Distribution.at(about)), *EXTRAS], packages)
+    """The manual's line installs the wheels where all that they need is there, so that pip needs no
+    network; then the package runs without its clone.
+    """
+    packages = environment(tmp_path / "venv")
+    (about,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
+    needed = {Requirement(line).name for line in PathDistribution(about).requires or ()}
+    link(needed - {"plm-embed"}, packages)
+    pip = {"PIP_PYTHON": str(tmp_path / "venv"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command, folder = ["bash", "-c", INSTALL_WHEELS], wheel.parents[1]
+    subprocess.run(command, cwd=folder, env=alone() | pip | {"PATH": path}, check=True)
+    for executor in ("pbs", "slurm_steady"):
+        assert (packages / f"snakemake_executor_plugin_{executor}").is_dir()
     (tmp_path / "demo").mkdir()
     copy(ROOT / "config" / "demo" / "proteins.csv", tmp_path / "demo")
     columns = ("--id", "protein_id", "--keep", "protein_name")

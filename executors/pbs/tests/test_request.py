@@ -108,7 +108,7 @@ def test_resources_are_read_and_settings_stand_in(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        *(("mem_mb", value, "it has to be a whole number") for value in ("<TBD>", 1.5, True, -1)),
+        *(("mem_mb", value, "not a whole number") for value in ("<TBD>", 1.5, True, -1)),
         ("pbs_extra", "-l 'a", "No closing quotation"),
     ],
 )

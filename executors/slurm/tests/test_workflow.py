@@ -122,10 +122,8 @@ def test_a_fault_of_the_node_is_tried_elsewhere_before_it_counts(run: Run) -> No
     assert (run.folder / "out" / "0.txt").exists()
     assert len(run.slurm.names()) == 2 + 3
     assert output.count("Error in rule") == 1
-    assert (
-        "met a fault of n1: exit status 75. Retrying on another node, without n1.\n    bad GPU"
-        in output
-    )
+    fault = "could not work on n1 (exit status 75). Retrying on another node.\n    bad GPU"
+    assert fault in output
     assert "fault of the node (exit status 75), as on the others that were tried" in output
 
 

@@ -110,4 +110,4 @@ def test_pbs_gets_the_profile_of_one_gpu_per_job(slurm: Path) -> None:
     assert named == {"executor": "pbs", "pbs-account": "lab", "pbs-queue": "gpu"}
     assert found["set-resources"]["embed"]["gpu"] == 1
     done = profile("pbs", "--queue", "nope")
-    assert done.returncode == 1 and "--queue nope: PBS has gpu" in done.stderr
+    assert done.returncode == 1 and "--queue nope: not an open queue; PBS has gpu" in done.stderr

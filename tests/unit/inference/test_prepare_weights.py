@@ -200,7 +200,7 @@ def test_a_local_checkpoint_is_checked_like_a_download(tmp_path: Path) -> None:
         source.write_bytes(whole[:middle] + damage + whole[middle + len(damage) :])
         with pytest.raises(
             PlmEmbedError,
-            match=r"damaged \(.*data/\d+ in it is not what its checksum says\).\nGet it again",
+            match=r"damaged \(.*data/\d+ in it does not match its checksum\).\nGet it again",
         ):
             prepare(TINY_ESM2, source, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -159,7 +159,7 @@ def remove_summary(campaign: Campaign) -> None:
         (take_record_of_other_buckets, "another number of buckets"),
         (
             take_record_of_other_settings,
-            r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there",
+            r"its settings differ from those of bucket 0000 \(layers: \(2,\) here, \(3,\) there",
         ),
         (forget_parts, "are in none of its parts"),
         (skip_a_foreign_key, "made for other sequences"),

@@ -160,7 +160,7 @@ def test_a_table_with_a_column_of_lists(tmp_path: Path, prepared: Path, means: n
     files = Files(path, None, (fasta(tmp_path / "in.fasta", IDS),), Table(), "name")
     assert adopted(files, prepared).rows == 48
     with pytest.raises(
-        PlmEmbedError, match=r"means\.parquet: no names of its rows; name the column"
+        PlmEmbedError, match=r"means\.parquet: its rows have no names; name the column"
     ):
         adopted(replace(files, id_column=""), prepared)
     with pytest.raises(PlmEmbedError, match="no column `accession`; it has name, vector; name the"):

@@ -101,7 +101,9 @@ def test_another_file_than_the_published_one_is_not_used(
     files = {"model.safetensors": (source("nt_v2") / "model.safetensors").read_bytes()}
     files |= {name: (source("nt_v2") / name).read_bytes() for name in ("config.json", "vocab.txt")}
     model = replace(served_folder(server, monkeypatch, "nt_v2", files), sha256=("1" * 64,))
-    with pytest.raises(PlmEmbedError, match="is not the published file, whose SHA-256 is known"):
+    with pytest.raises(
+        PlmEmbedError, match="was not used: its SHA-256 is not the published one\nRun again"
+    ):
         prepare(model, None, tmp_path / "hub")
     assert list((tmp_path / "hub").iterdir()) == []
     digest = sha256_file(source("nt_v2") / "model.safetensors")
@@ -114,7 +116,7 @@ def test_another_file_than_the_published_one_is_not_used(
     [
         (b"<html>Please accept the terms</html>", "it is a web page. Download the file itself"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "is a pointer of git-lfs"),
-        (None, "data/[0-9]+ in it is not what its checksum says"),
+        (None, "data/[0-9]+ in it does not match its checksum"),
     ],
 )
 def test_what_is_no_checkpoint_is_named_and_not_kept(

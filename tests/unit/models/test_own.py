@@ -85,7 +85,10 @@ def test_esm_models_of_any_shape_in_any_layout(model: Model, tmp_path: Path) -> 
 def test_a_folder_of_esm_c_that_transformers_wrote(tmp_path: Path) -> None:
     state = torch.load(source("esmc"), weights_only=True)
     folder = write_esmc_native(tmp_path / "native", state, 3)
-    with pytest.raises(WeightsError, match="does not say its number of heads"):
+    with pytest.raises(
+        WeightsError,
+        match=r"does not say its number of heads \(num_attention_heads in config\.json\)",
+    ):
         model_of("mine", folder)
     edit_json(folder / "config.json", num_attention_heads=2)
     assert shape(model_of("mine", folder)) == shape(TINY["esmc"])

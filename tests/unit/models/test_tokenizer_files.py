@@ -123,7 +123,7 @@ def test_other_tokens_than_the_published_are_named(
             lambda text: json.dumps(
                 json.loads(text) | {"model": json.loads(text)["model"] | {"dropout": 0.1}}
             ),
-            "no byte-pair encoding that gives a text one set of tokens",
+            "not a byte-pair encoding without dropout",
         ),
         ("nt_v1", lambda text: text.replace("AAAAAA", "AAAAA"), "not a list of the 6-mers"),
         ("nt_v1", lambda text: text + "<eos>\n", "has 4,106 tokens, the model 4,105"),

@@ -94,10 +94,10 @@ def test_the_neighbors_are_those_of_brute_force(
     [
         (np.zeros((1, 4)), {}, r"queries have the shape \(1, 4\), not \(q, 5\)"),
         (np.full((1, 5), np.nan), {}, "numbers that are not finite"),
-        (np.zeros((1, 5)), {"metric": "manhattan"}, "'manhattan': it is one of cosine, dot, euc"),
-        (np.zeros((1, 5)), {"k": 0}, "k: 0 neighbors"),
+        (np.zeros((1, 5)), {"metric": "manhattan"}, "'manhattan' is not one of cosine, dot, euc"),
+        (np.zeros((1, 5)), {"k": 0}, "k: 0 is not a number of neighbors"),
         (np.zeros((1, 5)), {"threads": 0}, "threads: 0 is not above 0"),
-        (np.array([["a"] * 5]), {}, "no array of numbers"),
+        (np.array([["a"] * 5]), {}, "must be an array of numbers"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

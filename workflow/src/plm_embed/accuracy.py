@@ -135,8 +135,8 @@ def too_coarse(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> 
             key="embedding.compute_dtype",
         )
     return ConfigError(
-        f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it alone "
-        f"moves vectors to a cosine of {roundings[dtype].cosine:.4f} with exact arithmetic, below "
+        f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: "
+        f"it moves vectors to a cosine of {roundings[dtype].cosine:.4f} with the exact ones, below "
         f"{REFUSED}\nset {_nearer(dtype, roundings)}",
         key="embedding.compute_dtype",
     )

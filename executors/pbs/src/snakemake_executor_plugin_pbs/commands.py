@@ -93,9 +93,9 @@ class Pbs:
         text = version.out + version.err
         if "pbs_version" not in text and (match := _OTHER_SCHEDULER.search(text)):
             raise WorkflowError(
-                f"`qstat --version` says {match[0].strip()!r}: this is not PBS Pro or OpenPBS but "
-                "another scheduler, such as Torque or Grid Engine, which this executor can't use. "
-                "Use --executor cluster-generic."
+                f"`qstat --version` says {match[0].strip()!r}. This executor needs PBS Pro or "
+                "OpenPBS, not another scheduler such as Torque or Grid Engine: use --executor "
+                "cluster-generic."
             )
         if select.code:
             raise WorkflowError(

@@ -95,7 +95,7 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings, site: Site
     def count(key: str, default: int) -> int:
         value = job.resources.get(key, default)
         if isinstance(value, bool) or not str(value).isdecimal():
-            raise RefusedError(f"the resource {key} is {value!r}; it has to be a whole number")
+            raise RefusedError(f"the resource {key} is {value!r}, not a whole number")
         return int(value)
 
     def text(key: str) -> str:
@@ -105,7 +105,8 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings, site: Site
         extra = tuple(shlex.split(text("pbs_extra")))
     except ValueError as error:
         raise RefusedError(
-            f"the resource pbs_extra is {text('pbs_extra')!r}, which is no list of words: {error}"
+            f"the resource pbs_extra is {text('pbs_extra')!r}, which cannot be split into words: "
+            f"{error}"
         ) from error
     gpus, queue = count("gpu", 0), text("pbs_queue")
     if not queue:
@@ -207,8 +208,8 @@ def log_folder(workdir: Path, chosen: Path | None) -> Path:
     instead = Path.home() / _LOGS / _digest(str(workdir))[:12]
     if not _is_printable(folder) and (chosen or not _is_printable(instead)):
         raise WorkflowError(
-            f"The jobs' logs cannot lie in {folder}: qsub takes paths of printable ASCII letters "
-            "only. Name another folder that the nodes see: --pbs-logdir /path/to/logs"
+            f"The jobs' logs cannot be in {folder}: qsub takes only paths of printable ASCII. "
+            "Name another folder that the nodes see: --pbs-logdir /path/to/logs"
         )
     return folder if _is_printable(folder) else instead
 

@@ -24,22 +24,20 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     account: Optional[str] = _option(
         None,
-        "Account or project to charge; the resource pbs_account of a rule goes before it. "
+        "Account or project to charge; the resource pbs_account of a rule overrides it. "
         "Default: the environment variable PBS_ACCOUNT.",
     )
     queue: Optional[str] = _option(
         None,
-        "Queue, instead of the site's default; the resource pbs_queue of a rule goes before it.",
+        "Queue, instead of the site's default; the resource pbs_queue of a rule overrides it.",
     )
     logdir: Optional[Path] = _option(
         None, "Folder of the jobs' own output, by rule. Default: .snakemake/pbs_logs."
     )
     status_interval: Optional[int] = _option(
-        30, "Seconds between two looks at all jobs; a look is two PBS commands."
+        30, "Seconds between two checks of all jobs; a check is two PBS commands."
     )
     unknown_seconds: Optional[int] = _option(
-        60, "How long PBS has to deny all knowledge of a job before the job counts as failed."
+        60, "Seconds after which a job that PBS does not know counts as failed."
     )
-    command_timeout: Optional[int] = _option(
-        60, "Seconds after which a PBS command that does not answer is given up."
-    )
+    command_timeout: Optional[int] = _option(60, "Seconds to wait for the answer of a PBS command.")

@@ -177,9 +177,7 @@ class Executor(PlainExecutor):
         words = str(error)
         if reasons.NO_NODE in words and self._faulty:
             nodes = ",".join(sorted(self._faulty))
-            words = (
-                f"no node is left but {nodes}, where jobs met a fault; the next one may run there"
-            )
+            words = f"only {nodes} is left, where jobs have failed; the next job may run there"
             self._failed_nodes -= self._faulty
             self._faulty.clear()
         elif isinstance(error, WorkflowError) or reasons.FOR_GOOD.search(words):
@@ -361,8 +359,8 @@ class Executor(PlainExecutor):
         self._faulty.add(nodes)
         self._failed_nodes.add(nodes)
         self.logger.warning(
-            f"SLURM job {job_info.external_jobid} ({self._name(job)}) met a fault of {nodes}: exit "
-            f"status {reasons.NODE_FAULT}. Retrying on another node, without {nodes}."
+            f"SLURM job {job_info.external_jobid} ({self._name(job)}) could not work on {nodes} "
+            f"(exit status {reasons.NODE_FAULT}). Retrying on another node."
             f"{reasons.last_words(job)}"
         )
         self._job_submission_executor.submit(self.run_job, job)
@@ -397,7 +395,7 @@ class Executor(PlainExecutor):
             cancel(self._run)
         except SlurmError as error:
             self.logger.warning(
-                f"{error}. Cancel yourself the jobs whose names end with {self._run}."
+                f"{error}. Cancel the jobs whose names end with {self._run} yourself."
             )
 
     def shutdown(self) -> None:

@@ -60,8 +60,8 @@ def watch(results: Path, once: bool) -> None:
 @click.option(
     "--lengths",
     type=EXISTING,
-    help="Plan by a table of lengths (lines of `length number`, or another campaign's "
-    "summary.json), not by the input.",
+    help="Plan from a table of lengths (lines of `length number`, or another campaign's "
+    "summary.json) instead of the input.",
 )
 @several(
     "--elsewhere",
@@ -80,8 +80,8 @@ def plan(
 ) -> None:
     """Estimate what a campaign will cost before it runs.
 
-    The plan tells what is in the input and what is left to compute, the time, the number of buckets
-    that makes jobs of good length, the bytes, and the command.
+    The plan shows what is in the input and what is left to compute, the time, a good number of
+    buckets, the disk space, and the command.
 
     \b
     Example:

@@ -93,6 +93,9 @@ class Sections(click.Group):
             return None
         module = import_module(f"plm_embed.cli.{_MODULES[cmd_name]}")
         command: click.Command = getattr(module, {"import": "import_"}.get(cmd_name, cmd_name))
+        for option in command.params:
+            if isinstance(option, click.Option) and option.default == "":
+                option.show_default = False  # the help says what happens without it
         return command
 
     def resolve_command(

@@ -58,7 +58,7 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
     "strand": (
         click.Choice(get_args(Strand)),
-        "For DNA; canonical: a sequence and its reverse complement are one.",
+        "DNA only. canonical: treat a sequence and its reverse complement as one.",
     ),
     "policy": (click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
     "max_residues": (NUMBER, "Longest piece for the model; 0: no limit."),

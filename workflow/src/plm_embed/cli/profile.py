@@ -29,19 +29,21 @@ _SECONDS = 30.0
 
 @click.command()
 @click.argument("scheduler", type=click.Choice(["slurm", "pbs"]), required=False)
-@click.option("--output", type=PATH, help="Folder to write it to; without it, it is printed.")
+@click.option("--output", type=PATH, help="Folder to write to; without it, the profile is printed.")
 @click.option("--account", default="", help="Account or project to charge.")
 @click.option("--queue", default="", help="Partition or queue of the jobs with GPUs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
-@click.option("--gpu-type", default="", help="Type of GPU to request by name (SLURM), as a100.")
-@click.option("--constraint", default="", help="Features its nodes must have (SLURM), as for -C.")
-@click.option("--scratch", default="", help="Folder on the nodes' own disks; by default, found.")
+@click.option("--gpu-type", default="", help="Type of GPU to request (SLURM), such as a100.")
+@click.option("--constraint", default="", help="Features that nodes must have (SLURM), as for -C.")
+@click.option(
+    "--scratch", default="", help="Folder on the nodes' own disks; without it, jobs look for one."
+)
 def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """Write a profile for this cluster from what its scheduler says.
 
     Without SCHEDULER, it is the one that is installed here. On a terminal, the command asks for
-    what the scheduler leaves open; elsewhere, the options say it. Under SLURM, sbatch checks the
-    profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
+    what the scheduler leaves open; elsewhere, the options must tell. Under SLURM, sbatch checks
+    the profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
 
     \b
     Examples:
@@ -108,7 +110,8 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     with_gpus = [name for name, types in gpus.items() if types]
     if not with_gpus:
         raise ConfigError(
-            "sinfo: no partition that is up has GPUs", remedy="see profiles/README.md"
+            "sinfo: no partition with GPUs is up",
+            remedy="copy a shipped profile: profiles/README.md",
         )
     left_open: list[str] = []
 
@@ -215,7 +218,9 @@ def _with_pbs(text: str, options: Mapping[str, str]) -> str:
         ]
         queue = queue or _prompt("queue, empty for the server's", ["", *queues], "")
         if queue and queue not in queues:
-            raise ConfigError(f"--queue {queue}: PBS has {', '.join(queues)}", key="--queue")
+            raise ConfigError(
+                f"--queue {queue}: not an open queue; PBS has {', '.join(queues)}", key="--queue"
+            )
     if not account and _on_terminal():
         account = _prompt("account or project to charge, empty for none", [], "")
     named = {"pbs-account": account, "pbs-queue": queue}

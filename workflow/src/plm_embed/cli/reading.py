@@ -49,7 +49,7 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
     "--threads",
     default=1,
     type=COUNT,
-    help="Threads that compare; more are faster where cores are idle.",
+    help="Threads that compare; more are faster if cores are idle.",
 )
 @click.option(
     "--weights",
@@ -78,7 +78,7 @@ def search(
     RESULTS is a results folder, a master, or a store. The queries, a FASTA file or a table, are
     embedded here, with the model and the settings of these vectors, and compared with every vector.
     Each line of the answer is a record: query, rank, similarity, and its columns in the index. A
-    query that has no vector, such as one with letters of no residue, is named and left out.
+    query without a vector, such as one with unknown letters, is named and left out.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from plm_embed.program import program
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required(
-    "--model", "models", multiple=True, help="Name or alias, as esm2_8m or prott5; repeatable."
+    "--model", "models", multiple=True, help="Name or alias, such as esm2_8m or prott5; repeatable."
 )
 @click.option(
     "--results", default=Path("results"), type=PATH, help="Folder for all results, not the weights."
@@ -28,8 +28,8 @@ from plm_embed.program import program
 @click.option(
     "--weights",
     default="",
-    help="The file that the authors publish, or a Hugging Face folder; without it, downloaded. "
-    "esm2_t3_untrained, a tiny model to try things out with, is shipped.",
+    help="The authors' file, or a Hugging Face folder; without it, downloaded. The tiny untrained "
+    "model esm2_t3_untrained is shipped.",
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
@@ -69,7 +69,7 @@ def run(
 
     This is a whole campaign, without a configuration to write. INPUTS are FASTA files or tables.
     The configuration that these options make is written to RESULTS/config.yaml, and Snakemake runs
-    it. After an interruption, the same command goes on; a finished campaign is left as it is. You
+    it. After an interruption, the same command continues; a finished campaign is left as it is. You
     can add inputs or models. Other settings need another --results. Exit code 1: a step failed, or
     no record has a vector.
 

@@ -32,7 +32,7 @@ from plm_embed.wording import count
 
 
 @click.command()
-@required("--model", help="Name or alias, as esm2_650m or facebook/esm2_t33_650M_UR50D.")
+@required("--model", help="Name or alias, such as esm2_650m or facebook/esm2_t33_650M_UR50D.")
 @click.option(
     "--source",
     type=PATH,
@@ -43,14 +43,16 @@ from plm_embed.wording import count
     "--cache",
     type=PATH,
     show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
-    help="Folder for prepared weights, which makes a folder for each content.",
+    help="Cache of prepared weights, with a folder for each content.",
 )
 @click.option(
     "--output",
     type=PATH,
     help="Prepare them in this folder itself: model.safetensors, manifest.json, self_test.npz.",
 )
-@click.option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
+@click.option(
+    "--record", type=PATH, help="Also write weights.json, by which a campaign names its weights."
+)
 @click.option(
     "--compute-dtype",
     type=DTYPE,

@@ -131,7 +131,7 @@ def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
             if _FILE_NAME.search(sequences):
                 raise InputError(f"{sequences}: there is no such file", path=sequences)
             shown = sequences if len(sequences) <= 40 else f"{sequences[:40]}..."
-            raise InputError(f"{shown!r} is no file; put a single sequence into a list")
+            raise InputError(f"{shown!r} is not a file; put a single sequence into a list")
         with columns_named(
             "rename yours: a table of sequences has the columns id and sequence here; in Python, "
             "pairs of id and sequence will do"
@@ -152,7 +152,7 @@ def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
             raise InputError(message)
     if not isinstance(sequences, Iterable):
         raise InputError(
-            f"sequences: {sequences!r} holds none",
+            f"sequences: {sequences!r} holds no sequences",
             remedy="give a list of sequences, a dictionary by id, or a file",
         )
     items = iter(sequences.items() if isinstance(sequences, Mapping) else sequences)
@@ -217,7 +217,7 @@ def _pair(item: object, number: int) -> tuple[str, str | None]:
         raise InputError(
             f"sequence {number}: {str(value)!r} is the name of a file",
             record=number,
-            remedy="give a file by itself, not in a list; an aligned sequence without its dots",
+            remedy="pass a file by itself, not in a list; remove the dots from an aligned sequence",
         )
     if isinstance(value, str):
         return id, value

@@ -171,7 +171,7 @@ class LanguageModel:
             )
         if "per_token" in pooling and self.policy.strand == "canonical":
             raise ConfigError(
-                "per_token and strand canonical exclude each other here: no result would say "
+                "per_token cannot be used with strand canonical here: no result would say "
                 "which sequences were reversed",
                 key="pooling",
             )

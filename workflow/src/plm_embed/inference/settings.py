@@ -86,7 +86,7 @@ def within_limit(
         value = whole_number(f"{key}.{name}", getattr(long, name))
         if value and long.policy not in policies:
             raise ConfigError(
-                f"{key}.{name}: {value}: has no effect with policy {long.policy}",
+                f"{key}.{name}: {value} has no effect with policy {long.policy}",
                 key=f"{key}.{name}",
                 remedy=f"choose {' or '.join(policies)}, or 0",
             )

@@ -81,7 +81,9 @@ def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
         return prepare_cached(model, path)
     manifest = read_manifest(folder)
     if manifest.model != model.name:
-        raise WeightsError(f"{folder} holds {manifest.model}, not {model.name}", path=folder)
+        raise WeightsError(
+            f"{folder} holds the weights of {manifest.model}, not of {model.name}", path=folder
+        )
     return replace(manifest, folder=str(folder))
 
 
@@ -190,7 +192,8 @@ def _convert(
     published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
     if "url" in origin and model.sha256 and not published:
         raise WeightsError(
-            f"weights: {place} is not the published file, whose SHA-256 is known: it was not used"
+            f"weights: the download from {place} was not used: its SHA-256 is not the published "
+            "one\nRun again; or download the file yourself and name it as `weights`"
         )
     from plm_embed.inference import self_test
 

@@ -59,7 +59,10 @@ may keep its end of the pipe open a little longer, so that the pipe does not tel
 SECONDS_TO_END = 10.0
 """The kernel may never let go of a process that waits for a broken device."""
 NO_TIME = "no time left (ask for a longer runtime)"
-DIFFERENT = "different devices, so their vectors would differ"
+DIFFERENT = (
+    "different devices, so their vectors would differ\n"
+    "request GPUs of one type, or set compute_dtype: float32"
+)
 
 
 Chunk = tuple[Keys, list[str], bool]

@@ -185,7 +185,8 @@ def wait(event: torch.cuda.Event) -> None:
 def too_small(device: torch.device) -> DeviceError:
     """Return the error for a device without the memory for the model and the smallest batch."""
     return DeviceError(
-        f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model"
+        f"{device_name(device)} on {socket.gethostname()} has too little free memory for this "
+        "model\nend what else uses it, or take a larger GPU"
     )
 
 

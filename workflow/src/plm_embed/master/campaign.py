@@ -58,7 +58,7 @@ class Campaign:
         elif completion.fingerprint != self.fingerprint:
             differences = "; ".join(completion.fingerprint.differences(self.fingerprint))
             raise StoreError(
-                f"{bucket.record}: made with other settings than that of bucket "
+                f"{bucket.record}: its settings differ from those of bucket "
                 f"{next(iter(self.rows))} ({differences})",
                 path=bucket.record,
                 remedy=delete(self.embedded),
@@ -66,7 +66,7 @@ class Campaign:
         for part in completion.parts:
             if self.parts.setdefault(part.name, part) != part:
                 raise StoreError(
-                    f"{bucket.record}: another size or hash of {part.name} than in "
+                    f"{bucket.record}: its size or hash of {part.name} differs from that in "
                     f"{self.records[part.name][0].name}",
                     path=bucket.record,
                     remedy=delete(bucket.record, *self.records[part.name]),

@@ -101,7 +101,9 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
                 kinds = ", ".join((*_HDF5, ".npy", *_TABLES))
                 raise _refusal(path, f"cannot be imported; the kinds of files are {kinds}")
         if not names:
-            raise _refusal(path, "no names of its rows", "name the column with the ids: --index-id")
+            raise _refusal(
+                path, "its rows have no names", "name the column with the ids: --index-id"
+            )
         if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
             words = f"names row {unknown[0]} of {len(vectors):,} in {path}"
             raise _refusal(files.index or path, words)

@@ -146,7 +146,7 @@ class Tables:
         number = table["number"].to_numpy()
         if (unknown := (number < 0) | (number > self._count[source])).any():
             name = record_name(table, int(np.flatnonzero(unknown)[0]))
-            raise StoreError(f"{name}: no input has it")
+            raise StoreError(f"{name}: not in the inputs")
         places: NDArray[np.int64] = self._first[source] + number
         return places
 

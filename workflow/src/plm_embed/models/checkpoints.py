@@ -331,18 +331,18 @@ def _renamed(stored: Iterable[Stored], family: Family) -> dict[str, Stored]:
         if not names:
             continue
         if not (tensor.shape and tensor.shape[0]):
-            raise _wrong(tensor.path, f"holds {names[0]} without its numbers")
+            raise _wrong(tensor.path, f"holds {names[0]} without numbers")
         rows, rest = divmod(tensor.shape[0], len(names))
         if rest:
             both = " and ".join(names)
-            raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be shared out")
+            raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be split")
         for number, name in enumerate(names):
             part = tensor._replace(
                 shape=(rows, *tensor.shape[1:]),
                 read=partial(tensor.read, slice(number * rows, (number + 1) * rows)),
             )
             if name in tensors and not tensors[name].read().equal(part.read()):
-                raise _wrong(tensor.path, f"holds two unlike tensors for {name}")
+                raise _wrong(tensor.path, f"holds two different tensors for {name}")
             tensors[name] = part
     return tensors
 
@@ -360,7 +360,7 @@ def _unpickle(path: Path, trusted: bool) -> Any:
             with zipfile.ZipFile(path) as archive:
                 member = archive.testzip()
             if member:
-                raise _not_loaded(path, f"{member} in it is not what its checksum says")
+                raise _not_loaded(path, f"{member} in it does not match its checksum")
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
     except (MemoryError, WeightsError):
@@ -410,7 +410,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _wrong(path, f"is not valid JSON ({error}). Get the folder again") from None
     if not isinstance(value, dict):
-        raise _wrong(path, "holds no JSON object. Get the folder again")
+        raise _wrong(path, "is not a JSON object. Get the folder again")
     return value
 
 
@@ -475,7 +475,7 @@ def _problems(model: Model, config: Mapping[str, Any], tensors: Mapping[str, Sto
     absent = [key for key in model.family.required if key not in config]
     problems += [f"does not say {key} in config.json" for key in absent]
     if not model.heads:
-        problems.append("does not say its number of heads: name a folder with config.json")
+        problems.append("does not say its number of heads (num_attention_heads in config.json)")
     elif model.inner % model.heads:
         problems.append(f"has {model.heads} heads for a width of {model.inner}")
     return problems

@@ -227,7 +227,10 @@ def _jobs(hours: float, resources: Config | None, local: int, gpus: int, buckets
         minutes = int(runtime) if runtime.isdecimal() else 240
         most = min(most, (minutes / 60 - SECONDS_MARGIN / 3600) / TIME_MARGIN - STARTUP_HOURS)
         if most <= 0:
-            raise ConfigError(f"runtime: {minutes} minutes are too few for a job", key="runtime")
+            raise ConfigError(
+                f"runtime: {minutes} minutes are too few for a job; set more in the profile",
+                key="runtime",
+            )
     count = min(MAX_BUCKETS, math.ceil(hours / (workers * most)) or 1)
     if local:
         count = max(count, local) if hours > SHORT_HOURS else buckets

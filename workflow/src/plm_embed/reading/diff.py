@@ -108,7 +108,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         )
         for name in sorted(names[0] & names[1]):
             if a.dim != b.dim and len(a) and len(b):
-                raise PlmEmbedError(f"{a.path} and {b.path}: the vectors have other dimensions")
+                raise PlmEmbedError(f"{a.path} has {a.dim} numbers per vector, {b.path} {b.dim}")
             compared = difference.representations[name] = Compared()
             for keys, apart, cosines in _distances((a, b), name, rows):
                 compared.add(keys, apart, cosines, tolerance)

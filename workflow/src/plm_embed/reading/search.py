@@ -59,14 +59,14 @@ def nearest_rows(  # noqa: PLR0917
     not finite; StoreError for such rows.
     """
     if metric not in get_args(Metric):
-        raise PlmEmbedError(f"metric {metric!r}: it is one of {', '.join(get_args(Metric))}")
+        raise PlmEmbedError(f"metric: {metric!r} is not one of {', '.join(get_args(Metric))}")
     if whole_number("k", k) < 1:
-        raise PlmEmbedError(f"k: {k} neighbors")
+        raise PlmEmbedError(f"k: {k} is not a number of neighbors above 0")
     whole_number("threads", threads, above_zero=True)
     try:
         queries = np.atleast_2d(np.asarray(queries, dtype=np.float32))
     except (TypeError, ValueError):
-        raise PlmEmbedError("queries are no array of numbers (q, D)") from None
+        raise PlmEmbedError("queries must be an array of numbers (q, D)") from None
     if queries.ndim != 2 or queries.shape[1] != embeddings.dim:
         raise PlmEmbedError(f"queries have the shape {queries.shape}, not (q, {embeddings.dim})")
     if not np.isfinite(queries).all():

@@ -30,7 +30,7 @@ def _read(content: bytes) -> Tokens:
     except Exception as error:  # the library raises plain Exceptions
         raise ValueError(f"it is damaged ({error})") from None
     if model.get("type") != "BPE" or model.get("dropout") or model.get("fuse_unk"):
-        raise ValueError("it is no byte-pair encoding that gives a text one set of tokens")
+        raise ValueError("it is not a byte-pair encoding without dropout and fused unknowns")
     # threads of ours share out the sequences; the library's own would outnumber the job's
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if (tokens := tokenizer.encode("N").tokens) != ["[CLS]", "[UNK]", "[SEP]"]:
