@@ -20,7 +20,7 @@ import torch
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import NodeError, PassingError, no_space
-from plm_embed.fingerprint import SPANS, LongSequences, has_matrix
+from plm_embed.fingerprint import SCORES, SPANS, LongSequences, has_matrix
 from plm_embed.inference import loading
 from plm_embed.inference.batches import Room
 from plm_embed.inference.settings import Settings
@@ -78,12 +78,16 @@ class Rows:
     def part(self) -> PartRows:
         """Return the rows as `write_part` takes them."""
         lengths = np.array(self.lengths, dtype=np.int32)
+        scores: dict[str, Array] = {
+            name: np.concatenate(self.vectors[name]) for name in SCORES if name in self.vectors
+        }
         vectors = {
             name: rows if has_matrix(name) else np.stack(rows)
             for name, rows in self.vectors.items()
+            if name not in scores
         }
         windows = window_counts(lengths, self.policy)
-        return PartRows(np.array(self.keys, dtype="S64"), lengths, windows, vectors)
+        return PartRows(np.array(self.keys, dtype="S64"), lengths, windows, vectors, scores)
 
 
 class Worker:
@@ -100,7 +104,7 @@ class Worker:
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
         devices.check(self.device)
-        manifest = read_manifest(weights)
+        manifest = replace(read_manifest(weights), folder=str(weights))
         fingerprint = loading.fingerprint_of(manifest, settings, self.device)
         devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
         self.store = Store(store, fingerprint)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.family import Family
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import read_manifest
-from plm_embed.sequence_windows import spans, stored_residues
+from plm_embed.sequence_windows import edges, spans, stored_residues
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import count as plural
 
 log = logging.getLogger(__name__)
 _SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
+BYTES_PER_SCORE = 12
+"""Bytes for a score and its checksum."""
 BYTES_PER_ROW = 108
 """Bytes for a vector's key, length, number of windows and checksums."""
 BYTES_PER_RECORD = 80
@@ -56,16 +59,27 @@ class Speed:
     basis: str
 
 
-def work(model: Model, lengths: Mapping[int, int], policy: LongSequences, linker: str = "") -> Work:
-    """Return the work of sequences that are given by their number by length, each with a linker."""
+def work(
+    model: Model,
+    lengths: Mapping[int, int],
+    policy: LongSequences,
+    linker: str = "",
+    *,
+    masked: bool = False,
+) -> Work:
+    """Return the work of sequences that are given by their number by length, each with a linker;
+    `masked`: with a pass for each residue besides, where it is masked.
+    """
     sequences, tokens, flops = 0, 0, 0.0
     for length, count in lengths.items():
-        pieces = [
-            model.family.tokens(stop - start + len(linker)) for start, stop in spans(length, policy)
-        ]
+        cut = spans(length, policy)
+        pieces = [model.family.tokens(stop - start + len(linker)) for start, stop in cut]
+        shares = [high - low for low, high in pairwise(edges(cut))] if masked and cut else []
+        passes = [piece * (1 + share) for piece, share in zip_longest(pieces, shares, fillvalue=0)]
         sequences += count if pieces else 0
-        tokens += count * sum(pieces)
-        flops += count * sum(piece * flops_per_token(model, piece) for piece in pieces)
+        tokens += count * sum(passes)
+        of_pieces = zip(passes, pieces, strict=True)
+        flops += count * sum(number * flops_per_token(model, piece) for number, piece in of_pieces)
     return Work(sequences, tokens, flops)
 
 
@@ -179,7 +193,8 @@ def vector_bytes(settings: Settings, model: Model, lengths: Mapping[int, int]) -
     pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
     numbers = pooled * model.dim * storage_bytes(settings.storage_dtype)
     matrices = per_residue_bytes(settings, model.dim, model.family, lengths)
-    return rows * (numbers + BYTES_PER_ROW) + matrices
+    per_row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
+    return rows * (numbers + per_row) + matrices
 
 
 def per_residue_bytes(

@@ -39,8 +39,8 @@ SHORT_HOURS = 0.5
 @dataclass(frozen=True)
 class Forecast:
     """The work that is left of one model. weights: in words; verified: nothing speaks against
-    their being the published ones; stored: unique sequences that the store has; speeds: the first
-    one is planned for.
+    their being the published ones; stored: unique sequences that the store has; passes: through the
+    model for each token; speeds: the first one is planned for.
     """
 
     model: str
@@ -48,6 +48,7 @@ class Forecast:
     verified: bool
     stored: int
     todo: Work
+    passes: float
     speeds: tuple[Speed, ...]
 
     @property
@@ -153,8 +154,13 @@ def _forecast(
     settings = settings_of(config)
     left = lengths_left(config, model, counted)
     policies = settings.long_sequences, settings.linker
-    todo = costs.work(model, left, *policies)
-    work = todo if todo.tokens else costs.work(model, counted.lengths, *policies)
+    masked = "pseudo_perplexity" in settings.scores
+    todo, whole = (
+        costs.work(model, by_length, *policies, masked=masked)
+        for by_length in (left, counted.lengths)
+    )
+    work = todo if todo.tokens else whole
+    plain = costs.work(model, counted.lengths, *policies)
     dtype = settings.compute_dtype
     measured: dict[str, Speed] = {}
     for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
@@ -171,7 +177,8 @@ def _forecast(
             for name in dict.fromkeys(devices)
         ]
     stored = counted.unique - sum(left.values())
-    return Forecast(model.name, *_weights(config, model), stored, todo, tuple(speeds))
+    passes = whole.tokens / max(plain.tokens, 1)
+    return Forecast(model.name, *_weights(config, model), stored, todo, passes, tuple(speeds))
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:

@@ -59,6 +59,11 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     for model in plan.models:
         words = escape(model.weights)
         yield "weights", f"{model.model}: " + (words if model.verified else f"[bold red]{words}[/]")
+        if model.passes > 1:
+            words = (
+                f"each residue is masked once: {model.passes:,.0f} times the work of the vectors"
+            )
+            yield "pseudo_perplexity", f"{model.model}: {words}"
         if model.stored:
             stored = f"{model.stored:,} of {count(read.unique, 'sequence')} already"
             yield "stored", f"{model.model}: {stored}"

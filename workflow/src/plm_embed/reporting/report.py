@@ -247,7 +247,7 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
 
 
 def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what the campaign took."""
+    """Yield names and values of what the campaign took, and of its scores."""
     attempts = facts.attempts
     if jobs := [attempt for attempt in attempts if attempt.node == 0]:
         outcomes = Counter(attempt.outcome for attempt in jobs)
@@ -259,6 +259,7 @@ def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
     if saved := savings(facts.runs):
         yield "reused", saved
+    yield from facts.scores.items()
 
 
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
