@@ -248,10 +248,6 @@ def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
     if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
         yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
-    if joules := [job.joules for job in attempts if job.joules is not None]:
-        part = f" in {len(joules):,} of {count(len(attempts), 'attempt')}"
-        text = f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs"
-        yield "energy", text + (part if len(joules) < len(attempts) else "")
     if saved := savings(facts.runs):
         yield "reused", saved
     yield from facts.scores.items()
