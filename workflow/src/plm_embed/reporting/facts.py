@@ -18,8 +18,13 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import size
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.completion_record import Completion, completion_records, read_completion
-from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
+from plm_embed.jobs.completion_record import (
+    Completion,
+    completion_records,
+    read_completion,
+    store_of,
+)
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models.registry import MODELS
