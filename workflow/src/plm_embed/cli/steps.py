@@ -24,7 +24,7 @@ from plm_embed.cli.options import (
     several,
 )
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongPolicy, LongSequences
+from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePolicy, Table
@@ -34,37 +34,23 @@ from plm_embed.wording import count
 @click.command()
 @required("--model", help="Name or alias, such as esm2_650m or facebook/esm2_t33_650M_UR50D.")
 @click.option(
-    "--source",
-    type=PATH,
-    help="A fair-esm .pt file, or a Hugging Face folder. Without it, the published file is "
-    "downloaded.",
+    "--source", type=PATH, help="A fair-esm .pt, or a Hugging Face folder; else downloaded."
 )
 @click.option(
     "--cache",
     type=PATH,
     show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
-    help="Cache of prepared weights, with a folder for each content.",
+    help="Folder for prepared weights.",
+)
+@click.option("--output", type=PATH, help="Prepare them in this folder itself.")
+@click.option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
+@click.option(
+    "--compute-dtype", type=DTYPE, default="auto", help="Refuse weights that need a finer dtype."
 )
 @click.option(
-    "--output",
-    type=PATH,
-    help="Prepare them in this folder itself: model.safetensors, manifest.json, self_test.npz.",
+    "--check", is_flag=True, help="Also load them, and compare their vectors with known ones."
 )
-@click.option(
-    "--record", type=PATH, help="Also write weights.json, by which a campaign names its weights."
-)
-@click.option(
-    "--compute-dtype",
-    type=DTYPE,
-    default="auto",
-    help="Refuse weights for which this dtype is too coarse.",
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Also load them here, and compare their vectors with those of the publisher's program, "
-    "where these are known (ESM-2, ESM C, Ankh).",
-)
+@click.option("--scores", is_flag=True, help="Refuse weights that can give no scores.")
 def weights(
     *,
     model: str,
@@ -73,6 +59,7 @@ def weights(
     output: Path | None,
     record: Path | None,
     compute_dtype: Literal["auto"] | ComputeDtype,
+    scores: bool,
     check: bool,
 ) -> None:
     """Download or adopt the weights of a model, and verify them.
@@ -84,7 +71,7 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
-    from plm_embed.inference.weights import prepare, prepare_cached
+    from plm_embed.inference.weights import need_head, prepare, prepare_cached
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
@@ -96,6 +83,8 @@ def weights(
         manifest = prepare_cached(model_of(model, source), source, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
+    if scores:
+        need_head(manifest)
     if record:
         write_sealed(record, manifest)
     else:
@@ -117,14 +106,14 @@ def weights(
     "--alphabet",
     default="protein",
     type=click.Choice(get_args(AlphabetName)),
-    help="The kind of sequences.",
+    help="Kind of sequences.",
 )
 @click.option(
     "--unknown-residues",
     "unknown",
     default="skip",
     type=click.Choice(["skip", "substitute"]),
-    help="Letters outside the alphabet: skip the record, or put X (in DNA N) in their place.",
+    help="Other letters: skip the record, or put X (DNA: N).",
 )
 @click.option(
     "--gaps",
@@ -136,14 +125,10 @@ def weights(
 @click.option(
     "--tables",
     default="[]",
-    help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "structure": ..., "partner": ..., "keep": [...]}.',
+    help='Columns of each input, as JSON: [{"id": ..., "sequence": ..., "keep": [...] ...}, ...].',
 )
 @click.option(
-    "--memory-mb",
-    default=MEMORY_MB,
-    type=click.IntRange(LEAST_MEMORY_MB),
-    help="Memory to stay within.",
+    "--memory-mb", default=MEMORY_MB, type=click.IntRange(LEAST_MEMORY_MB), help="Memory limit."
 )
 def deduplicate(
     *,
@@ -186,18 +171,6 @@ def deduplicate(
         )
 
 
-class Workers(click.ParamType[int]):
-    """A number of workers; `all` is 0: one per visible GPU."""
-
-    name = "workers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        number: int = 0 if value == "all" else NUMBER.convert(value, param, context)
-        return number
-
-
 @click.command()
 @click.argument("bucket", type=PATH)
 @WEIGHTS
@@ -208,23 +181,11 @@ class Workers(click.ParamType[int]):
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )
 @click.option(
-    "--workers",
-    "--gpus",
-    default=1,
-    type=Workers(),
-    metavar="N|all",
-    help="Processes, one per GPU; all: one for each visible GPU.",
+    "--workers", default=1, type=NUMBER, help="Processes, one per GPU; 0: for each visible GPU."
 )
+@click.option("--gpu-required", is_flag=True, help="Fail without a GPU unless --device is cpu.")
 @click.option(
-    "--gpu-required",
-    is_flag=True,
-    help="Fail without a GPU unless --device is cpu. The workflow sets it in a scheduler's jobs.",
-)
-@click.option(
-    "--minutes",
-    default=0.0,
-    type=click.FloatRange(0),
-    help="Walltime of the SLURM or PBS job; 0: none.",
+    "--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the job; 0: none."
 )
 @click.option("--share", type=PATH, hidden=True, help="File of the first node for the others.")
 @click.option("--node", type=int, hidden=True, help="The number of this node.")
@@ -234,9 +195,6 @@ def embed(
     weights: Path,
     store: Path,
     record: Path,
-    policy: LongPolicy,
-    max_residues: int,
-    overlap: int,
     nodes: int,
     workers: int,
     gpu_required: bool,
@@ -247,15 +205,16 @@ def embed(
 ) -> None:
     """Embed what the store lacks of a bucket.
 
-    The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
-    when the fault is this node's. The same command again does only the rest.
+    The record is written when the store lacks nothing more. Until then the exit status is 1, 75
+    when the fault is this node's, or 78 when settings or the installation are wrong. The same
+    command again does only the rest.
 
     \b
     Example:
       plm-embed embed results/sequences/buckets/0000.parquet \\
         --weights results/esm2_t33_650M_UR50D/weights.json \\
         --store results/esm2_t33_650M_UR50D/store \\
-        --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
+        --record results/esm2_t33_650M_UR50D/embedded/0000.json --workers 0
     """
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
@@ -266,7 +225,7 @@ def embed(
     log_command()
     check_present(bucket)
     folder = prepared_folder(weights)
-    long = LongSequences(policy, max_residues, overlap)
+    long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
@@ -319,17 +278,12 @@ def gather(**files: Path) -> None:
 
 @click.command()
 @click.argument("results", type=EXISTING)
-@click.option(
-    "--store",
-    type=PATH,
-    show_default="as in config.yaml, else beside the master",
-    help="Its store.",
-)
+@click.option("--store", type=PATH, show_default="as in the run", help="Store of vectors.")
 @click.option(
     "--spot-checks",
     type=NUMBER,
-    show_default="as in config.yaml, else 16",
-    help="Random rows to compute again by the reference.",
+    show_default="as in the run, else 16",
+    help="Random rows to recompute.",
 )
 def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.

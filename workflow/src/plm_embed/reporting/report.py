@@ -34,7 +34,6 @@ from plm_embed.reporting.outputs import (
 )
 from plm_embed.wording import count, duration, readable
 from plm_embed.workflow.call import shell_line
-from plm_embed.workflow.resources import local_resources
 
 STATUSES = {
     "passed": "✓ complete and validated",
@@ -82,7 +81,7 @@ def write_report(facts: Facts, output: Path) -> None:
             for file in outputs(facts.folder, facts.master)
         ],
         config=config.read_text("utf-8", "replace") if config.is_file() else "",
-        command=command(facts),
+        command=shell_line(["--configfile", str(config), "--cores", "all"]),
         scheduled=any(attempt.job for attempt in facts.attempts),
         provenance=list(provenance(facts)),
         methods=methods(facts),
@@ -201,14 +200,6 @@ def commands(facts: Facts) -> str:
     return f"plm-embed search {folder} --id {shlex.quote(facts.example)}\n{export}"
 
 
-def command(facts: Facts) -> str:
-    """Return the command that runs the campaign again; no record names a cluster's profile."""
-    last = facts.attempts[-1] if facts.attempts else None
-    on_gpus = any(run.worker.capability for run in facts.runs)
-    gpus = local_resources(len(last.workers) if on_gpus and last and not last.job else 0)
-    return shell_line(["--configfile", str(facts.folder / CONFIG), "--cores", "all", *gpus])
-
-
 def _outcomes(facts: Facts) -> dict[str, int]:
     """Return the number of records by outcome: as gathered, or as they were read."""
     if not facts.summary:
@@ -247,7 +238,7 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
 
 
 def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what the campaign took."""
+    """Yield names and values of what the campaign took, and of its scores."""
     attempts = facts.attempts
     if jobs := [attempt for attempt in attempts if attempt.node == 0]:
         outcomes = Counter(attempt.outcome for attempt in jobs)
@@ -257,12 +248,9 @@ def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
     if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
         yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
-    if joules := [job.joules for job in attempts if job.joules is not None]:
-        part = f" in {len(joules):,} of {count(len(attempts), 'attempt')}"
-        text = f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs"
-        yield "energy", text + (part if len(joules) < len(attempts) else "")
     if saved := savings(facts.runs):
         yield "reused", saved
+    yield from facts.scores.items()
 
 
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
