@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,7 +25,7 @@ import pyarrow.parquet as pq
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
-from plm_embed.jobs.heartbeat import FOLDER, new_heartbeat, write_heartbeat
+from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
@@ -129,24 +128,23 @@ def make(results: Path) -> None:
             computed=3150,
             tokens=1_200_000,
             tokens_per_second=2400.0 + bucket % 40,
-            busy=0.97,
         )
         write_completion(model / "embedded" / f"{bucket:04d}.json", record)
         for failed in (False, True)[: 1 + (bucket % 10 == 0)]:
             # every tenth bucket had an attempt that failed
             at = began - timedelta(seconds=90) if failed else began
-            store = model / "store"
-            beat = replace(
-                new_heartbeat(f"{bucket:04d}", model / "embedded", store, 0),
+            beat = Heartbeat(
+                bucket=f"{bucket:04d}",
                 host=host,
                 job=job,
-                workers=(WorkerInfo(pid=1, joules=1.5e5),),
+                workers=(WorkerInfo(pid=1),),
                 started=at.isoformat(),
                 ended=(at + timedelta(seconds=60 if failed else 510)).isoformat(),
                 outcome="failed" if failed else "complete",
                 reason="its device failed" if failed else "",
             )
-            write_heartbeat(store / FOLDER / f"{bucket:04d}-{failed}.json", beat)
+            path = model / "embedded" / FOLDER / f"{bucket:04d}-{failed}.json"
+            write_heartbeat(path, beat)
 
 
 def main() -> None:

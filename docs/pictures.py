@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import yaml
 from rich.console import Console
 
 from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import FOLDER, new_heartbeat, write_heartbeat
+from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.reporting.watch import look, view
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,18 +88,16 @@ def watch() -> None:
             tokens_per_second=410.0 - 20 * number,
             computed=21 + 9 * number,
             progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
-            memory_bytes=310_000_000,
         )
-        beat = new_heartbeat(bucket, model / "embedded", model / "store", 0)
-        beat = replace(
-            beat,
+        beat = Heartbeat(
+            bucket=bucket,
             host=f"node{number + 1}",
             residues=4000 + 2500 * number,
             residues_total=12000,
             eta_seconds=20.0 - 6 * number,
             workers=(worker,),
         )
-        write_heartbeat(model / "store" / FOLDER / f"node1-{number}.json", beat)
+        write_heartbeat(model / "embedded" / FOLDER / f"node1-{number}.json", beat)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=COLUMNS, force_terminal=True, file=nowhere)
         console.print(view(look(RESULTS), console))

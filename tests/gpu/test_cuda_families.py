@@ -75,3 +75,33 @@ def test_a_vector_has_the_same_bits_in_any_company(name: str, dtype: str) -> Non
     for sequence, expected in zip(known.sequences, mixed, strict=True):
         alone = engine.prepare([sequence])
         assert torch.equal(alone.split(engine.forward(alone, [3])[3])[0], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", *half_types()])
+@pytest.mark.parametrize("name", ["esmc", "protbert", "amplify"])
+def test_scores_are_the_cpus_and_the_same_in_any_company(name: str, dtype: str) -> None:
+    """Unmasked and masked; the CPU's are those of the authors' formulas."""
+    checkpoint = read(source(name), TINY[name])
+    sequences = sorted(golden(name).sequences, key=len)[:8]
+    engine = engine_of(name, dtype)
+    on_cpu = Engine(engine.manifest, checkpoint.tensors, torch.device("cpu"), "float32")
+    for by in (engine, on_cpu):
+        by.load_head(checkpoint.head)
+
+    def scores(by: Engine, chosen: list[str]) -> list[torch.Tensor]:
+        batch = by.prepare(chosen).to(by.device)
+        states = by.forward(batch, [3])[3]
+        found = batch.split(by.token_scores(states, batch.tokens))
+        masked = by.pack([by.tokenize(text) for text in chosen], [0] * len(chosen)).to(by.device)
+        logs = by.log_probabilities(by.forward(masked, [3])[3])[masked.masked]
+        return [torch.cat([rows.ravel(), row]) for rows, row in zip(found, logs, strict=True)]
+
+    together = scores(engine, [*sequences, "MKLW" * 200, *sequences[::-1]])
+    for place, (sequence, exact) in enumerate(
+        zip(sequences, scores(on_cpu, sequences), strict=True)
+    ):
+        (alone,) = scores(engine, [sequence])
+        assert torch.equal(together[place], alone)
+        assert torch.equal(together[-1 - place], alone)
+        distance = float((alone.cpu() - exact).abs().max())
+        assert distance < (1e-3 if dtype == "float32" else 2.0), (sequence, distance)

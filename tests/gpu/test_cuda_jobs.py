@@ -70,11 +70,11 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     record = Embedder(prepared, tmp_path / "store", settings).embed(
         write_bucket(tmp_path, sequences), tmp_path / "0000.json"
     )
-    print(record.self_test, record.busy_seconds, record.tokens_per_second)
+    print(record.self_test, record.tokens_per_second)
     assert record.computed == 300
     assert record.self_test and record.self_test.batch_invariant
     assert record.fingerprint.engine.startswith("packed-4-")
-    assert 0 < record.busy_seconds <= record.worker.seconds
+    assert record.worker.seconds > 0
     found = vectors(tmp_path, record)
     expected = states(engine_of_folder(prepared), sequences[::20], [WIDE.layers])
     for sequence, exact in zip(sequences[::20], expected, strict=True):

@@ -11,7 +11,7 @@ from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import is_done, missing, read_sequences
 from plm_embed.jobs.completion_record import Completion, read_completion
-from plm_embed.jobs.heartbeat import new_heartbeat
+from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.jobs.job import Job, write_record
 from plm_embed.jobs.worker import Worker
 from plm_embed.keys import key
@@ -35,7 +35,7 @@ class Embedder:
         """Embed what the store lacks of a bucket. Returns its record."""
         alphabet = read_manifest(self._weights).family.alphabet.name
         check_kind(bucket, alphabet, self._settings.strand)
-        beat = new_heartbeat(bucket.stem, path.parent, self._root, 0)
+        beat = Heartbeat(bucket=bucket.stem)
         self.worker.info = replace(self._new)
         sequences, store = read_sequences(bucket), Store(self._root, self.store.fingerprint)
         todo = missing(sequences, store)

@@ -1,6 +1,5 @@
 """A finished campaign for the tests of what is said about one."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import heartbeat_path, new_heartbeat, write_heartbeat
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
@@ -43,13 +42,12 @@ def finished_campaign(root: Path) -> Path:
     )
     write_sealed(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
-    note(model, "0000", outcome="failed", reason="no usable <device>\nask for one", joules=1.8e6)
+    note(model, "0000", outcome="failed", reason="no usable <device>\nask for one")
     for name in bucket_names(3):
         record = embedder.embed(
             sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
         )
-        joules = 1.8e6 if name == "0000" else None
-        note(model, name, started=record.started, outcome="complete", joules=joules)
+        note(model, name, started=record.started, outcome="complete")
     killed = {"host": "x1", "job": "17.pbs", "started": collect(folder).runs[1].started}
     note(model, "0001", ended="", workers=4, **killed)
     master = model / "master_esm2_embeddings.h5"
@@ -78,13 +76,9 @@ def finished_campaign(root: Path) -> Path:
     return folder
 
 
-def note(
-    model: Path, bucket: str, workers: int = 1, joules: float | None = None, **fields: Any
-) -> None:
+def note(model: Path, bucket: str, workers: int = 1, **fields: Any) -> None:
     """Write the heartbeat of a job of that model, which has ended now unless `fields` say else."""
-    store = model / "store"
-    beats = tuple(WorkerInfo(pid=at, joules=joules) for at in range(workers))
-    beat = new_heartbeat(bucket, model / "embedded", store, 0)
+    beats = tuple(WorkerInfo(pid=at) for at in range(workers))
     ended = datetime.now(UTC).isoformat(timespec="milliseconds")
-    beat = replace(beat, **{"ended": ended, "workers": beats, **fields})
-    write_heartbeat(heartbeat_path(store, bucket), beat)
+    beat = Heartbeat(bucket=bucket, **{"ended": ended, "workers": beats, **fields})
+    write_heartbeat(heartbeat_path(model / "embedded", bucket), beat)

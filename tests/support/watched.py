@@ -47,12 +47,12 @@ def beat(
 ) -> Path:
     """Write the heartbeat of a job with one worker, number `number`."""
     worker = {"pid": number, "state": "computing", "device": "NVIDIA A100", "gpu": str(number % 4)}
-    worker |= {"computed": 12, "memory_bytes": 3_000_000_000, "utilization": 97}
+    worker |= {"computed": 12}
     worker |= {"progressed": ago(progressed), "tokens_per_second": fields.pop("rate", 50.0)}
-    note = {"bucket": f"{number:04d}", "records": "../embedded", "node": 0, "host": "node1"}
+    note = {"bucket": f"{number:04d}", "node": 0, "host": "node1"}
     note |= {"job": "17", "started": ago(100), "updated": ago(updated), "eta_seconds": 700.0}
     note |= {"residues": 500, "residues_total": 1000, "workers": [worker]} | fields
-    path = model / "store" / "jobs" / f"node1-{number}.json"
+    path = model / "embedded" / "jobs" / f"node1-{number}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(note))
     return path

@@ -20,6 +20,7 @@ from plm_embed.models.weights import read_record
 from plm_embed.sequences.summary import read_summary, write_summary
 
 DROPPED = {
+    "busy_seconds",
     *("busy", "exact", "toks_per_batch", "joules", "loading_seconds", "reused", "reused_from"),
 }
 """Keys of earlier versions that nothing reads any more."""
@@ -70,7 +71,7 @@ KINDS = [
         read_completion,
         write_completion,
         optional=(
-            *("computed", "tokens", "tokens_per_second", "busy_seconds"),
+            *("computed", "tokens", "tokens_per_second"),
             *("reused_devices", "spared_tokens"),
         ),
     ),

@@ -83,7 +83,7 @@ def test_kill_9_loses_only_what_no_part_holds(demo: Path, tmp_path: Path) -> Non
     # one sequence or so per batch and a part per batch, so that there is an instant to hit
     small = ("--set-resources", "embed:toks_per_batch=600", "embed:flush_minutes='1e-6'")
     for victim in ("the embed job", "everything"):
-        wanted = len(parts(folder)) + random.randint(1, 20)
+        wanted = len(parts(folder)) + random.randint(1, 5)  # nearly all is still to do
         run = subprocess.Popen(
             snakemake_command(folder, *ONE_THREAD, *small, buckets=1),
             stdin=subprocess.DEVNULL,

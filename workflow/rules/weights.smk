@@ -19,6 +19,7 @@ rule weights:
             f"--cache={folder}" for folder in [config["weights_folder"]] if folder
         ],
         dtype=lambda wildcards, output: config["embedding"]["compute_dtype"],
+        scores=lambda wildcards, output: ["--scores"] * bool(config["embedding"]["scores"]),
     shell:
         "python -m plm_embed weights --model {wildcards.model} {params.source:q} {params.cache:q} --record {output:q}"
-        " --compute-dtype {params.dtype} &> {log:q}"
+        " --compute-dtype {params.dtype} {params.scores} &> {log:q}"

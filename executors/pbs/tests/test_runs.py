@@ -87,6 +87,14 @@ def test_polaris_by_its_server_gets_whole_nodes(
     assert "-q preemptable -A mine -l select=1:system=polaris -l place" in pbs.jobs[1].arguments
 
 
+def test_a_command_that_cannot_work_anywhere_is_not_tried_again(lever: Site, pbs: StandIn) -> None:
+    lever.write("exit 78")
+    code, out = lever.snakemake("--retries", "3")
+    assert code == 1
+    assert "No node can do it, and it is not tried again. Its log: " in out
+    assert pbs.count("qsub") == 1
+
+
 def test_a_refusal_for_good_is_told_once_and_not_retried(lever: Site, pbs: StandIn) -> None:
     lever.write("touch {output}", count=3)
     code, out = lever.snakemake("--pbs-queue", "nosuch", "--retries", "3", "--keep-going")

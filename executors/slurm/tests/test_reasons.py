@@ -80,13 +80,13 @@ def test_what_waits_for_ever_is_told_from_what_waits(reason: str, never: bool, r
         ("FAILED", b"error: Detected 1 oom_kill event in StepId=6.0", "out of main memory"),
         ("FAILED", b"returned non-zero exit status 75.", "fault of the node"),
         ("FAILED", b"returned non-zero exit status 175. exit status 75 x", "its log says why"),
+        ("FAILED", b"returned non-zero exit status 78.", "It is not tried again"),
         ("TIMEOUT", b"", "time limit"),
         ("BOOT_FAIL", b"", "SLURM says BOOT_FAIL"),
     ],
 )
 def test_why_a_job_failed(state: str, log: bytes, words: str) -> None:
     assert words in reasons.of_failure(state, log, JOB)
-    assert reasons.is_node_fault(log) == (words == "fault of the node")
 
 
 def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:

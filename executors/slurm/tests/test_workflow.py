@@ -18,6 +18,7 @@ rule all:
 
 rule one:
     output: "out/{i}.txt"
+    log: "out/{i}.log"
     resources: runtime=1, mem_mb=100
     shell: "COMMAND"
 """
@@ -92,7 +93,7 @@ def test_jobs_run_in_a_folder_of_any_name_under_names_that_can_be_read(run: Run)
     """Snakemake starts once in each; SLURM is asked for nothing but the jobs and their states."""
     status, output = run("out/0.txt", "out/1.txt")
     assert status == 0, output
-    assert len(list((run.folder / "out").iterdir())) == 2
+    assert len(list((run.folder / "out").glob("*.txt"))) == 2
     assert len(run.slurm.calls("sbatch")) == 2
     end = output.partition("SLURM run ID: plm-embed_")[2][:8]
     assert set(run.slurm.names()) == {f"plm-embed: one {i} {end}" for i in "01"}
@@ -114,14 +115,24 @@ def test_a_full_queue_is_waited_for_and_named_once(run: Run) -> None:
 
 def test_a_fault_of_the_node_is_tried_elsewhere_before_it_counts(run: Run) -> None:
     """The first job can run on n2, the second one nowhere."""
-    run.write("[ $SLURMD_NODENAME-{wildcards.i} = n2-0 ] || exit 75; touch {output}")
+    fault = "{{ echo bad GPU > {log}; exit 75; }}"
+    run.write(f"[ $SLURMD_NODENAME-{{wildcards.i}} = n2-0 ] || {fault}; touch {{output}}")
     status, output = run("out/0.txt", "out/1.txt", "--keep-going")
     assert status == 1
     assert (run.folder / "out" / "0.txt").exists()
     assert len(run.slurm.names()) == 2 + 3
     assert output.count("Error in rule") == 1
-    assert "could not work on n1 (exit status 75). Retrying on another node" in output
+    fault = "could not work on n1 (exit status 75). Retrying on another node.\n    bad GPU"
+    assert fault in output
     assert "fault of the node (exit status 75), as on the others that were tried" in output
+
+
+def test_a_command_that_cannot_work_anywhere_is_not_tried_again(run: Run) -> None:
+    run.write("exit 78")
+    status, output = run("out/0.txt", "--retries", "3")
+    assert status == 1
+    assert len(run.slurm.names()) == 1
+    assert "no node can do it (exit status 78). It is not tried again" in output
 
 
 def test_what_sbatch_refuses_for_good_is_not_tried_again(run: Run) -> None:

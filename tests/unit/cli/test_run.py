@@ -285,6 +285,38 @@ def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.Monke
     shown = "Error in rule deduplicate:\n    message: sbatch: Invalid partition name specified."
     assert shown in done.stderr, done.stderr
     assert "rule deduplicate:\n    input" not in done.stderr, "it is quiet otherwise"
+    reason = "results/logs/run.log: sbatch: Invalid partition name specified. It is not tried again"
+    assert reason in done.stderr
+    watch = [sys.executable, "-m", "plm_embed", "watch", "results", "--once"]
+    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    assert seen.returncode == 1 and "FAILED results/logs/run.log\n  sbatch: Invalid" in seen.stdout
+    assert "next: Fix the problem and rerun the same command" in seen.stdout
+
+
+INTERRUPTED = """
+import os, signal, sys, traceback
+os.kill(os.getppid(), signal.SIGINT)  # as the terminal does to all
+try:
+    raise KeyboardInterrupt
+except KeyboardInterrupt:
+    traceback.print_exc()
+print("These jobs could not be deleted", file=sys.stderr, flush=True)
+"""
+
+
+def test_a_ctrl_c_that_meets_snakemake_anywhere_is_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "Snakefile").write_text(INTERRUPTED)
+    monkeypatch.setattr(snakemake_call, "SNAKEFILE", here / "Snakefile")
+    with pytest.raises(SystemExit) as end:
+        execute(["--cores", "1"], Path("out"), [MODEL])
+    assert end.value.code == 130
+    words = capfd.readouterr().err
+    assert "Traceback" not in words and "KeyboardInterrupt" not in words
+    assert "These jobs could not be deleted" in words
+    assert words.endswith("plm-embed: interrupted; rerun the same command to continue\n")
+    assert not RUN.exists()
 
 
 @pytest.mark.workflow

@@ -2,20 +2,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from plm_embed.jobs import gpus
-from plm_embed.jobs.gpus import Meter, gpu_names, near_cores, visible_gpus
+from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.kernels.hardware import nvidia_gpus
 
 TOOL = """#!/bin/sh
 case "$*" in
   --list-gpus)
     echo "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)"
     echo "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-8a56a4bc)" ;;
-  *--id=0*) echo 00000000:C7:00.0 ;;
-  *--id=1*) echo 00000000:85:00.0 ;;
   *) exit 6 ;;
 esac
 """
@@ -65,7 +62,11 @@ def test_slices_stand_for_the_gpu_that_is_cut_into_them(nvidia_smi: Path) -> Non
     nvidia_smi.write_text(f"#!/bin/sh\n{SLICES}")
     assert visible_gpus({}) == ["MIG-c6d4f1ef", "MIG-cba663e8", "1"]
     whole = "NVIDIA H100 80GB HBM3"
-    assert gpu_names() == [f"{whole} MIG 1g.10gb", f"{whole} MIG 3g.40gb", whole]
+    assert [gpu.name for gpu in nvidia_gpus()] == [
+        f"{whole} MIG 1g.10gb",
+        f"{whole} MIG 3g.40gb",
+        whole,
+    ]
 
 
 def start(folder: Path, count: int, **environment: str) -> "subprocess.Popen[str]":
@@ -108,48 +109,3 @@ def test_jobs_that_nobody_binds_to_a_gpu_take_free_ones(
 def test_without_a_driver_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert visible_gpus({}) == []
-    assert near_cores("0") == set()
-
-
-@pytest.mark.usefixtures("nvidia_smi")
-def test_cores_next_to_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "PCI", tmp_path)
-    (tmp_path / "0000:c7:00.0").mkdir()
-    (tmp_path / "0000:c7:00.0" / "local_cpulist").write_text("24-31,56-63\n")
-    assert near_cores("0") == {*range(24, 32), *range(56, 64)}
-    assert near_cores("1") == set()
-    assert near_cores("GPU-unknown") == set()
-
-
-class Driver(ModuleType):
-    """Stands for nvidia-ml-py: GPU-a counts in millijoules, GPU-b does not count."""
-
-    now = 5_000_000
-
-    def nvmlInit(self) -> None: ...  # noqa: N802
-
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802
-        return {"GPU-a": "a", "GPU-b": "b"}[name]
-
-    def nvmlDeviceGetPowerUsage(self, _: str) -> int:  # noqa: N802
-        return 250_500
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
-        if handle == "b":
-            raise OSError("not supported")
-        return self.now
-
-
-@pytest.mark.parametrize(
-    ("gpu", "joules", "watts"), [("GPU-a", 2.5, 250.5), ("GPU-b", None, 250.5), ("", None, None)]
-)
-def test_energy_is_what_the_counter_went_on_since_the_last_look(
-    gpu: str, joules: float | None, watts: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver("pynvml")
-    monkeypatch.setitem(sys.modules, "pynvml", driver)
-    meter = Meter(gpu)
-    for _ in range(2):
-        driver.now += 2500
-        assert meter.joules() == joules
-    assert meter.load() == (None, watts)

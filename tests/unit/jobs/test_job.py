@@ -61,7 +61,7 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
         # a scheduler kills all processes of a job; a signal may also reach the parent alone
         os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
         _, errors = job.communicate(timeout=300)
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
     if number != signal.SIGKILL:
         assert job.returncode == 1
         assert "stopped by a signal" in errors and "Traceback" not in errors
@@ -100,8 +100,8 @@ def test_what_a_killed_worker_had_is_done_by_the_others(tmp_path: Path, prepared
 def test_no_time_left_is_said_and_what_is_finished_is_kept(tmp_path: Path, prepared: Path) -> None:
     make_bucket(tmp_path, 700)
     words = finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="7"), 1)
-    assert "no time left (ask for a longer runtime) for 700 sequences" in words
-    assert not (tmp_path / "embedded").exists()
+    assert "700 sequences not embedded:\n  no time left (ask for a longer runtime)" in words
+    assert not (tmp_path / "embedded" / "0000.json").exists()
     # outside of a scheduler's job there is no limit
     finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="", PBS_JOBID=""))
     assert published(tmp_path) == 700
@@ -129,7 +129,7 @@ def test_a_fault_of_the_node_has_a_status_of_its_own(tmp_path: Path, prepared: P
 REMOTE = """host=$1; shift
 if [ "$host" = dies ]; then
   "$@" & job=$!
-  until ls $STORE/jobs/*-1.json; do kill -0 $job || exit; sleep 0.05; done > /dev/null 2>&1
+  until ls $JOBS/*-1.json; do kill -0 $job || exit; sleep 0.05; done > /dev/null 2>&1
   kill -9 $job; pkill -9 -P $job; exit 9
 fi
 if [ "$host" = hangs ]; then exec sleep 600.25; fi
@@ -152,7 +152,7 @@ def on_two(folder: Path, other: str) -> dict[str, str]:
         "PATH": f"{folder}/bin:/usr/bin:/bin",
         "PBS_NODEFILE": str(folder / "nodes"),
         "PBS_JOBID": "7.server",
-        "STORE": str(folder / "store"),
+        "JOBS": str(folder / "embedded" / "jobs"),
     }
 
 
@@ -173,7 +173,7 @@ def test_two_nodes_share_a_bucket(tmp_path: Path, prepared: Path) -> None:
     assert [(beat.node, beat.outcome) for beat in beats] == [(0, "complete"), (1, "complete")]
     assert sum(worker.computed for beat in beats for worker in beat.workers) == 300
     assert all(beat.residues == beat.residues_total for beat in beats)
-    assert not list(tmp_path.glob("store/jobs/*.npy"))
+    assert not list(tmp_path.glob("embedded/jobs/*.npy"))
 
 
 def test_what_a_lost_node_leaves_is_done_by_the_next_attempt(
@@ -191,7 +191,7 @@ def test_a_signal_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> N
     make_bucket(tmp_path, ENDLESS)
     environment = on_two(tmp_path, "lives") | {"NODES": "", "NODE_SCRATCH": ""}
     with start(tmp_path, prepared, "--nodes", "2", *OFTEN, **environment) as job:
-        while len(list(tmp_path.glob("store/jobs/2*.json"))) < 2 and job.poll() is None:
+        while len(list(tmp_path.glob("embedded/jobs/2*.json"))) < 2 and job.poll() is None:
             time.sleep(0.025)
         job.terminate()
         job.wait(timeout=300)
@@ -201,7 +201,7 @@ def test_a_signal_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> N
     assert job.returncode == 1
     assert "stopped by a signal" in errors and "Traceback" not in errors
     assert when_it_ended == published(tmp_path) < ENDLESS  # the job may end with it, and all nodes
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
 
 
 def test_a_node_that_never_answers_is_not_waited_for_when_nothing_is_missing(

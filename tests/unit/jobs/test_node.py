@@ -127,9 +127,9 @@ def test_a_sequence_that_ends_its_workers_costs_no_other(
 
     answer = forked(tmp_path, prepared, fault=at("AAACC", fault))
     assert answer.startswith("PassingError: 1 sequence not embedded:")
-    assert "no working worker left for 1 sequence" in answer
+    assert "worker 0.0 is retired: " in answer
     assert published(tmp_path) == 59
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
     assert not forked(tmp_path, prepared)
     assert (record_of(tmp_path).found, record_of(tmp_path).computed) == (59, 1)
 
@@ -189,7 +189,7 @@ def test_a_full_disk_ends_the_job_and_says_which(
         assert not os.listdir(scratch)  # noqa: PTH208
     assert answer.startswith(expected)
     assert "no space left on the disk" in answer and f"{place}/part.h5" in answer
-    assert not (tmp_path / "embedded").exists()
+    assert not (tmp_path / "embedded" / "0000.json").exists()
 
 
 def test_a_vector_that_is_not_finite_is_refused_at_once(tmp_path: Path, prepared: Path) -> None:

@@ -96,7 +96,7 @@ def test_the_reference_is_told_how_many_tokens_it_may_take(
     assert problems(campaign, None, 2) == ()
     assert calls == [
         campaign.fingerprint.of_reference,
-        {"most_tokens": spot_checks.SPOT_MOST},
+        {"most_tokens": spot_checks.SPOT_MOST, "masked_tokens": spot_checks.SPOT_MASKED},
     ]
     assert spot_checks.SPOT_TOKENS == 2000 < spot_checks.SPOT_MOST
 

@@ -88,7 +88,7 @@ def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Pat
         ),
         (
             {"model": {}, "cfg": {"model": argparse.Namespace(encoder_layers=2)}},
-            r"an unknown model \(0 layers, width 0\)",
+            r"an unknown model \(0 layers, width 0, 4 heads\)",
         ),
     ],
 )

@@ -118,3 +118,14 @@ def test_speeds_are_those_of_the_records_of_this_model_and_dtype() -> None:
 )
 def test_devices_go_by_their_short_names(name: str, label: str) -> None:
     assert costs.device_label(name) == label
+
+
+def test_a_pseudo_perplexity_takes_a_pass_for_each_residue() -> None:
+    """Of windows, each residue is masked in one of them."""
+    assert costs.work(M650, {48: 2}, LongSequences(), masked=True).tokens == 2 * 50 * 49
+    windows = LongSequences("window", 100, 50)
+    assert costs.work(M650, {150: 1}, windows, masked=True).tokens == 102 * (2 + 150)
+    skipped = costs.work(M650, {150: 1}, LongSequences("skip", 100), masked=True)
+    assert (skipped.sequences, skipped.tokens) == (0, 0)
+    plain = costs.work(M650, {48: 2}, LongSequences())
+    assert costs.work(M650, {48: 2}, LongSequences(), masked=True).flops == 49 * plain.flops

@@ -151,7 +151,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
 def test_a_heartbeat_that_is_being_replaced_is_left_out(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     beat(model, 1).write_text('{"host": "no')
-    (model / "store" / "jobs" / ".tmp-node1-2.json").write_text("{}")
+    (model / "embedded" / "jobs" / ".tmp-node1-2.json").write_text("{}")
     beat(model, 3)
     assert len(look(tmp_path).workers) == 1
 

@@ -44,6 +44,25 @@ def test_bfloat16_is_a_float_to_h5py(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dataset[...], expected.bfloat16().float().numpy())
 
 
+def test_a_part_keeps_scores_in_float32(tmp_path: Path) -> None:
+    """Whatever the vectors are stored in; a part lacks none, and has no other ones."""
+    path, rows = tmp_path / "part.h5", part_rows(SEQUENCES, MEAN)
+    fingerprint = replace(MEAN, scores=("entropy",), head_sha256="0" * 64)
+    entropy = np.linspace(1, 2, len(SEQUENCES), dtype=np.float32) / 3
+    write_part(path, replace(rows, scores={"entropy": entropy}), fingerprint, {})
+    expected = entropy[np.argsort(rows.keys)]
+    with read_part(path) as part:
+        assert np.array_equal(part.column_at("entropy", np.arange(6)), expected)
+    content = bytearray(path.read_bytes())
+    content[content.index(expected.tobytes())] ^= 1
+    path.write_bytes(content)
+    with read_part(path) as part, pytest.raises(DamagedPartError, match="row 0 of entropy"):
+        part.column_at("entropy", np.arange(6))
+    for scores in ({}, {"entropy": entropy, "log_likelihood": entropy}):
+        with pytest.raises(ValueError, match="vectors for"):
+            write_part(path, replace(rows, scores=scores), fingerprint, {})
+
+
 @pytest.mark.parametrize(
     "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="float32")]
 )

@@ -104,6 +104,8 @@ class DeviceError(NodeError):
 
 NODE_FAULT = 75
 """Exit status of a job that failed for its node (EX_TEMPFAIL): an executor may try another node."""
+CONFIG_FAULT = 78
+"""Exit status of a job whose settings or installation are wrong (EX_CONFIG): no retry helps."""
 
 
 EXTRAS = {

@@ -98,7 +98,7 @@ class Fingerprint:
     """Version of the arithmetic and label of the attention kernel, of the model's family."""
     strand: Strand = "as_given"
     scores: tuple[Score, ...] = ()
-    """Scores beside the vectors, of which no vector depends on."""
+    """Scores that are stored beside the vectors, whose bits are the same without them."""
     head_sha256: str = ""
     """SHA-256 of the head of the language model, where there are scores."""
     linker: str = ""
@@ -151,19 +151,14 @@ class Fingerprint:
             if ours != theirs
         ]
 
-    def stored_as(self, name: str) -> StorageDtype:
-        """Return the number format on disk of a representation: of scores always float32."""
-        return "float32" if name in SCORES else self.storage_dtype
-
     @property
     def representations(self) -> tuple[str, ...]:
-        """Names of datasets, layer by layer within each pooling, in the order asked for; then the
-        spans of tokens, where there are rows per token; last the scores.
+        """Names of datasets, layer by layer within each pooling, in the order asked for; last the
+        spans of tokens, where there are rows per token.
         """
-        names = [
+        return tuple(
             representation(pooling, layer) for pooling in self.pooling for layer in self.layers
-        ]
-        return (*names, *([SPANS] if "per_token" in self.pooling else []), *self.scores)
+        ) + ((SPANS,) if "per_token" in self.pooling else ())
 
 
 def storage_bytes(dtype: StorageDtype) -> int:
@@ -191,7 +186,7 @@ def has_matrix(name: str) -> bool:
 
 def columns(name: str, dim: int) -> int:
     """Numbers in a row of a representation, of a model of `dim` dimensions."""
-    return 1 if name in SCORES else 2 if name == SPANS else dim
+    return 2 if name == SPANS else dim
 
 
 def master_name(family: str) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import (
-    SCORES,
     SPANS,
     TOKEN_SCORES,
     Fingerprint,
@@ -66,8 +65,8 @@ def whole(
     pieces: Sequence[Mapping[str, NDArray[np.float32]]],
     where: Sequence[Span],
 ) -> dict[str, NDArray[np.float32]]:
-    """Join the vectors of a sequence, by representation, from those of its pieces; with scores, of
-    which the pieces have TOKEN_SCORES.
+    """Join the vectors of a sequence, by representation, from those of its pieces; and scores (1,)
+    by name, where the pieces have TOKEN_SCORES.
     """
     scores: dict[str, NDArray[np.float32]] = {}
     if fingerprint.scores:
@@ -76,8 +75,7 @@ def whole(
         kinds = zip(("log_likelihood", "entropy"), means.astype(np.float32), strict=True)
         scores = {name: mean[None] for name, mean in kinds if name in fingerprint.scores}
     if len(pieces) == 1:
-        names = fingerprint.representations
-        return {name: pieces[0][name] for name in names if name not in SCORES} | scores
+        return {name: pieces[0][name] for name in fingerprint.representations} | scores
     joined = {
         (name := representation(pooling, layer)): combine(
             pooling, [piece[name] for piece in pieces], where

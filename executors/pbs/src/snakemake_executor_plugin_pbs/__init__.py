@@ -41,6 +41,7 @@ __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
 _CANCEL_PATIENCE = 120.0  # seconds of trying to delete jobs after Ctrl-C while the server is away
 _TURN = 0.2  # seconds between two turns of the status thread
+_CONFIG_FAULT = b"non-zero exit status 78."  # EX_CONFIG of a rule's command, as Snakemake writes it
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -224,7 +225,12 @@ class Executor(RemoteExecutor):
         if verdict.success:
             self.report_job_success(info)
             return
-        msg = f"PBS job {entry.id} failed: {verdict.words}. Its log: {entry.log} . "
+        words = verdict.words
+        with contextlib.suppress(OSError):  # a log that PBS has not brought back
+            if _CONFIG_FAULT in Path(entry.log).read_bytes():
+                fail_for_good(info.job)
+                words += ". No node can do it, and it is not tried again"
+        msg = f"PBS job {entry.id} failed: {words}. Its log: {entry.log} . "
         if info.job.is_group():  # Snakemake prints no message of a group
             self.logger.error(msg)
         self.report_job_error(info, msg=msg, aux_logs=[entry.log])

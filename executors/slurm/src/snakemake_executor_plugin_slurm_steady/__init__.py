@@ -245,7 +245,10 @@ class Executor(PlainExecutor):
             self.report_job_success(job_info)
         elif job.state in FAILED:
             end = self._tail(log)
-            if not (reasons.is_node_fault(end) and self._tries_elsewhere(job_info, job.nodes)):
+            status = reasons.command_status(end)
+            if status == reasons.CONFIG_FAULT:
+                fail_for_good(job_info.job)
+            if status != reasons.NODE_FAULT or not self._tries_elsewhere(job_info, job.nodes):
                 why = reasons.of_failure(job.state, end, job_info.job)
                 self._fail(job_info, why, aux_logs=[str(log)])
         else:  # held ones, too, are not always called PENDING
@@ -358,6 +361,7 @@ class Executor(PlainExecutor):
         self.logger.warning(
             f"SLURM job {job_info.external_jobid} ({self._name(job)}) could not work on {nodes} "
             f"(exit status {reasons.NODE_FAULT}). Retrying on another node."
+            f"{reasons.last_words(job)}"
         )
         self._job_submission_executor.submit(self.run_job, job)
         return True

@@ -9,6 +9,8 @@ from .job_script import END
 
 NODE_FAULT = 75
 """Exit status (EX_TEMPFAIL of sysexits.h) of a rule's command that cannot work on its node."""
+CONFIG_FAULT = 78
+"""Exit status (EX_CONFIG) of a rule's command that cannot work anywhere."""
 
 FULL = re.compile(r"\w*Submit\w*Limit|not available \(inactive or drain\)")
 """Words of sbatch when it will take the same request later: after a job has ended, for example."""
@@ -40,7 +42,7 @@ _ENDS = {
     "FAILED": "its log says why",
 }
 _OUT_OF_MEMORY = re.compile(rb"oom[-_ ]kill|exceeded memory limit", re.IGNORECASE)
-_NODE_FAULT = re.compile(rb"non-zero exit status %d\b" % NODE_FAULT)
+_STATUS = re.compile(rb"non-zero exit status (\d+)\b")
 _END = re.compile(rb"^%s(\d+)\n\Z" % END.encode(), re.MULTILINE)
 _TAIL_BYTES = 65536
 
@@ -80,9 +82,16 @@ def exit_status(log: bytes) -> int | None:
     return int(match[1]) if match else None
 
 
-def is_node_fault(log: bytes) -> bool:
-    """Return if the rule's command has ended with the exit status of a fault of the node."""
-    return bool(_NODE_FAULT.search(log))
+def command_status(log: bytes) -> int:
+    """Return the exit status of the rule's command as Snakemake writes it; 0 without one."""
+    statuses = _STATUS.findall(log)
+    return int(statuses[-1]) if statuses else 0
+
+
+def last_words(job: JobExecutorInterface) -> str:
+    """Return the last lines of the rule's log, on lines of their own; "" without one."""
+    lines = [line for path in getattr(job, "log", ()) for line in tail(Path(path)).splitlines()]
+    return "".join(f"\n    {line.decode(errors='replace')}" for line in lines[-4:])
 
 
 def of_failure(state: str, log: bytes, job: JobExecutorInterface) -> str:
@@ -96,6 +105,9 @@ def of_failure(state: str, log: bytes, job: JobExecutorInterface) -> str:
             f"out of main memory (mem_mb={job.resources.get('mem_mb')}). The next attempt asks for "
             "more, if mem_mb grows with `attempt`"
         )
-    if is_node_fault(log):
+    status = command_status(log)
+    if status == NODE_FAULT:
         return f"fault of the node (exit status {NODE_FAULT}), as on the others that were tried"
+    if status == CONFIG_FAULT:
+        return f"no node can do it (exit status {CONFIG_FAULT}). It is not tried again"
     return _ENDS.get(state, f"SLURM says {state}")

@@ -11,7 +11,9 @@ from plm_embed import startup
 from plm_embed._version import __version__
 from plm_embed.cli import interrupted
 from plm_embed.errors import (
+    CONFIG_FAULT,
     NODE_FAULT,
+    ConfigError,
     NodeError,
     PassingError,
     PlmEmbedError,
@@ -29,7 +31,8 @@ def main() -> None:
     keep their traceback.
 
     A log that says `unfinished:` belongs to a step that another attempt may well complete. The exit
-    code is NODE_FAULT where another node may do the same work.
+    code of embed is NODE_FAULT where another node may do the same work, and CONFIG_FAULT where no
+    attempt can.
     """
     startup.spare_collector()
     log_to_stderr()
@@ -43,7 +46,9 @@ def main() -> None:
         print(printable(f"plm-embed: unfinished: {error}"), file=sys.stderr)
         sys.exit(NODE_FAULT if isinstance(error, NodeError) else 1)
     except PlmEmbedError as error:
-        sys.exit(printable(f"plm-embed: error: {error}"))
+        print(printable(f"plm-embed: error: {error}"), file=sys.stderr)
+        hopeless = isinstance(error, ConfigError) and sys.argv[1:2] == ["embed"]
+        sys.exit(CONFIG_FAULT if hopeless else 1)
     except click.UsageError as error:
         text = io.StringIO()
         error.show(text)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from plm_embed.fingerprint import (
+    SCORES,
     ComputeDtype,
     LongPolicy,
     LongSequences,
@@ -54,6 +55,7 @@ WEIGHTS = required(
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "layers": (int, "0 to the number of layers, -1: last (repeatable)."),
     "pooling": (click.Choice(get_args(Pooling)), "The vectors to store (repeatable)."),
+    "scores": (click.Choice(SCORES), "Scores to store beside them (repeatable)."),
     "compute_dtype": (DTYPE, "auto: bfloat16 from compute capability 8.0 on, else float32."),
     "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
     "strand": (

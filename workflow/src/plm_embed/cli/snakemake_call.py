@@ -15,7 +15,7 @@ from pathlib import Path
 from plm_embed.cli import interrupted
 from plm_embed.errors import PlmEmbedError, missing_extra
 from plm_embed.io.terminal import printable
-from plm_embed.reporting.failures import alike, failures
+from plm_embed.reporting.failures import alike, failures, run_failure
 from plm_embed.wording import count
 from plm_embed.workflow.call import SNAKEFILE, shell_line
 
@@ -26,6 +26,7 @@ line of Snakemake's output renews its time. An orderly end deletes it.
 _JOB = re.compile(r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$")
 """The line above what Snakemake tells of a job that begins, and the time above that."""
 _AGAIN = "rerun the same command; finished work is kept"
+_TRACEBACK = ("Traceback (most recent call last)", "Exception ignored in", "Exception in thread")
 
 
 def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> None:
@@ -58,7 +59,7 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     if code:
         failed = [
             failure
-            for failure in failures(results, models)
+            for failure in failures(results, models) or filter(None, [run_failure(results)])
             if failure.log.stat().st_mtime_ns >= began
         ]
         lines = [
@@ -72,11 +73,12 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
 
 def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
     """Run Snakemake; return its exit code, and whether it found this folder locked. After a Ctrl-C,
-    which it gets too, it ends in order, and then this process does.
+    which it gets too, it ends in order, and then this process does; where it ends by a traceback,
+    that is not shown.
     """
     # "rules" also hides why a scheduler refused or ended a job: its lines are left out here
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
-    locked, shown, interrupts = False, True, list[int]()
+    locked, hidden, shown, interrupts = False, False, True, list[int]()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         with subprocess.Popen(
@@ -91,9 +93,11 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
                 if RUN.exists():
                     RUN.touch()
                 shown = not _JOB.match(line) and (shown or not line.startswith((" ", "\n")))
+                hidden = bool(interrupts) and (hidden or line.startswith(_TRACEBACK))
                 with suppress(BrokenPipeError):  # the campaign goes on unseen
-                    if shown:
+                    if shown and not hidden:
                         print(printable(line.rstrip()), file=sys.stderr, flush=True)
+                hidden = hidden and not line.startswith("KeyboardInterrupt")
                 locked = locked or "Directory cannot be locked" in line
     finally:
         signal.signal(signal.SIGINT, handler)

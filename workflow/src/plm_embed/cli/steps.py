@@ -59,6 +59,7 @@ from plm_embed.wording import count
     default="auto",
     help="Refuse weights for which this dtype is too coarse.",
 )
+@click.option("--scores", is_flag=True, help="Refuse weights that can give no scores.")
 @click.option(
     "--check",
     is_flag=True,
@@ -73,6 +74,7 @@ def weights(
     output: Path | None,
     record: Path | None,
     compute_dtype: Literal["auto"] | ComputeDtype,
+    scores: bool,
     check: bool,
 ) -> None:
     """Download or adopt the weights of a model, and verify them.
@@ -84,7 +86,7 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
-    from plm_embed.inference.weights import prepare, prepare_cached
+    from plm_embed.inference.weights import need_head, prepare, prepare_cached
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
@@ -96,6 +98,8 @@ def weights(
         manifest = prepare_cached(model_of(model, source), source, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
+    if scores:
+        need_head(manifest)
     if record:
         write_sealed(record, manifest)
     else:
@@ -247,8 +251,9 @@ def embed(
 ) -> None:
     """Embed what the store lacks of a bucket.
 
-    The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
-    when the fault is this node's. The same command again does only the rest.
+    The record is written when the store lacks nothing more. Until then the exit status is 1, 75
+    when the fault is this node's, or 78 when settings or the installation are wrong. The same
+    command again does only the rest.
 
     \b
     Example:

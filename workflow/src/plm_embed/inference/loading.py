@@ -8,11 +8,12 @@ from typing import Literal
 import torch
 
 from plm_embed.accuracy import SelfTest, fits, too_coarse
-from plm_embed.errors import ConfigError, WeightsError, out_of_memory
+from plm_embed.errors import ConfigError, out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings, within_limit
+from plm_embed.inference.weights import need_head
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
@@ -85,17 +86,6 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         head_sha256=(manifest.head_sha256 or "") if settings.scores else "",
         linker=settings.linker,
     )
-
-
-def need_head(manifest: Manifest) -> None:
-    """Raise WeightsError where prepared weights have no head of the language model."""
-    if manifest.head_sha256 is None:
-        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
-        raise WeightsError(
-            f"{folder}: has no head of the language model, which scores need: an earlier version "
-            "prepared it, or its checkpoint has none",
-            remedy=f"delete {folder} and run again, with the weights as they are published",
-        )
 
 
 def load(

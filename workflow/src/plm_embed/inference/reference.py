@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plm_embed.fingerprint import SPANS, Fingerprint, representation
+from plm_embed.fingerprint import SPANS, TOKEN_SCORES, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
 from plm_embed.models.family import Reference
-from plm_embed.models.reference import all_states
+from plm_embed.models.reference import all_states, token_scores
 from plm_embed.models.tokens import TENSOR, TokenizerFile
 from plm_embed.sequence_windows import spans, stored_spans, whole
 
@@ -30,8 +30,10 @@ def reference_vectors(
     folder: Path,
     sequences: Sequence[str],
     fingerprint: Fingerprint,
+    *,
     most_tokens: int | None = None,
     states_of: Reference | None = None,
+    masked_tokens: int = 0,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """Compute the vectors that should be stored for each sequence, before they are rounded to the
     storage dtype.
@@ -39,8 +41,10 @@ def reference_vectors(
     Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Nothing for a
     sequence with a piece of more than `most_tokens` (memory grows with their square) or than the
     model has positions for: letters do not tell their number where unknown ones are a token each.
-    `states_of` computes in place of the family's reference. Raises ValueError for a sequence that
-    the long-sequence policy gives no vector.
+    `states_of` computes in place of the family's reference. Scores have one number each; the
+    pseudo-perplexity only of the shortest sequences, whose masked passes have at most
+    `masked_tokens` together. Raises ValueError for a sequence that the long-sequence policy gives
+    no vector.
     """
     manifest, tensors = weights.load(folder)
     family, linker = manifest.family, fingerprint.linker
@@ -58,7 +62,11 @@ def reference_vectors(
         fits = [all(len(tokenize(piece)) <= limit for piece in pieces) for pieces in texts]
     pieces = [piece for cut, fit in zip(texts, fits, strict=True) if fit for piece in cut]
     compute = states_of or family.reference
-    hidden = compute(manifest, tensors, pieces, fingerprint.layers) if pieces else []
+    head = weights.load_head(folder) if fingerprint.scores else None
+    layers = [*fingerprint.layers]
+    if head and manifest.layers not in layers:
+        layers.append(manifest.layers)
+    hidden = compute(manifest, tensors, pieces, layers) if pieces else []
     # a pair of chains is one piece
     places = [family.linker_tokens(pair, linker) for pair in sequences] if linker else repeat(None)
     vectors = [
@@ -68,9 +76,15 @@ def reference_vectors(
             ).numpy()
             for pooling in fingerprint.pooling
             for layer, state in states.items()
+            if layer in fingerprint.layers
         }
         for states, place in zip(hidden, places, strict=False)
     ]
+    if head:
+        tokenize = family.tokenizer.within(tensors).tokenize
+        for values, states, piece in zip(vectors, hidden, pieces, strict=True):
+            scores = token_scores(manifest, head, states[manifest.layers], tokenize(piece))
+            values[TOKEN_SCORES] = scores.numpy()
     if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
         for values, piece in zip(vectors, pieces, strict=True):
             first, stop = np.array(
@@ -78,15 +92,30 @@ def reference_vectors(
             ).T
             values[SPANS] = stored_spans(first, stop)
     computed = iter(vectors)
-    return [
+    complete = [
         whole(fingerprint, [next(computed) for _ in cut], cut) if fit else {}
         for cut, fit in zip(cuts, fits, strict=True)
     ]
+    if head and "pseudo_perplexity" in fingerprint.scores:
+        for i in sorted(range(len(texts)), key=lambda i: len(sequences[i])):
+            text, *windows = texts[i]
+            length = len(text)
+            masked_tokens -= length * family.tokens(length)
+            if windows or masked_tokens < 0:
+                break
+            last, copies = manifest.layers, [text] * length
+            hidden = all_states(manifest, tensors, copies, [last], masked=range(length))
+            logs = [
+                token_scores(manifest, head, states[last], tokenize(text))[place, 0]
+                for place, states in enumerate(hidden)
+            ]
+            complete[i]["pseudo_perplexity"] = np.exp([-np.mean(logs)]).astype(np.float32)
+    return complete
 
 
 def rounding_distances(folder: Path, sequence: str, fingerprint: Fingerprint) -> dict[str, float]:
     """Return how far the rounding of the compute dtype alone moves the vectors of a sequence:
-    relative L2 distances by representation.
+    relative L2 distances by representation, of scores too.
     """
     exact, rounded = (
         reference_vectors(

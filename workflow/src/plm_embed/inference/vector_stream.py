@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
-from plm_embed.fingerprint import SPANS, TOKEN_SCORES, Fingerprint, has_matrix, representation
+from plm_embed.fingerprint import (
+    SCORES,
+    SPANS,
+    TOKEN_SCORES,
+    Fingerprint,
+    has_matrix,
+    representation,
+)
 from plm_embed.inference.batches import BATCHES_AHEAD, Packer, Room
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up, spread
@@ -135,7 +142,7 @@ class VectorStream:
         for step in self._unmasked():
             yield step._replace(finished=[])
             waiting += step.finished
-            if sum(len(self.sequences[i]) ** 2 for i, _ in waiting) >= self._much:
+            if sum(self.lengths[i] ** 2 for i, _ in waiting) >= self._much:
                 yield from self._perplexities(waiting)
                 waiting = []
         yield from self._perplexities(waiting)
@@ -408,7 +415,8 @@ class VectorStream:
         pieces = [windows[span] for span in cut]
         vectors = whole(self.fingerprint, pieces, cut) if self._masked is None else pieces[0]
         for name in vectors:
-            limit = torch.finfo(getattr(torch, self.fingerprint.stored_as(name))).max
+            stored_as = "float32" if name in SCORES else self.fingerprint.storage_dtype
+            limit = torch.finfo(getattr(torch, stored_as)).max
             rounded = LARGEST + name in pieces[0]
             largest = np.max([largest_number(v, name) for v in (pieces if rounded else [vectors])])
             if not largest <= limit:  # NaN compares false

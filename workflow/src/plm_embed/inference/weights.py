@@ -112,6 +112,17 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
+def need_head(manifest: Manifest) -> None:
+    """Raise WeightsError where prepared weights have no head of the language model."""
+    if manifest.head_sha256 is None:
+        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
+        raise WeightsError(
+            f"{folder}: has no head of the language model, which scores need: an earlier version "
+            "prepared it, or its checkpoint has none",
+            remedy=f"delete {folder} and run again, with the weights as they are published",
+        )
+
+
 def with_sha256(model: str, sha256: str) -> Path | None:
     """Return the folder in the cache that holds these very weights of a model, if there is one."""
     for path in weights_cache().glob(f"{model}*/{MANIFEST}"):
@@ -206,14 +217,14 @@ def _convert(
             if held and (held.model, held.weights_sha256, held.token_dropout) != (
                 (model.name, sha256, checkpoint.token_dropout)
             ):
-                known = f"{held.model}, SHA-256 {held.weights_sha256[:12]}"
-                raise _others(output, known, f"{place} ({model.name}, {sha256[:12]})")
+                there = f"{held.model}, SHA-256 {held.weights_sha256[:12]}"
+                raise _other_weights(output, there, f"{place} ({model.name}, {sha256[:12]})")
         if checkpoint.head:
             with atomic_path(output / HEAD) as temporary:
                 digest = weights.write(temporary, checkpoint.head)
                 if head_sha256 and head_sha256 != digest:
-                    known = f"another head, SHA-256 {head_sha256[:12]}"
-                    raise _others(output, known, f"{place} ({digest[:12]})")
+                    there = f"another head, SHA-256 {head_sha256[:12]}"
+                    raise _other_weights(output, there, f"{place} ({digest[:12]})")
             head_sha256 = digest
     except ValueError as error:
         raise WeightsError(
@@ -251,7 +262,7 @@ def _convert(
     return replace(manifest, source=source)  # as it was named here
 
 
-def _others(output: Path, held: str, place: str) -> WeightsError:
+def _other_weights(output: Path, held: str, place: str) -> WeightsError:
     """Return the error for a folder that holds other weights than a place."""
     return WeightsError(
         f"{output} holds other weights ({held}) than {place}. Campaigns may share them, so they "

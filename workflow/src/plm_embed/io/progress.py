@@ -3,37 +3,37 @@
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import partial
 
 from plm_embed.io.terminal import terminal
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 30.0
 
 
+@dataclass
 class Meter:
-    """Counts steps done of `total`; `unit` names a step."""
+    """Counts steps done of `total`; `unit` names a step. `draw` moves a bar on."""
 
-    def __init__(self, label: str, total: float, unit: str, bar: "Progress | None") -> None:
-        self.label, self.total, self.unit = label, total, unit
-        self.done = 0.0
-        self._started = self._logged = time.monotonic()
-        self._bar = bar
-        self._task = bar.add_task(label, total=total) if bar else None
+    label: str
+    total: float
+    unit: str
+    draw: Callable[[float], None] | None = None
+    done: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+    logged: float = field(default_factory=time.monotonic)
 
     def advance(self, steps: float) -> None:
         self.done += steps
         now = time.monotonic()
-        if self._bar is not None and self._task is not None:
-            self._bar.advance(self._task, steps)
-        elif now - self._logged >= SECONDS_BETWEEN_LINES:
-            self._logged = now
-            rate = self.done / (now - self._started)
+        if self.draw:
+            self.draw(steps)
+        elif now - self.logged >= SECONDS_BETWEEN_LINES:
+            self.logged = now
+            rate = self.done / (now - self.started)
             left = (self.total - self.done) / rate if rate else float("inf")
             log.info(
                 "%s: %.0f %% (%.3g of %.3g %s), %.3g %s/s, about %.0f s left",
@@ -48,7 +48,7 @@ def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[
     logs otherwise.
     """
     if not (bar and sys.stderr.isatty()):
-        yield Meter(label, total, unit, None)
+        yield Meter(label, total, unit)
         return
     from rich import progress as rich_progress
 
@@ -60,4 +60,4 @@ def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[
         rich_progress.TimeRemainingColumn(),
     )
     with rich_progress.Progress(*columns, console=terminal(stderr=True)) as drawn:
-        yield Meter(label, total, unit, drawn)
+        yield Meter(label, total, unit, partial(drawn.advance, drawn.add_task(label, total=total)))

@@ -37,19 +37,16 @@ WorkerState = Literal["starting", "computing", "idle", "ending", "ended"]
 class WorkerInfo:
     """A worker of a job: its device, and what it has published so far.
 
-    Its processes count on from one another; `pid` is the present one's. job: the scheduler's id;
-    gpu: CUDA_VISIBLE_DEVICES; capability: 8.0 of an A100; threads: of a CPU. tokens: that went
-    through the model, special ones included; seconds: that those took, busy_seconds: that the
-    device was at work of these. joules: taken by the GPU, None where that is not known.
+    Its processes count on from one another; `pid` is the present one's. gpu: CUDA_VISIBLE_DEVICES;
+    capability: 8.0 of an A100; threads: of a CPU. tokens: that went through the model, special ones
+    included; seconds: that those took.
 
     Of the present process: tokens_per_second in its last chunk; progressed: when its last batch was
-    done; memory_bytes: peak on its device; utilization: percent of the time that the GPU is at
-    work.
+    done.
     """
 
     host: str = ""
     pid: int = 0
-    job: str | None = None
     state: WorkerState = "ended"
     device: str = ""
     gpu: str | None = None
@@ -58,13 +55,8 @@ class WorkerInfo:
     computed: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    busy_seconds: float = 0.0
-    joules: float | None = None
     tokens_per_second: float | None = None
     progressed: str | None = None
-    memory_bytes: int | None = None
-    utilization: int | None = None
-    watts: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +64,16 @@ class Completion:
     """A bucket of which the store holds a vector of each sequence, but for those skipped.
 
     unique: sequences in the bucket; found: in the store when the job began, of spared_tokens, by
-    reused_devices as their parts say; parts: that hold the vectors, by name. computed, tokens,
-    busy_seconds: of all workers together; tokens_per_second: of one, while it had something to
-    compute. self_test: None where no model had to be loaded. store: below the folder of the model,
-    or an absolute path. versions: by library. seconds: from the start of the job to its end. Times
-    are ISO 8601, with their zone.
+    reused_devices as their parts say; parts: that hold the vectors, by name. computed, tokens: of
+    all workers together; tokens_per_second: of one, while it had something to compute. self_test:
+    None where no model had to be loaded. store: below the folder of the model, or an absolute path.
+    versions: by library. seconds: from the start of the job to its end. Times are ISO 8601, with
+    their zone.
     """
 
     computed: int = 0
     tokens: int = 0
     tokens_per_second: float | None = None
-    busy_seconds: float = 0.0
     schema_version: Literal[1] = 1
     bucket: str
     unique: int
@@ -139,3 +130,11 @@ def completion_records(folder: Path) -> Iterator[Completion]:
     for path in whole_files(folder, "*.json"):
         with suppress(PlmEmbedError):
             yield read_completion(path)
+
+
+def store_of(model_folder: Path) -> Path:
+    """Return the store of a model's folder as its completion records name it: without any, the one
+    in the folder.
+    """
+    record = next(completion_records(model_folder / FOLDER), None)
+    return model_folder / (record.store if record and record.store else "store")

@@ -1,4 +1,4 @@
-"""The heartbeat of a job: a small file below the store for each start on a node.
+"""The heartbeat of a job: a small file beside the completion records for each start on a node.
 
 It tells every few seconds what the workers do, for `plm-embed watch`; at the end what was done, for
 the node that writes the completion record, and for the report. No vector depends on it: where it
@@ -8,7 +8,6 @@ cannot be written the job goes on.
 import logging
 import os
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,35 +16,42 @@ from typing import Literal
 import msgspec
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
-from plm_embed.jobs.completion_record import WorkerInfo, read_completion
+from plm_embed.jobs.completion_record import WorkerInfo
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_BEATS = 10.0
 FOLDER = "jobs"
-"""Folder in that of the store, for jobs at work, or killed. Those that ended are in `ended`."""
+"""Folder beside the completion records, for jobs at work, or killed; below it `ended`."""
+
+
+def job_id() -> str:
+    """Return the number of the SLURM or PBS job that this process is in; '' outside of jobs."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
+
+
+def moment() -> str:
+    """Return the time to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(kw_only=True)
 class Heartbeat:
     """Progress of one node of a job. Times are ISO 8601, with their zone.
 
-    records: the folder of the completion record, relative to the store, which several campaigns may
-    share; node: 0 writes the completion record; job: the scheduler's id, or ''. residues: done so
-    far; residues_total: None until it is known. skipped: reasons by key; self_test: the first that
-    a worker passed. ended: '' while it runs, and for ever after a kill; reason: why it failed.
+    node: 0 writes the completion record; job: the scheduler's id, or ''. residues: done so far;
+    residues_total: None until it is known. skipped: reasons by key; self_test: the first that a
+    worker passed. ended: '' while it runs, and for ever after a kill; reason: why it failed.
     """
 
     schema_version: Literal[1] = 1
     bucket: str
-    records: str
-    node: int
-    host: str
-    job: str
-    started: str
-    updated: str
+    node: int = 0
+    host: str = field(default_factory=socket.gethostname)
+    job: str = field(default_factory=job_id)
+    started: str = field(default_factory=moment)
+    updated: str = ""
     residues: int = 0
     residues_total: int | None = None
     eta_seconds: float | None = None
@@ -62,53 +68,21 @@ class Heartbeat:
         return self.residues / self.residues_total if self.residues_total else 0.0
 
     @property
-    def seconds(self) -> float:
-        """Return how long it ran; 0 when that is not known."""
+    def device_seconds(self) -> float:
+        """Return how long it ran, times its workers; 0 when that is not known."""
         if not self.ended:
             return 0.0
         ended, started = map(datetime.fromisoformat, (self.ended, self.started))
-        return (ended - started).total_seconds()
-
-    @property
-    def device_seconds(self) -> float:
-        """Return `seconds` of all workers together."""
-        return self.seconds * len(self.workers)
-
-    @property
-    def joules(self) -> float | None:
-        """Return the energy that the GPUs took; None where that is not known."""
-        joules = [worker.joules for worker in self.workers if worker.joules is not None]
-        return sum(joules) if joules else None
+        return (ended - started).total_seconds() * len(self.workers)
 
 
-def new_heartbeat(bucket: str, records: Path, store: Path, node: int) -> Heartbeat:
-    """Make the heartbeat of a job that begins now on this host."""
-    began = moment()
-    return Heartbeat(
-        bucket=bucket,
-        records=os.path.relpath(records.absolute(), store.absolute()),
-        node=node,
-        host=socket.gethostname(),
-        job=job_id(),
-        started=began,
-        updated=began,
-    )
+def heartbeat_path(records: Path, bucket: str) -> Path:
+    """Return the path of a new heartbeat of this process. Names sort by time.
 
-
-def job_id() -> str:
-    """Return the number of the SLURM or PBS job that this process is in; '' outside of jobs."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or ""
-
-
-def moment() -> str:
-    """Return the time to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def heartbeat_path(store: Path, bucket: str) -> Path:
-    """Return the path of a new heartbeat of this process. Names sort by time."""
+    records: the folder of the completion records.
+    """
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{bucket}-{socket.gethostname()}-{os.getpid()}.json"
-    return store / FOLDER / name
+    return records / FOLDER / name
 
 
 def ended_path(path: Path) -> Path:
@@ -120,7 +94,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     """Replace the file at once. A look at jobs at work reads none that ended."""
     beat.updated = moment()
     final = ended_path(path) if beat.ended else path
-    temporary = final.with_name(f".tmp-{final.name}")
+    temporary = final.with_name(f".tmp-{final.name}")  # not synced: a lost one does no harm
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(msgspec.json.encode(beat))
@@ -139,28 +113,11 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         return None
 
 
-def heartbeats(model_folder: Path) -> list[Heartbeat]:
-    """Read all heartbeats of the jobs of a model's folder, in the order of their starts."""
-    store = store_of(model_folder)
-    folders = (store / FOLDER / "ended", store / FOLDER)
-    beats = [read_heartbeat(path) for folder in folders for path in whole_files(folder, "*.json")]
-    return sorted(
-        (beat for beat in beats if beat and is_of(beat, store, model_folder)),
-        key=lambda beat: beat.started,
-    )
-
-
-def is_of(beat: Heartbeat, store: Path, model_folder: Path) -> bool:
-    """Tell whether a heartbeat in a store is of a job of this model's folder."""
-    records = (model_folder / RECORDS).absolute()
-    return beat.records == os.path.relpath(records, store.absolute())
-
-
-def store_of(model_folder: Path) -> Path:
-    """Return the store of a model's folder as its completion records name it: without any, the one
-    in the folder.
+def heartbeats(model_folder: Path, *, ended: bool = True) -> list[Heartbeat]:
+    """Read the heartbeats of a model's jobs, in the order of their starts; `ended` False: of those
+    at work, or killed.
     """
-    for path in whole_files(model_folder / RECORDS, "*.json")[:1]:
-        with suppress(PlmEmbedError):
-            return model_folder / (read_completion(path).store or "store")
-    return model_folder / "store"
+    folder = model_folder / RECORDS / FOLDER
+    paths = whole_files(folder, "*.json") + (whole_files(folder, "ended/*.json") if ended else [])
+    beats = [beat for path in paths if (beat := read_heartbeat(path))]
+    return sorted(beats, key=lambda beat: beat.started)

@@ -33,10 +33,9 @@ from plm_embed.jobs.heartbeat import (
     ended_path,
     heartbeat_path,
     moment,
-    new_heartbeat,
     read_heartbeat,
 )
-from plm_embed.jobs.node import SECONDS_MARGIN, Node
+from plm_embed.jobs.node import DIFFERENT, SECONDS_MARGIN, Node
 from plm_embed.keys import keys_sha256
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.summary import check_kind
@@ -104,11 +103,12 @@ def embed_bucket(job: Job, settings: Settings) -> None:
     seconds = 60 * job.minutes
     end = time.monotonic() + seconds - min(SECONDS_MARGIN, seconds / 2) if seconds else np.inf
     name, number = job.bucket.stem, job.number
-    path = _beat_path(job.share, number) if job.share else heartbeat_path(job.store, name)
-    node = Node(new_heartbeat(name, job.record.parent, job.store, number), path, end)
+    new = heartbeat_path(job.record.parent, name)
+    path = _beat_path(job.share, number) if job.share else new
+    node = Node(Heartbeat(bucket=name, node=number), path, end)
 
     def stop(*_: object) -> None:
-        node.stopping = True
+        node.stop(PassingError("stopped by a signal"))
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, stop)
@@ -123,13 +123,9 @@ def embed_bucket(job: Job, settings: Settings) -> None:
         ending = f".{store.fingerprint.id}.npy"
         if job.share:
             if not job.share.name.endswith(ending):
-                raise PlmEmbedError(
-                    "the nodes have different devices, so their vectors would differ\n"
-                    "request one type of GPU in the profile, or set compute_dtype: float32"
-                )
-            node.run(sequences.take(np.load(job.share)[number :: job.nodes]), store)
-            if node.left:
-                raise node.error("not all of this node's share is embedded")
+                raise PlmEmbedError(f"the nodes have {DIFFERENT}")
+            if left := node.run(sequences.take(np.load(job.share)[number :: job.nodes]), store):
+                raise node.error(f"{count(left, 'sequence')} not embedded")
         else:
             _embed_missing(job, node, sequences, store, path.with_name(path.stem + ending))
     except Exception as error:
@@ -144,14 +140,17 @@ def _embed_missing(job: Job, node: Node, sequences: Sequences, store: Store, sha
     if not len(todo) and is_done(job.bucket, job.record, job.store, store.fingerprint):
         log.info("bucket %s is done already", job.bucket.stem)
         return
+    remote: list[Path] = []
     if job.nodes > 1 and len(todo):
         # one list for all: if each node made its own, what is published meanwhile would shift
         # their shares
         with atomic_path(share) as temporary, temporary.open("wb") as file:
             np.save(file, todo)
         node.remote += start_nodes(job.nodes, [*job.arguments, "--share", str(share)])
-    node.run(sequences.take(todo[:: job.nodes]), store)
-    beats = _wait(node, job.nodes, sequences, store, share)
+        remote = [_beat_path(share, number) for number in range(1, job.nodes)]
+    left = node.run(sequences.take(todo[:: job.nodes]), store)
+    patience = SECONDS_FOR_CACHES if remote and not left else 0.0
+    beats = _wait(node, remote, sequences, store, patience)
     write_record(job, sequences, store, todo, beats)
     share.unlink(missing_ok=True)
 
@@ -162,20 +161,20 @@ def _beat_path(share: Path, number: int) -> Path:
 
 
 def _wait(
-    node: Node, nodes: int, sequences: Sequences, store: Store, share: Path
+    node: Node, paths: Sequence[Path], sequences: Sequences, store: Store, patience: float
 ) -> list[Heartbeat]:
     """Wait for the other nodes, or, as one may be lost, until nothing is missing in the store.
 
-    Returns the heartbeats of all nodes. Raises an error of the node when something is missing.
+    paths: of their heartbeats. Returns those of all nodes. Raises an error of the node when
+    something is missing, `patience` seconds after all have ended well.
     """
-    paths = [_beat_path(share, number) for number in range(1, nodes)] if node.remote else []
     checked, pause, until = time.monotonic(), SECONDS_TO_CHECK / 10, np.inf
     while True:
-        if node.stopping:
+        if node.stopped:
             node.pass_on()
         codes = [process.poll() for process in node.remote]
         since = time.monotonic() - checked
-        if None in codes and since < (SECONDS_TO_PUBLISH if node.stopping else pause):
+        if None in codes and since < (SECONDS_TO_PUBLISH if node.stopped else pause):
             time.sleep(0.2)
             continue
         checked, pause = time.monotonic(), min(2 * pause, SECONDS_TO_CHECK)
@@ -185,13 +184,14 @@ def _wait(
         if not len(left):
             node.pass_on()  # one that hangs is of no more use
             return beats
-        if None not in codes or node.stopping:
-            until = min(until, checked + SECONDS_FOR_CACHES)
-            if not paths or node.left or node.stopping or any(codes) or checked >= until:
-                if failed := ", ".join(str(code) for code in codes if code):
-                    node.problems.append(PassingError(f"other nodes ended with {failed}"))
-                raise node.error(f"{count(len(left), 'sequence')} not embedded")
-            time.sleep(1)
+        if None in codes and not node.stopped:
+            continue
+        until = min(until, checked + patience)
+        if any(codes) or node.stopped or checked >= until:
+            failed = ", ".join(str(code) for code in codes if code)
+            ends = f"; other nodes ended with {failed}" if failed else ""
+            raise node.error(f"{count(len(left), 'sequence')} not embedded{ends}")
+        time.sleep(1)
 
 
 def write_record(
@@ -242,7 +242,6 @@ def write_record(
         computed=sum(worker.computed for worker in workers),
         tokens=tokens,
         tokens_per_second=tokens / worked if worked else None,
-        busy_seconds=sum(worker.busy_seconds for worker in workers),
         self_test=next((beat.self_test for beat in beats if beat.self_test), None),
         worker=workers[0],
         other_workers=workers[1:],

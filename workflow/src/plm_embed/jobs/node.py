@@ -7,6 +7,7 @@ whatever state the device was left in.
 
 import ctypes
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -24,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 from plm_embed import errors, startup
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import NodeError, PassingError, PlmEmbedError
+from plm_embed.errors import ConfigError, NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.paths import unusable_path
@@ -32,12 +33,11 @@ from plm_embed.io.progress import progress
 from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.bucket import Sequences, missing
 from plm_embed.jobs.completion_record import WorkerInfo, WorkerState
-from plm_embed.jobs.gpus import bind, visible_gpus
+from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
 from plm_embed.keys import Keys
 from plm_embed.store.parts import PartInfo
 from plm_embed.store.store import Store
-from plm_embed.wording import count
 
 log = logging.getLogger(__name__)
 CONTEXT: Any = multiprocessing.get_context("spawn")
@@ -58,14 +58,15 @@ may keep its end of the pipe open a little longer, so that the pipe does not tel
 """
 SECONDS_TO_END = 10.0
 """The kernel may never let go of a process that waits for a broken device."""
+NO_TIME = "no time left (ask for a longer runtime)"
+DIFFERENT = (
+    "different devices, so their vectors would differ\n"
+    "request GPUs of one type, or set compute_dtype: float32"
+)
 
 
-class Chunk(NamedTuple):
-    """Sequences to embed. publish: have them, and all before, in the store before the answer."""
-
-    keys: Keys
-    sequences: list[str]
-    publish: bool
+Chunk = tuple[Keys, list[str], bool]
+"""Keys and sequences to embed; True: have them, and all before, in the store before the answer."""
 
 
 class Message(NamedTuple):
@@ -126,7 +127,11 @@ def serve(  # noqa: PLR0917
         ctypes.CDLL(None).prctl(set_parent_death_signal, ORPHANED)
     startup.spare_collector()
     log_to_stderr()
-    bind(gpu, settings.threads)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     worker = failure = None
     orphaned = False
     try:
@@ -135,12 +140,12 @@ def serve(  # noqa: PLR0917
         with Worker(weights, store, settings, info) as worker:
             worker.serve(pipe)
     except BaseException as error:
-        failure, orphaned = _failure(error, f"{store} or the scratch folder"), _is_orphaned(error)
+        orphaned = isinstance(error, (EOFError, BrokenPipeError))
+        failure = _failure(error, f"{store} or the scratch folder")
     try:
-        if worker and not orphaned:
-            pipe.send(worker.message())
-        if failure and not orphaned:
-            pipe.send(failure)
+        for message in (worker and worker.message(), failure):
+            if message and not orphaned:
+                pipe.send(message)
     except OSError:
         orphaned = True
     if failure and orphaned:  # nobody else says so in the log of the job, which may be tried again
@@ -149,19 +154,15 @@ def serve(  # noqa: PLR0917
     startup.end_at_once(1 if failure else 0)
 
 
-def _is_orphaned(error: BaseException) -> bool:
-    """Tell whether a worker ended because its parent process had."""
-    return isinstance(error, (EOFError, BrokenPipeError))
-
-
 def _failure(error: BaseException, written: str) -> PlmEmbedError:
     """Return what ended a worker in words: as a NodeError where the node is to blame, as a
-    PassingError where another worker may do better. written: the folders that it writes to.
+    PassingError where another worker may do better, as a ConfigError where settings or the
+    installation are wrong. written: the folders that it writes to.
     """
-    if _is_orphaned(error):
+    if isinstance(error, (EOFError, BrokenPipeError)):
         return PassingError("its parent process has ended")
     if isinstance(error, PlmEmbedError):
-        kinds = (NodeError, PassingError, PlmEmbedError)
+        kinds = (NodeError, PassingError, ConfigError, PlmEmbedError)
         return next(kind(str(error)) for kind in kinds if isinstance(error, kind))
     full = errors.no_space(error, written)
     if reason := full or unusable_path(error) or errors.missing_extra(error):
@@ -186,12 +187,9 @@ class Node:
         self.remote: list[subprocess.Popen[bytes]] = []
         """Processes that started the other nodes; a signal is passed on to them."""
         self.fingerprint: Fingerprint | None = None
-        self.problems: list[PassingError] = []
-        self.fatal: PlmEmbedError | None = None  # why no worker could do it
-        self.stopping = False
-        """Set by a signal, and when no time is left: workers publish what they have, and end."""
-        self.left = 0
-        """Sequences that could not be embedded."""
+        self.stopped: PlmEmbedError | None = None
+        """Why the workers publish what they have, and end: a signal, no time, or a fatal error."""
+        self._retired: list[PlmEmbedError] = []
         self._late = self._passed_on = False
         self._queue: deque[int] = deque()  # indices that no worker has had, longest first
         self._queued = self._residues = 0  # residues in the queue: now, and when it was filled
@@ -212,30 +210,27 @@ class Node:
 
     def _start_workers(self) -> None:
         """Start the workers that are not alive, unless they are retired or of no more use."""
-        useful = self._queue or self.fingerprint is None
-        for worker in self.workers if useful and not (self.stopping or self._late) else ():
+        if self.stopped or self._late or (self.fingerprint and not self._queue):
+            return
+        for worker in self.workers:
             if worker.state == "ended" and worker.failures < FAILURES_IN_A_ROW:
-                try:
-                    worker.start()
-                except OSError as error:  # no memory or process left
-                    problem = f"{worker.name} cannot be started: {error}"
-                    self.problems.append(PassingError(problem))
-                    worker.failures = FAILURES_IN_A_ROW
+                worker.start()
 
     def wait_until_ready(self) -> Fingerprint:
         """Wait for the first worker; return the fingerprint of what this device computes. Raises
         PlmEmbedError when none gets ready.
         """
-        while self.fingerprint is None and self._alive:
+        while not self.fingerprint and self._alive:
             self._poll()
             self._start_workers()
-        if self.fingerprint is None:
-            stopped = "interrupted before a worker had started"
-            raise self.error(stopped if self.stopping else "no worker started")
+        if not self.fingerprint:
+            raise self.error("no worker started")
         return self.fingerprint
 
-    def run(self, sequences: Sequences, store: Store) -> None:
-        """Embed what the store lacks of the sequences, as far as possible; see `left`."""
+    def run(self, sequences: Sequences, store: Store) -> int:
+        """Embed what the store lacks of the sequences, as far as possible; return how many are
+        left.
+        """
         self._sequences, self._store = sequences, store
         todo = missing(sequences, store)
         total = self.heartbeat.residues_total = int(sequences.lengths[todo].sum())
@@ -245,31 +240,29 @@ class Node:
                 self._queued = self._residues = int(sequences.lengths[todo].sum())
                 while self._hand_out():
                     self._poll()
-                    meter.advance(self._progress() - meter.done)
-                    if time.monotonic() > self._end and not self.stopping:
-                        self._late = self.stopping = True
+                    meter.advance(self._done() - meter.done)
+                    if time.monotonic() > self._end:
+                        self.stop(PassingError(NO_TIME))
                 todo = missing(sequences, store, self.heartbeat.skipped)
-                if self._queue or self.stopping:
+                if self._queue or self.stopped:
                     break
                 self._round += 1
         self._beat()
-        self.left = len(todo)
-        if self.left and self._late:
-            words = f"no time left (ask for a longer runtime) for {count(self.left, 'sequence')}"
-            self.problems.append(PassingError(words))
-        elif self.left and not self.stopping:
-            words = f"no working worker left for {count(self.left, 'sequence')}"
-            self.problems.append(NodeError(words))
+        return len(todo)
+
+    def stop(self, why: PlmEmbedError) -> None:
+        """Have the workers publish what they have, and end, as soon as `_poll` sees it."""
+        self.stopped = self.stopped or why
 
     def error(self, problem: str) -> PlmEmbedError:
         """Return the error to raise for what the node could not do."""
-        if self.fatal:
-            return self.fatal
-        if self.stopping and not self._late:
-            self.problems.append(PassingError("stopped by a signal"))
-        words = "\n  ".join([f"{problem}:", *map(str, self.problems)])
-        only_node = self.problems and all(isinstance(error, NodeError) for error in self.problems)
-        return NodeError(words) if only_node else PassingError(words)
+        if self.stopped and not isinstance(self.stopped, PassingError):
+            return self.stopped
+        stopped = self.stopped or (PassingError(NO_TIME) if self._late else None)
+        reasons = [*self._retired, *filter(None, [stopped])]
+        words = "\n  ".join([f"{problem}:", *map(str, reasons)])
+        only_node = all(isinstance(reason, NodeError) for reason in reasons)
+        return NodeError(words) if reasons and only_node else PassingError(words)
 
     def end(self, outcome: Literal["complete", "failed"], reason: str = "") -> None:
         """End the workers that are left, and write the last heartbeat."""
@@ -293,17 +286,17 @@ class Node:
         """Give each worker that has no chunk one, or its leave; return whether one is alive."""
         self._start_workers()
         for worker in self._alive:
-            if worker.state == "starting" and (self.stopping or not self._queue):
+            if worker.state == "starting" and (self.stopped or not self._queue):
                 worker.process.terminate()  # nobody waits for it: it may hang
                 worker.state = "ended"
             if worker.state != "idle":
                 continue
-            chunk = None
+            chunk: Chunk | None = None
             if indices := self._next_chunk(worker):
                 # when something was lost, what is done is stored before more is tried: a sequence
                 # that ends workers shall not cost them the others again
                 texts = [self._sequences.texts[i] for i in indices]
-                chunk = Chunk(self._sequences.keys[indices], texts, publish=self._round > 0)
+                chunk = (self._sequences.keys[indices], texts, self._round > 0)
             worker.state = "computing" if chunk else "ending"
             with suppress(OSError):  # it has ended, as its pipe will tell
                 worker.pipe.send(chunk)
@@ -313,22 +306,21 @@ class Node:
         """Take sequences from the queue; none when there is no time for them.
 
         Chunks shrink towards the end, so that all workers end together, and fit into the time that
-        is left. When something was lost a chunk is a quarter of that, so that a sequence that
-        ends workers is soon alone.
+        is left. When something was lost a chunk is at most a quarter, so that a sequence that ends
+        workers is soon alone.
         """
-        if not self._queue or self.stopping:
+        if not self._queue or self.stopped:
             return []
-        seconds, alive = self._end - time.monotonic(), len(self._alive)
+        alive = len(self._alive)
         rate = worker.rate or min(filter(None, (w.rate for w in self.workers)), default=0.0)
         least = min(rate * SECONDS_PER_CHUNK, self._queued)
-        size = max(least, self._queued / (2 * alive if alive > 1 else 1))
-        if self._round:
-            size = min(size, max(1.0, self._residues / 4))
-        if seconds <= 0 or rate * seconds / TIME_MARGIN < least:
+        most = max(1.0, self._residues / 4) if self._round else math.inf
+        seconds = self._end - time.monotonic()
+        fits = rate * seconds / TIME_MARGIN if rate else math.inf
+        if seconds <= 0 or fits < least:
             self._late = True
             return []
-        if rate:
-            size = min(size, rate * seconds / TIME_MARGIN)
+        size = min(max(least, self._queued / (2 * alive if alive > 1 else 1)), most, fits)
         chunk: list[int] = []
         while self._queue and worker.residues < size:
             chunk.append(self._queue.popleft())
@@ -351,7 +343,7 @@ class Node:
                 words = f"its device did not answer within {SECONDS_TO_START:.0f} s"
                 worker.failure = NodeError(words)
                 worker.process.kill()
-        if self.stopping:
+        if self.stopped:
             self.pass_on()
         if time.monotonic() - self._beaten > SECONDS_BETWEEN_BEATS:
             self._beat()
@@ -373,35 +365,33 @@ class Node:
             worker.state, worker.residues, worker.share, worker.failures = "idle", 0, 0.0, 0
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
-            self._give_up(
-                PlmEmbedError(
-                    "the workers have different devices, so their vectors would differ\n"
-                    "request GPUs of one type, or set compute_dtype: float32"
-                )
-            )
+            self.stop(PlmEmbedError(f"the workers have {DIFFERENT}"))
 
     def _bury(self, worker: WorkerProcess) -> None:
         """Take note of a process that ended."""
         worker.process.join(SECONDS_TO_END)
         worker.pipe.close()
-        ending, worker.state = worker.state == "ending", "ended"
         code = worker.process.exitcode
-        if self.stopping or (ending and code == 0):
+        ended_well = worker.state == "ending" and code == 0
+        worker.state = "ended"
+        if self.stopped or ended_well:
             return
-        failure = worker.failure or PassingError(_last_words(code))
-        if not isinstance(failure, PassingError):
-            self._give_up(failure)  # no worker could go on
+        if worker.failure:
+            failure = worker.failure
+        elif code is not None and code < 0:
+            memory = "; out of memory?" if -code == signal.SIGKILL else ""
+            failure = PassingError(f"a worker was killed (signal {-code}{memory})")
+        else:
+            failure = PassingError(f"a worker ended with {code}")
+        if not isinstance(failure, PassingError):  # no worker could go on
+            self.stop(failure)
             return
         worker.failures += 1
         log.warning("%s: %s (failure %d in a row)", worker.name, failure, worker.failures)
         if worker.failures == FAILURES_IN_A_ROW:
-            self.problems.append(type(failure)(f"{worker.name} is retired: {failure}"))
+            self._retired.append(type(failure)(f"{worker.name} is retired: {failure}"))
 
-    def _give_up(self, problem: PlmEmbedError) -> None:
-        """End the job."""
-        self.fatal, self.stopping = self.fatal or problem, True
-
-    def _progress(self) -> float:
+    def _done(self) -> float:
         """Return the residues that are done."""
         going = sum(worker.residues * (1 - worker.share) for worker in self._alive)
         return (self.heartbeat.residues_total or 0) - self._queued - going
@@ -409,7 +399,7 @@ class Node:
     def _beat(self) -> None:
         self._beaten = time.monotonic()
         beat, rate = self.heartbeat, sum(worker.rate for worker in self._alive)
-        beat.residues = int(self._progress())
+        beat.residues = int(self._done())
         beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
         for worker in self.workers:
             worker.info.state = worker.state
@@ -430,11 +420,3 @@ def assign(count: int, settings: Settings) -> Sequence[str | None]:
     if len(gpus) < count:
         log.warning("this node shows only %d of %d GPUs: going on with those", len(gpus), count)
     return gpus[:count]
-
-
-def _last_words(code: int | None) -> str:
-    """Describe how a process ended that said nothing."""
-    if code is None or code >= 0:
-        return f"a worker ended with {code}"
-    memory = "; out of memory?" if -code == signal.SIGKILL else ""
-    return f"a worker was killed (signal {-code}{memory})"

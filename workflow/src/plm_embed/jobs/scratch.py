@@ -25,10 +25,6 @@ NETWORK = {
     *("fuse.sshfs", "dvs"),
 }
 MEMORY = {"tmpfs", "ramfs"}
-LONGEST_PATH = 60
-"""Longer paths break Unix sockets below them (limit 107 bytes)."""
-OF_THE_NODE = ("no such folder", "not writable", "too small", "a network filesystem")
-"""Beginnings of the reasons that another node may not have."""
 PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
 """It tells hosts apart, by a hash of their whole name: on a shared filesystem the locks of another
 host cannot be seen.
@@ -41,9 +37,9 @@ SECONDS_TO_LOCK = 60
 def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
     """Yield an empty private folder with room for `needed` bytes; remove it at the end.
 
-    `auto` tries CANDIDATES; a path must be fit, or an error says why it is not: NodeError where
-    another node may have it, else ConfigError; "" takes `fallback`, a folder beside the store, as
-    `auto` does when nothing else is fit. Folders that killed jobs left behind are removed.
+    `auto` tries CANDIDATES; a path must be fit, or an error says why it is not: ConfigError for one
+    that is not absolute, else NodeError; "" takes `fallback`, a folder beside the store, as `auto`
+    does when nothing else is fit. Folders that killed jobs left behind are removed.
     """
     base = Path(os.path.expandvars(setting) or fallback)
     if setting == "auto":
@@ -51,10 +47,10 @@ def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
         base = next((Path(path) for path in folders if not unfit(path, needed)), fallback)
     elif setting and (reason := unfit(str(base), needed, memory_allowed=True)):
         remedy = "name another folder, or `auto`, or `''` to write beside the store"
-        if reason.startswith(OF_THE_NODE):
-            words = f"{socket.gethostname()}: scratch: {base}: {reason}"
-            raise NodeError(words, path=base, remedy=remedy)
-        raise ConfigError(f"scratch: {setting}: {reason}\n{remedy}", key="scratch", path=setting)
+        if not base.is_absolute():
+            raise ConfigError(f"scratch: {setting}: {reason}\n{remedy}", key="scratch")
+        words = f"{socket.gethostname()}: scratch: {base}: {reason}"
+        raise NodeError(words, path=base, remedy=remedy)
     if base == fallback:
         base.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(base)
@@ -76,10 +72,8 @@ def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
 
 def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:
     """Return why `path` cannot be scratch for `needed` bytes, in words; '' when it can."""
-    if "$" in path:
-        return "an environment variable in it is not set"
     if not path.startswith("/"):
-        return "not an absolute path"
+        return "not an absolute path, or an environment variable in it is not set"
     if not Path(path).is_dir():
         return "no such folder"
     if not os.access(path, os.W_OK | os.X_OK):
@@ -92,8 +86,6 @@ def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:
     free = shutil.disk_usage(path).free
     if free < needed * 1.2:
         return f"too small: {free / 1e9:.1f} GB free, {needed * 1.2 / 1e9:.1f} GB needed"
-    if len(path) + 1 + len(PREFIX) + 8 > LONGEST_PATH:
-        return f"too long a path ({len(path)} characters, {LONGEST_PATH - 9 - len(PREFIX)} at most)"
     return ""
 
 
@@ -111,9 +103,7 @@ def filesystem(path: str, mounts: Path = Path("/proc/mounts")) -> str:
 
 
 def _remove_abandoned(base: Path) -> None:
-    """Remove what killed jobs of this user left: the kernel drops a lock when its process ends,
-    however it ends.
-    """
+    """Remove what killed jobs of this user left: the kernel drops a lock when its process ends."""
     for lock in base.glob(f"{PREFIX}*/.lock"):
         with suppress(OSError):
             status = lock.stat()

@@ -4,8 +4,6 @@ sends, and their vectors become parts of the store.
 
 import logging
 import os
-import platform
-import resource
 import signal
 import socket
 import time
@@ -22,13 +20,12 @@ import torch
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import NodeError, PassingError, no_space
-from plm_embed.fingerprint import SPANS, LongSequences, has_matrix
+from plm_embed.fingerprint import SCORES, SPANS, LongSequences, has_matrix
 from plm_embed.inference import loading
 from plm_embed.inference.batches import Room
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.gpus import Meter
 from plm_embed.jobs.heartbeat import job_id, moment
 from plm_embed.jobs.node import ORPHANED, Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
@@ -61,7 +58,6 @@ class Rows:
     size: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    busy_seconds: float = 0.0
     began: float = field(default_factory=time.monotonic)
 
     def add(self, key: bytes, length: int, vectors: Vectors) -> None:
@@ -82,12 +78,16 @@ class Rows:
     def part(self) -> PartRows:
         """Return the rows as `write_part` takes them."""
         lengths = np.array(self.lengths, dtype=np.int32)
+        scores: dict[str, Array] = {
+            name: np.concatenate(self.vectors[name]) for name in SCORES if name in self.vectors
+        }
         vectors = {
             name: rows if has_matrix(name) else np.stack(rows)
             for name, rows in self.vectors.items()
+            if name not in scores
         }
         windows = window_counts(lengths, self.policy)
-        return PartRows(np.array(self.keys, dtype="S64"), lengths, windows, vectors)
+        return PartRows(np.array(self.keys, dtype="S64"), lengths, windows, vectors, scores)
 
 
 class Worker:
@@ -104,7 +104,7 @@ class Worker:
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
         devices.check(self.device)
-        manifest = read_manifest(weights)
+        manifest = replace(read_manifest(weights), folder=str(weights))
         fingerprint = loading.fingerprint_of(manifest, settings, self.device)
         devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
         self.store = Store(store, fingerprint)
@@ -112,20 +112,16 @@ class Worker:
             info or WorkerInfo(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            job=job_id() or None,
             device=devices.device_name(self.device),
         )
-        uuid = ""
         if self.device.type == "cuda":
             properties = torch.cuda.get_device_properties(self.device)
-            uuid = f"GPU-{properties.uuid}"
             self.info.gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
             self.info.capability = f"{properties.major}.{properties.minor}"
         else:
             self.info.threads = torch.get_num_threads()
-        self.stopping = False
-        """Set by a signal: no further batch is computed."""
-        self._meter = Meter(uuid)
+        self.signals: set[int] = set()
+        """Those that came: no further batch is computed."""
         self._weights, self._settings = weights, settings
         self._model: tuple[Engine, Room] | None = None
         self._rows = Rows(fingerprint.long_sequences)
@@ -155,15 +151,8 @@ class Worker:
                 last = time.monotonic()
                 pipe.send(self.message(share))
 
-        orphaned = False
-
-        def stop(number: int, _: object) -> None:
-            nonlocal orphaned
-            self.stopping = True
-            orphaned = orphaned or number == ORPHANED
-
         pipe.send(self.message())
-        while not self.stopping:
+        while not self.signals:
             if not pipe.poll(SECONDS_BETWEEN_LOOKS):
                 continue
             chunk: Chunk | None = pipe.recv()
@@ -171,14 +160,15 @@ class Worker:
                 return
             self.load()
             # until there is something to publish, a signal ends the process at once
-            signal.signal(signal.SIGTERM, stop)
-            signal.signal(ORPHANED, stop)
-            seconds = self.embed(chunk.keys, chunk.sequences, tell)
-            if chunk.publish:
+            for number in (signal.SIGTERM, ORPHANED):
+                signal.signal(number, lambda number, _: self.signals.add(number))
+            keys, sequences, publish = chunk
+            seconds = self.embed(keys, sequences, tell)
+            if publish:
                 self.publish(wait=True)
-            if not self.stopping:
+            if not self.signals:
                 pipe.send(self.message(seconds=seconds))
-        raise EOFError if orphaned else PassingError("stopped by a signal")
+        raise EOFError if ORPHANED in self.signals else PassingError("stopped by a signal")
 
     def load(self) -> tuple[Engine, Room]:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
@@ -208,7 +198,7 @@ class Worker:
             folder = scratch_folder(self._settings.scratch, 2 * BYTES_PER_PART, beside)
             self._scratch = self._stack.enter_context(folder)
         stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
-        total, done, busy = max(stream.tokens, 1), 0, 0.0
+        total, done = max(stream.tokens, 1), 0
         began = last = time.monotonic()
         for step in stream.run():
             for i, vectors in step.finished:
@@ -216,15 +206,14 @@ class Worker:
             time_now = time.monotonic()
             self._rows.tokens += step.tokens
             self._rows.seconds += time_now - last
-            self._rows.busy_seconds += stream.busy - busy
-            last, busy, done = time_now, stream.busy, done + step.counted
+            last, done = time_now, done + step.counted
             self.info.tokens_per_second = done / max(time_now - began, 1e-6)
             self.info.progressed = moment()
             tell(done / total)
             full = self._rows.size >= BYTES_PER_PART
             if full or time_now - self._rows.began > 60 * self._settings.flush_minutes:
                 self.publish()
-            if self.stopping:
+            if self.signals:
                 break
         self._skipped |= {keys[i].decode(): reason for i, reason in stream.left_out.items()}
         return time.monotonic() - began
@@ -242,7 +231,7 @@ class Worker:
         """Write a part: on scratch, then beside its final place, then by rename."""
         assert self._scratch
         info, local = self.info, self._scratch / "part.h5"
-        origin: dict[str, Any] = {"device": info.device, "host": info.host, "job": info.job or ""}
+        origin: dict[str, Any] = {"device": info.device, "host": info.host, "job": job_id()}
         origin |= {"ended": moment(), "seconds": round(rows.seconds, 3), "tokens": rows.tokens}
         try:
             write_part(local, rows.part(), self.store.fingerprint, origin)
@@ -257,21 +246,11 @@ class Worker:
         info.computed += len(rows.keys)
         info.tokens += rows.tokens
         info.seconds += rows.seconds
-        info.busy_seconds += rows.busy_seconds
         log.info("published %s: %d sequences, %.1f MB", part.name, part.rows, part.bytes / 1e6)
 
     def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
         """Return the next message to the parent."""
-        info = self.info
-        if self.device.type == "cuda":
-            info.memory_bytes = int(torch.cuda.max_memory_reserved(self.device))
-        else:
-            unit = 1 if platform.system() == "Darwin" else 1024
-            info.memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        info.utilization, info.watts = self._meter.load()
-        if (joules := self._meter.joules()) is not None:
-            info.joules = (info.joules or 0.0) + joules
         parts, self._parts = self._parts, []
         skipped, self._skipped = self._skipped, {}
         tested = self._self_test
-        return Message(self.store.fingerprint, info, parts, skipped, tested, share, seconds)
+        return Message(self.store.fingerprint, self.info, parts, skipped, tested, share, seconds)

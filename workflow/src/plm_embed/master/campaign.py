@@ -168,10 +168,11 @@ class Campaign:
             "inputs": inputs | {"embedded": self.vectors},
             **provenance,
         }
-        if (
-            fingerprint.strand != "as_given"
-        ):  # masters that know of one strand have no such attribute
+        # masters of earlier versions, which know of one strand and no scores, lack these
+        if fingerprint.strand != "as_given":
             values["strand"] = fingerprint.strand
+        if fingerprint.scores:
+            values["scores"] = list(fingerprint.scores)
         if fingerprint.linker:
             values["linker"] = fingerprint.linker
         return {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plm_embed.accuracy import remark
 from plm_embed.errors import PlmEmbedError, StoreError, delete
-from plm_embed.fingerprint import SPANS, columns, has_matrix
+from plm_embed.fingerprint import SCORES, SPANS, columns, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.gather import Piece, pieces, sums_of
@@ -127,7 +127,8 @@ def check_weights(findings: Findings, campaign: Campaign, weights: Path) -> str:
         "weights", "The weights are the ones that the vectors were computed with."
     ) as problem:
         manifest = read_manifest(weights)
-        for name in ("model", "weights_sha256"):
+        names = ["model", "weights_sha256", *["head_sha256"] * bool(fingerprint.scores)]
+        for name in names:
             value, expected = getattr(manifest, name), getattr(fingerprint, name)
             if value != expected:
                 fault = f"{name} is {value}, the vectors were made with {expected}"
@@ -176,7 +177,7 @@ def check_layout(findings: Findings, file: h5py.File, campaign: Campaign) -> boo
             fault = f"{name} is not among the representations of the fingerprint"
             problem(f"{fault}: nothing vouches for it", again)
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("emb_keys", "length", "windows"), (campaign.vectors,)
+            ("emb_keys", "length", "windows", *fingerprint.scores), (campaign.vectors,)
         )
         if any(map(has_matrix, fingerprint.representations)):
             shapes["offset"] = (campaign.vectors + 1,)
@@ -232,6 +233,9 @@ def check_rows(findings: Findings, file: h5py.File, campaign: Campaign) -> dict[
                 for place in np.flatnonzero(stored != piece.values).tolist():
                     values = f"{_text(stored[place])}, expected {_text(piece.values[place])}"
                     report(f"row {piece.start + place:,}: {label} is {values}", again)
+                scores = piece.values if piece.name in SCORES else ()
+                for place in np.flatnonzero(~np.isfinite(scores)).tolist():
+                    not_finite(f"row {piece.start + place:,}: {label} is NaN or infinity")
             elif len(stored):
                 starts = np.cumsum(piece.counts) - piece.counts
                 same = np.logical_and.reduceat((stored == piece.values).all(axis=1), starts)

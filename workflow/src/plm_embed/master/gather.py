@@ -95,6 +95,7 @@ def check_room(campaign: Campaign, master: Path) -> None:
     needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
     needed += BYTES * read_summary(folder).records
     needed += (80 + 8 * (len(checksums.COLUMNS) + len(campaign.shapes))) * campaign.vectors
+    needed += (4 + 8) * len(fingerprint.scores) * campaign.vectors
     numbers = sum(rows * dim for rows, dim in campaign.shapes.values())
     needed += storage_bytes(fingerprint.storage_dtype) * numbers
     free = shutil.disk_usage(master.parent).free
@@ -110,8 +111,11 @@ def check_room(campaign: Campaign, master: Path) -> None:
 
 def create_master(file: h5py.File, campaign: Campaign) -> None:
     """Create all datasets of the master at their final size."""
-    checksums.create(file, campaign.fingerprint.representations, campaign.vectors)
-    for name, kind in (("emb_keys", "S64"), ("length", "<i4"), ("windows", "<i4")):
+    scores, names = campaign.fingerprint.scores, campaign.fingerprint.representations
+    checksums.create(file, (*scores, *names), campaign.vectors)
+    columns = {"emb_keys": "S64", "length": "<i4", "windows": "<i4"}
+    columns |= dict.fromkeys(scores, "<f4")
+    for name, kind in columns.items():
         create_column(file, name, campaign.vectors, kind)
     group = file.create_group("representations")
     for name, shape in campaign.shapes.items():
@@ -169,7 +173,7 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
         located = locate(bucket, store)
         ones = np.ones(len(bucket.keys), np.int64)
         columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
-        for name, values in columns.items():
+        for name, values in (columns | dict(located.scores)).items():
             yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
         edges = residue + np.concatenate([[0], np.cumsum(located.residues)])
         if any(map(has_matrix, bucket.completion.fingerprint.representations)):

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import STORED, allowed, bound
+from plm_embed.accuracy import STORED, allowed, bound, score_bound
 from plm_embed.errors import WeightsError
-from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
+from plm_embed.fingerprint import SCORES, SPANS, Fingerprint, has_matrix
 from plm_embed.io.parquet import record_batches
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.checks import Findings
@@ -37,6 +37,8 @@ several times, 2 GB at 40 heads.
 """
 SPOT_MOST = 2500
 """Most tokens where letters do not tell the number of tokens, once these are counted."""
+SPOT_MASKED = 10_000
+"""Most tokens of all masked passes: of a sequence of 100 residues as many as of a long one."""
 SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
 OWN = 2
@@ -75,7 +77,7 @@ def check_spots(
         if not reference:
             from plm_embed.inference.reference import reference_vectors  # loads torch
 
-            reference = partial(reference_vectors, most_tokens=SPOT_MOST)
+            reference = partial(reference_vectors, most_tokens=SPOT_MOST, masked_tokens=SPOT_MASKED)
         sequences = dict(_sequences(campaign, rows))
         computed = reference(weights, [*sequences.values()], fingerprint.of_reference)
         roundings = read_manifest(weights).roundings
@@ -100,6 +102,9 @@ def check_spots(
                 )
                 limit = bound(dtype, roundings, tokens=not name.startswith("mean_"))
                 limit += STORED[fingerprint.storage_dtype]
+                if name in SCORES:  # in nats: of a pseudo-perplexity the relative distance
+                    limit = score_bound(dtype, roundings)
+                    limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
                 if not distance <= limit:
                     rounding = _rounding(weights, sequences[key], fingerprint, name)
                     limit = max(limit, OWN * allowed(dtype, rounding))
@@ -151,7 +156,10 @@ def _sequences(campaign: Campaign, rows: NDArray[np.int64]) -> Iterator[tuple[st
 
 
 def _numbers(file: h5py.File, name: str, row: int, fingerprint: Fingerprint) -> NDArray[np.float64]:
-    """Return a stored vector (D,), or matrix (L, D) per residue."""
+    """Return a stored vector (D,), a matrix (L, D) per residue, or a score (1,)."""
+    if name in SCORES:
+        score: NDArray[np.float64] = np.array([file[name][row]], np.float64)
+        return score
     start, stop = file["offset"][row : row + 2].tolist() if has_matrix(name) else (row, row + 1)
     bits = read_bits(file["representations"][name], start, stop)
     numbers: NDArray[np.float64] = decode(bits, fingerprint.storage_dtype).astype(np.float64)
@@ -165,6 +173,6 @@ def _rounding(weights: Path, sequence: str, fingerprint: Fingerprint, name: str)
     from plm_embed.inference.reference import rounding_distances  # loads torch
 
     try:
-        return rounding_distances(weights, sequence, fingerprint)[name]
+        return rounding_distances(weights, sequence, fingerprint).get(name, 0.0)
     except WeightsError:
         return 0.0

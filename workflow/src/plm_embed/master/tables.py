@@ -4,7 +4,7 @@ completion records: gather writes them, validate compares them.
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from plm_embed.keys import find, key_array
 from plm_embed.master.campaign import Campaign
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import SUMMARY, read_again, read_summary, verified
+from plm_embed.store.blocks import locate
 
 INDEX = {
     "id": pa.string(), "cache_key": pa.string(), "row": pa.int64(), "length": pa.int32(),
@@ -39,8 +40,10 @@ class Tables:
         self._campaign, sequences = campaign, campaign.sequences
         self._records = verified(sequences, "records.parquet")
         members = read_schema(verified(sequences, f"members/{next(iter(campaign.rows))}.parquet"))
-        columns = [column for column in members if column.name not in ("key", "events", *INDEX)]
-        self.index_schema = pa.schema([*INDEX.items(), *columns])
+        scores = dict.fromkeys(campaign.fingerprint.scores, pa.float32())
+        reserved = {"key", "events", *INDEX, *scores}
+        columns = [column for column in members if column.name not in reserved]
+        self.index_schema = pa.schema([*INDEX.items(), *scores.items(), *columns])
         schema = read_schema(self._records)
         self.records_schema = schema.insert(
             schema.get_field_index("length") + 1, pa.field("row", pa.int64())
@@ -70,11 +73,15 @@ class Tables:
 
         StoreError for a record that no input has, or whose key is unknown.
         """
-        columns = [name for name in self.index_schema.names if name not in ("cache_key", "row")]
+        scores: Mapping[str, NDArray[np.float32]] = {}
+        computed = {"cache_key", "row", *self._campaign.fingerprint.scores}
+        columns = [name for name in self.index_schema.names if name not in computed]
         sequences = self._campaign.sequences
         for name, first in self._campaign.rows.items():
             bucket = self._campaign.bucket(name)
             reasons = bucket.completion.reasons
+            if self._campaign.fingerprint.scores:
+                scores = locate(bucket, self._campaign.store).scores
             self._reasons += sorted(set(reasons.values()) - set(self._reasons))
             path = verified(sequences, f"members/{name}.parquet")
             for table in read_groups(path, ["key", *columns]):
@@ -82,6 +89,9 @@ class Tables:
                 outcome = first + place + 1
                 lines = table.append_column("row", pa.array(first + place))
                 lines = lines.append_column("cache_key", table["key"])
+                for score, values in scores.items():  # of a sequence without a vector any number
+                    chosen = values[place] if len(values) else np.zeros(len(place), np.float32)
+                    lines = lines.append_column(score, pa.array(chosen))
                 if not has.all():
                     keys = table["key"].filter(pa.array(~has)).to_pylist()
                     if not all(key.encode() in reasons for key in keys):

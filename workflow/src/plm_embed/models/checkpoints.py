@@ -486,26 +486,21 @@ def _check_model(
 ) -> None:
     """Raise WeightsError, with the model that it may be, when a checkpoint is of another one."""
     fitted = _fitted(model.name, model.family, config, tensors)
-    layers, dim, heads = fitted.layers, fitted.dim, fitted.heads
+    fitted = replace(fitted, heads=fitted.heads or model.heads)
     contradiction = model.family.contradiction(config)
-    if contradiction or (layers, dim, heads or model.heads) != (
-        (model.layers, model.dim, model.heads)
-    ):
-        alike = [
-            candidate.name
-            for candidate in MODELS.values()
-            if (candidate.layers, candidate.dim) == (layers, dim)
-            and heads in (0, candidate.heads)
-            and (config or candidate.architecture == model.architecture)
-            and not candidate.family.contradiction(config)
-        ]
-        words = f"{layers} layers, width {dim}" + (f", {heads} heads" if heads else "")
-        name = f"{alike[0]} ({words})" if alike else f"an unknown model ({words})"
+    if contradiction or fitted.shape != model.shape:
+        alike = (
+            other.name
+            for other in MODELS.values()
+            if (other.layers, other.dim, other.heads) == (fitted.layers, fitted.dim, fitted.heads)
+            and not other.family.contradiction(config)
+        )
         why = f": its configuration says {contradiction}" if contradiction else ""
+        words = f"{fitted.layers} layers, width {fitted.dim}, {fitted.heads} heads"
         raise _wrong(
             source,
-            f"holds {name}, but the model asked for is {model.name} ({model.shape}){why}.\n"
-            "Check `model` and `weights`",
+            f"holds {next(alike, 'an unknown model')} ({words}), but the model asked for is "
+            f"{model.name} ({model.shape}){why}.\nCheck `model` and `weights`",
         )
     # some models have one shape, and only a name can tell them apart
     named = MODELS.get(source.stem if source.is_file() else source.name)
@@ -530,35 +525,36 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     """Return names and shapes of every tensor that a model needs, and of those that it may have and
     that are among `tensors`. Names are fair-esm's without prefixes, where it has such a tensor.
     """
-    encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
-    before = "emb_layer_norm_before"
-    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (encoder.rows, dim)}
-    norms: dict[str, tuple[int, bool]] = {}  # width, and True for a bias
+    encoder, dim, inner = model.family.encoder, model.dim, model.inner
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(name: str, *shape: int, bias: bool = False) -> None:
+        shapes[f"{name}.weight"] = shape
+        shapes.update({f"{name}.bias": shape[:1]} if bias else {})
+
+    add("embed_tokens", encoder.rows, dim)
     if isinstance(encoder.positions, Learned):
-        shapes["embed_positions.weight"] = encoder.positions.rows, dim
+        add("embed_positions", encoder.positions.rows, dim)
     if isinstance(encoder.positions, T5RelativeBias):
-        shapes["embed_distances.weight"] = encoder.positions.count, model.heads
+        add("embed_distances", encoder.positions.count, model.heads)
     if encoder.token_types:
-        shapes["embed_types.weight"] = 2, dim
+        add("embed_types", 2, dim)
+    before = "emb_layer_norm_before"
     if encoder.embedding_norm == "always" or (
         encoder.embedding_norm == "optional" and any(name.startswith(before) for name in tensors)
     ):
-        norms[before] = dim, encoder.norm == "layer"
-    matrices = {f"self_attn.{part}_proj": (inner, dim, encoder.attention_bias) for part in "qkv"}
-    matrices["self_attn.out_proj"] = dim, inner, encoder.attention_bias
-    for name in ("fc1", "fc_gate") if encoder.gated else ("fc1",):
-        matrices[name] = hidden, dim, encoder.up_bias
-    matrices["fc2"] = dim, hidden, encoder.down_bias
+        add(before, dim, bias=encoder.norm == "layer")
     for layer in (f"layers.{number}." for number in range(model.layers)):
         for name in ("self_attn_layer_norm", "final_layer_norm"):
-            norms[layer + name] = dim, encoder.norm_bias
+            add(layer + name, dim, bias=encoder.norm_bias)
+        for part in "qkv":
+            add(f"{layer}self_attn.{part}_proj", inner, dim, bias=encoder.attention_bias)
         for part in "qk" if encoder.query_key_norm else "":
-            norms[f"{layer}self_attn.{part}_layer_norm"] = inner, False
-        for name, (rows, columns, bias) in matrices.items():
-            shapes[f"{layer}{name}.weight"] = rows, columns
-            shapes |= {f"{layer}{name}.bias": (rows,)} if bias else {}
+            add(f"{layer}self_attn.{part}_layer_norm", inner)
+        add(f"{layer}self_attn.out_proj", dim, inner, bias=encoder.attention_bias)
+        for name in ("fc1", "fc_gate") if encoder.gated else ("fc1",):
+            add(layer + name, model.hidden, dim, bias=encoder.up_bias)
+        add(f"{layer}fc2", dim, model.hidden, bias=encoder.down_bias)
     if encoder.order == "pre" and encoder.final_norm:
-        norms["emb_layer_norm_after"] = dim, encoder.final_norm_bias
-    for name, (width, bias) in norms.items():
-        shapes |= {f"{name}.{kind}": (width,) for kind in ("weight", "bias")[: 1 + bias]}
+        add("emb_layer_norm_after", dim, bias=encoder.final_norm_bias)
     return shapes

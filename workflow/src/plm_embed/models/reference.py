@@ -37,17 +37,20 @@ def all_states(
     sequences: Sequence[str],
     layers: Sequence[int],
     rounding: ComputeDtype | None = None,
+    *,
+    masked: Sequence[int] | None = None,
 ) -> list[dict[int, Tensor]]:
     """Representations (tokens, D) of each sequence after each of `layers`, fp32.
 
     Without `rounding` in float64; with it in float32, where inputs and results of matrix products
-    are rounded as this dtype does.
+    are rounded as this dtype does. `masked`: the residue of each sequence that is masked.
     """
     tokenize = manifest.family.tokenizer.within(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
     formulas = partial(_Formulas, manifest, manifest.family.encoder, tensors, rounding)
-    outer = formulas("")
-    x = [outer.embed(row) for row in tokens]  # (T, D) each
+    outer, first = formulas(""), manifest.family.residues(0)[0]
+    places = [None] * len(tokens) if masked is None else [first + place for place in masked]
+    x = [outer.embed(row, place) for row, place in zip(tokens, places, strict=True)]  # (T, D) each
     states = [{0: row} if 0 in layers else {} for row in x]
     for number in range(1, max(layers) + 1):
         layer = formulas(f"layers.{number - 1}.")
@@ -76,8 +79,8 @@ def token_scores(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor, 
     the last layer's representation (tokens, D) of a sequence; ids (tokens,).
     """
     logs = log_probabilities(manifest, head, state)
-    own = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
-    scores = torch.cat([own, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
+    chosen = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
+    scores = torch.cat([chosen, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
     return scores[slice(*manifest.family.residues(len(ids)))]
 
 
@@ -128,11 +131,16 @@ class _Formulas:
         x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.encoder.epsilon)
         return x * self.weight(f"{name}.weight") + self.bias(name)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        encoder = self.encoder
+    def embed(self, tokens: Tensor, masked: int | None = None) -> Tensor:
+        encoder, head = self.encoder, self.manifest.family.head
+        if masked is not None and head:
+            tokens = tokens.index_fill(0, torch.tensor(masked), head.mask)
         x = self.weight("embed_tokens.weight")[tokens]  # (T, D)
         if self.manifest.token_dropout:
             x = x * (1 - 0.15 * 0.8)
+            if masked is not None:
+                x[masked] = 0
+                x = x / (1 - 1 / len(tokens))
         if isinstance(encoder.positions, Learned):
             first = encoder.positions.offset
             x = x + self.weight("embed_positions.weight")[first : first + len(tokens)]

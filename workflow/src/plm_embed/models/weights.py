@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plm_embed.accuracy import Rounding
-from plm_embed.errors import WeightsError, delete
+from plm_embed.errors import WeightsError
 from plm_embed.io.json_files import read_sealed
 from plm_embed.models.family import Family
 from plm_embed.models.registry import MODELS, family_of
@@ -152,7 +152,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a weights folder, or a campaign's record (.json) of one. WeightsError,
     with what to do, when it is missing or damaged.
     """
-    remedy = delete(path)
+    remedy = None
     if path.suffix != ".json":
         path, remedy = path / MANIFEST, weights_again(path)
     return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)

@@ -4,9 +4,11 @@ import logging
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,14 @@ from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.family import Family
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import read_manifest
-from plm_embed.sequence_windows import spans, stored_residues
+from plm_embed.sequence_windows import edges, spans, stored_residues
 from plm_embed.sequences.summary import known_summary
+from plm_embed.wording import count as plural
 
 log = logging.getLogger(__name__)
 _SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
+BYTES_PER_SCORE = 12
+"""Bytes for a score and its checksum."""
 BYTES_PER_ROW = 108
 """Bytes for a vector's key, length, number of windows and checksums."""
 BYTES_PER_RECORD = 80
@@ -54,17 +59,27 @@ class Speed:
     basis: str
 
 
-def work(model: Model, lengths: Mapping[int, int], policy: LongSequences, linker: str = "") -> Work:
-    """Return the work of sequences that are given by their number by length, each with a linker."""
-    sequences = tokens = 0
-    flops = 0.0
+def work(
+    model: Model,
+    lengths: Mapping[int, int],
+    policy: LongSequences,
+    linker: str = "",
+    *,
+    masked: bool = False,
+) -> Work:
+    """Return the work of sequences that are given by their number by length, each with a linker;
+    `masked`: with a pass for each residue besides, where it is masked.
+    """
+    sequences, tokens, flops = 0, 0, 0.0
     for length, count in lengths.items():
-        pieces = [
-            model.family.tokens(stop - start + len(linker)) for start, stop in spans(length, policy)
-        ]
+        cut = spans(length, policy)
+        pieces = [model.family.tokens(stop - start + len(linker)) for start, stop in cut]
+        shares = [high - low for low, high in pairwise(edges(cut))] if masked and cut else []
+        passes = [piece * (1 + share) for piece, share in zip_longest(pieces, shares, fillvalue=0)]
         sequences += count if pieces else 0
-        tokens += count * sum(pieces)
-        flops += count * sum(piece * flops_per_token(model, piece) for piece in pieces)
+        tokens += count * sum(passes)
+        of_pieces = zip(passes, pieces, strict=True)
+        flops += count * sum(number * flops_per_token(model, piece) for number, piece in of_pieces)
     return Work(sequences, tokens, flops)
 
 
@@ -79,20 +94,16 @@ def measured(model: str, dtype: str, records: Iterable[Completion], place: str) 
     """Return the speed of each device from the completion records of a model, in one dtype unless
     that is auto. The time until a job's first batch is not in it.
     """
-    tokens: dict[str, int] = {}
-    seconds: dict[str, float] = {}
+    tokens, seconds = defaultdict[str, float](float), defaultdict[str, float](float)
     for record in records:
         computed = record.fingerprint
         fits = computed.model == model and dtype in ("auto", computed.compute_dtype)
         if fits and record.tokens and record.tokens_per_second:
             device = device_label(record.worker.device, record.worker.threads)
-            tokens[device] = tokens.get(device, 0) + record.tokens
-            spent = record.tokens / record.tokens_per_second
-            seconds[device] = seconds.get(device, 0.0) + spent
-    return [
-        Speed(device, count / seconds[device], f"measured: {place}")
-        for device, count in tokens.items()
-    ]
+            tokens[device] += record.tokens
+            seconds[device] += record.tokens / record.tokens_per_second
+    basis = f"measured: {place}"
+    return [Speed(device, count / seconds[device], basis) for device, count in tokens.items()]
 
 
 def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
@@ -100,32 +111,31 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
 
     Raises ConfigError for a device that is not known, or cannot hold or compute the model.
     """
+
+    def unfit(why: str) -> ConfigError:
+        remedy = "name another one, such as --device A100"
+        return ConfigError(f"--device: {device}: {why}", key="--device", remedy=remedy)
+
     table, gpu = gpu_table(), known_gpu(device)
     flops = todo.flops / todo.tokens
     if device == cpu_label():
         if dtype not in ("auto", "float32"):
-            raise _unfit(device, f"its speed in {dtype} is not known")
+            raise unfit(f"its speed in {dtype} is not known")
         rate, share = _matrix_rate(), table["cpu_efficiency"]
         basis = f"estimated: {share:.0%} of {rate / 1e9:,.0f} GFLOP/s, measured just now"
         return Speed(device, share * rate / flops, basis)
     if gpu is None:
-        raise _unfit(device, f"not known; known are {', '.join(table['gpus'])}")
-    used = gpu["auto"] if dtype == "auto" else dtype
+        raise unfit(f"not known; known are {', '.join(table['gpus'])}")
+    used, memory = gpu["auto"] if dtype == "auto" else dtype, gpu["memory_gb"]
     if used not in gpu["peaks"]:
-        raise _unfit(device, f"it is not made for {used}")
+        raise unfit(f"it is not made for {used}")
     needed = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
-    if needed > gpu["memory_gb"]:
-        memory = gpu["memory_gb"]
-        raise _unfit(device, f"its {memory} GB do not hold the weights, {needed:,.1f} GB in {used}")
+    if needed > memory:
+        raise unfit(f"its {memory} GB do not hold the weights, {needed:,.1f} GB in {used}")
     peak, share = gpu["peaks"][used] * 1e12, gpu.get("efficiency", table["efficiency"])
     seconds = flops / (share * peak) + table["sequence_seconds"] * todo.sequences / todo.tokens
     basis = f"estimated: {share:.0%} of {peak / 1e12:.4g} TFLOP/s in {used}"
     return Speed(device, 1 / seconds, basis)
-
-
-def _unfit(device: str, why: str) -> ConfigError:
-    remedy = "name another one, such as --device A100"
-    return ConfigError(f"--device: {device}: {why}", key="--device", remedy=remedy)
 
 
 def device_label(device: str, threads: int | None = None) -> str:
@@ -136,7 +146,7 @@ def device_label(device: str, threads: int | None = None) -> str:
         if re.search(rf"\b{gpu['match']}\b", device):
             piece = _SLICE.search(device)
             return f"{name} MIG {piece['sevenths']}g.{piece['memory']}gb" if piece else str(name)
-    return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
+    return f"{device}, {plural(threads, 'thread')}" if threads else device
 
 
 def cpu_label() -> str:
@@ -179,11 +189,12 @@ def _matrix_rate(side: int = 64, seconds: float = 0.04) -> float:
 
 def vector_bytes(settings: Settings, model: Model, lengths: Mapping[int, int]) -> int:
     """Return the bytes that the vectors of sequences take, once, by their number by length."""
-    item, layers = storage_bytes(settings.storage_dtype), len(settings.layers)
     rows = work(model, lengths, settings.long_sequences).sequences
-    pooled = layers * sum(pooling not in MATRICES for pooling in settings.pooling)
+    pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
+    numbers = pooled * model.dim * storage_bytes(settings.storage_dtype)
     matrices = per_residue_bytes(settings, model.dim, model.family, lengths)
-    return rows * (pooled * model.dim * item + BYTES_PER_ROW) + matrices
+    per_row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
+    return rows * (numbers + per_row) + matrices
 
 
 def per_residue_bytes(
@@ -202,9 +213,8 @@ def check_per_residue(bucket: Path, weights: Path, settings: Settings) -> None:
     """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it
     exceeds the limit. A bucket that lies in no folder made by deduplicate has none.
     """
-    if not MATRICES.intersection(settings.pooling):
-        return
-    if summary := known_summary(bucket.parent.parent):
+    summary = known_summary(bucket.parent.parent)
+    if summary and MATRICES.intersection(settings.pooling):
         manifest = read_manifest(weights)
         size = per_residue_bytes(settings, manifest.dim, manifest.family, summary.lengths) / 1e9
         log.info("per-residue output: %.3g GB in the master, and as much in the store", size)

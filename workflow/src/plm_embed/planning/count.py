@@ -17,7 +17,7 @@ from plm_embed.jobs.bucket import is_done
 from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
-from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
+from plm_embed.sequences.summary import Summary, known_summary, read_summary, summary_file
 from plm_embed.store.parts import parts_folder, read_part
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
@@ -50,29 +50,23 @@ def counted_input(config: Config, lengths: Path | None) -> Iterator[Input]:
         return
     from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
 
-    folder, paths = Path(config["results"], "sequences"), input_paths(config)
+    folder, policy = Path(config["results"], "sequences"), residues_of(config)
+    paths = [Path(path) for path in input_paths(config)]
     for path in paths:
-        if words := missing(Path(path)):
+        if words := missing(path):
             raise InputError(f"inputs: {path}: {words}", path=path)
-    if (folder / SUMMARY).is_file():
-        summary = read_summary(folder)
+    if summary := known_summary(folder):
         before = sorted((entry.path, entry.bytes) for entry in summary.inputs)
-        same = before == sorted((path, Path(path).stat().st_size) for path in paths)
-        if same and summary.policy in (None, residues_of(config)):
+        same = before == sorted((str(path), path.stat().st_size) for path in paths)
+        if same and summary.policy in (None, policy):
             yield _counts(summary, f"as in {folder}", folder)
             return
     with tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as temporary:
-        folder = Path(temporary)
-        deduplicate(
-            [Path(path) for path in paths],
-            folder,
-            buckets=BUCKETS,
-            table=Table(),
-            policy=residues_of(config),
-            memory_mb=MEMORY_MB,
-            tables=input_tables(config),
-        )
-        yield _counts(read_summary(folder), "counted just now", folder)
+        summary = deduplicate(
+            paths, Path(temporary), buckets=BUCKETS, table=Table(), tables=input_tables(config),
+            policy=policy, memory_mb=MEMORY_MB,
+        )  # fmt: skip
+        yield _counts(summary, "counted just now", Path(temporary))
 
 
 def _counts(summary: Summary, how: str, folder: Path | None = None) -> Input:
@@ -82,10 +76,7 @@ def _counts(summary: Summary, how: str, folder: Path | None = None) -> Input:
 
 def _lengths(path: Path) -> Input:
     """Return the counts of a summary.json, or of lines of `length number`. InputError otherwise."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     if text.lstrip().startswith("{"):
         return _counts(summary_file(path), f"by {path}")
     lengths = Counter[int]()

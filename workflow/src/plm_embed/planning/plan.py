@@ -14,8 +14,9 @@ from plm_embed.errors import ConfigError
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
 from plm_embed.jobs.completion_record import completion_records
-from plm_embed.jobs.gpus import gpu_names, visible_gpus
+from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.kernels.hardware import nvidia_gpus
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import caveat, read_record
@@ -38,8 +39,8 @@ SHORT_HOURS = 0.5
 @dataclass(frozen=True)
 class Forecast:
     """The work that is left of one model. weights: in words; verified: nothing speaks against
-    their being the published ones; stored: unique sequences that the store has; speeds: the first
-    one is planned for.
+    their being the published ones; stored: unique sequences that the store has; passes: through the
+    model for each token; speeds: the first one is planned for.
     """
 
     model: str
@@ -47,6 +48,7 @@ class Forecast:
     verified: bool
     stored: int
     todo: Work
+    passes: float
     speeds: tuple[Speed, ...]
 
     @property
@@ -98,32 +100,33 @@ def plan(
     folders of completion records with speeds. ConfigError for a setting or a device that is wrong.
     """
     config, resources = read_config(configfile, settings), _embed_resources(profile)
-    if devices:
-        names = {name.lower(): name for name in costs.gpu_table()["gpus"]}
-        chosen = [names.get(name.lower(), name) for name in devices]
-    elif profile:
-        gpu = str(resources.get("gpu_model", "")).upper().replace("_", " ")
-        chosen = [costs.device_label(gpu) if costs.known_gpu(costs.device_label(gpu)) else "A100"]
-    else:
-        chosen = []
+    names = {name.lower(): name for name in costs.gpu_table()["gpus"]}
+    chosen = [names.get(name.lower(), name) for name in devices]
+    if profile and not chosen:
+        gpu = costs.device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
+        chosen = [gpu if costs.known_gpu(gpu) else "A100"]
     with counted_input(config, lengths) as counted:
         models = [
             _forecast(config, model, counted, chosen, elsewhere)
             for model in models_of(config).values()
         ]
-    local = 0 if chosen else 1 if visible_gpus() else cores()
+    here = len(visible_gpus())
+    local = 0 if chosen else 1 if here else cores()
     longest = max(model.hours for model in models)
-    jobs = _jobs(longest, resources if profile else None, local, config["buckets"])
+    jobs = _jobs(longest, resources if profile else None, local, here, config["buckets"])
+    words = ["--cores", str(cores()), *local_resources(here)]
+    if profile:
+        words = ["--profile", profile_folder(profile)]
+    if configfile:
+        words += ["--configfile", str(configfile)]
+    changes = [word for word in settings if not word.startswith("buckets=")]
+    if jobs.buckets != config["buckets"] or len(changes) < len(settings):
+        changes.append(f"buckets={jobs.buckets}")
+    command = shell_line([*words, *(["--config", *changes] if changes else [])])
     results = Path(config["results"]).absolute()
     folder = next(path for path in (results, *results.parents) if path.is_dir())
-    return Plan(
-        counted,
-        tuple(models),
-        jobs,
-        _bytes(config, counted),
-        shutil.disk_usage(folder).free,
-        _command(config, profile, configfile, settings, jobs),
-    )
+    free = shutil.disk_usage(folder).free
+    return Plan(counted, tuple(models), jobs, _bytes(config, counted), free, command)
 
 
 def _embed_resources(profile: str) -> Config:
@@ -131,17 +134,17 @@ def _embed_resources(profile: str) -> Config:
 
     ConfigError where there is no such profile.
     """
-    folders = [
-        Path(place).expanduser() for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake")
-    ]
-    paths = [folder / profile_folder(profile) / "profile.yaml" for folder in folders]
+    if not profile:
+        return {}
+    folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
+    paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
     path = next(filter(Path.is_file, paths), None)
-    if profile and not path:
+    if not path:
         shipped = sorted(path.parent.name for path in CLONE.glob("profiles/*/profile.yaml"))
         message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
         remedy = f"shipped are {', '.join(shipped)}"
         raise ConfigError(message, key="--profile", remedy=remedy)
-    rules = path and (yaml.safe_load(path.read_text("utf-8")) or {}).get("set-resources")
+    rules = (yaml.safe_load(path.read_text("utf-8")) or {}).get("set-resources")
     return dict(rules.get("embed") or {}) if isinstance(rules, dict) else {}
 
 
@@ -151,8 +154,13 @@ def _forecast(
     settings = settings_of(config)
     left = lengths_left(config, model, counted)
     policies = settings.long_sequences, settings.linker
-    todo = costs.work(model, left, *policies)
-    work = todo if todo.tokens else costs.work(model, counted.lengths, *policies)
+    masked = "pseudo_perplexity" in settings.scores
+    todo, whole = (
+        costs.work(model, by_length, *policies, masked=masked)
+        for by_length in (left, counted.lengths)
+    )
+    work = todo if todo.tokens else whole
+    plain = costs.work(model, counted.lengths, *policies)
     dtype = settings.compute_dtype
     measured: dict[str, Speed] = {}
     for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
@@ -160,7 +168,7 @@ def _forecast(
         for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
             measured.setdefault(speed.device, speed)
     if not devices:  # this machine's, and what has been at work
-        present = list(map(costs.device_label, gpu_names())) or [costs.cpu_label()]
+        present = [costs.device_label(gpu.name) for gpu in nvidia_gpus()] or [costs.cpu_label()]
         devices = [*present, *measured]
     speeds = [Speed("", 1.0, "nothing to compute")]
     if work.tokens:
@@ -169,7 +177,8 @@ def _forecast(
             for name in dict.fromkeys(devices)
         ]
     stored = counted.unique - sum(left.values())
-    return Forecast(model.name, *_weights(config, model), stored, todo, tuple(speeds))
+    passes = whole.tokens / max(plain.tokens, 1)
+    return Forecast(model.name, *_weights(config, model), stored, todo, passes, tuple(speeds))
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:
@@ -212,13 +221,13 @@ def _bytes(config: Config, counted: Input) -> dict[str, int]:
     }
 
 
-def _jobs(hours: float, resources: Config | None, local: int, buckets: int) -> Jobs:
+def _jobs(hours: float, resources: Config | None, local: int, gpus: int, buckets: int) -> Jobs:
     """Cut so many device-hours into jobs that fit the time of a profile, if there is one.
 
-    resources: of a profile for embed; local: jobs that run on this machine at a time, or 0;
-    buckets: of the configuration, for a short campaign.
+    resources: of a profile for embed; local: jobs that run on this machine at a time, or 0; gpus:
+    of this machine; buckets: of the configuration, for a short campaign.
     """
-    workers, minutes, most = len(visible_gpus()) or 1 if local else 1, 0, HOURS_PER_JOB
+    workers, minutes, most = gpus if local and gpus else 1, 0, HOURS_PER_JOB
     if resources is not None:
         runtime = str(resources.get("runtime", 240))
         workers = int(resources.get("gpu", 1)) * int(resources.get("nodes", 1))
@@ -234,17 +243,3 @@ def _jobs(hours: float, resources: Config | None, local: int, buckets: int) -> J
         count = max(count, local) if hours > SHORT_HOURS else buckets
     longest = hours / (count * workers) + STARTUP_HOURS
     return Jobs(count, buckets, workers, min(local, count), minutes, longest)
-
-
-def _command(
-    config: Config, profile: str, configfile: Path | None, settings: Sequence[str], jobs: Jobs
-) -> str:
-    words = ["--cores", str(cores()), *local_resources(len(visible_gpus()))]
-    if profile:
-        words = ["--profile", profile_folder(profile)]
-    if configfile:
-        words += ["--configfile", str(configfile)]
-    changes = [word for word in settings if not word.startswith("buckets=")]
-    if jobs.buckets != config["buckets"] or len(changes) < len(settings):
-        changes.append(f"buckets={jobs.buckets}")
-    return shell_line([*words, *(["--config", *changes] if changes else [])])

@@ -1,14 +1,14 @@
 """A plan on a terminal."""
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plm_embed.planning.count import Input
-from plm_embed.planning.plan import STARTUP_HOURS, Jobs, Plan
-from plm_embed.wording import duration, readable
+from plm_embed.planning.plan import STARTUP_HOURS, Plan
+from plm_embed.wording import count, duration, readable
 
 GPUS_AT_A_TIME = 8, 64
 LARGE_HOURS = 8.0
@@ -27,59 +27,60 @@ def show(plan: Plan, console: Console) -> None:
     times.add_column("device")
     for title in ("tokens", "tokens/s", "time"):
         times.add_column(title, justify="right", no_wrap=True)
+    sources: dict[str, None] = {}
     for model in plan.models:
         for speed in model.speeds:
             hours = model.todo.tokens / speed.tokens_per_second / 3600
             rate = f"{speed.tokens_per_second:,.0f}"
             numbers = f"{model.todo.tokens:,}", rate, duration(3600 * hours)
             times.add_row(model.model, speed.device, *numbers)
+            sources[f"{speed.device}: {speed.basis}".lstrip(": ")] = None
     with console.capture() as tables:
         console.print(facts)
         console.print(times)
     for line in tables.get().splitlines():  # cells end in blanks
         console.out(line.rstrip(), highlight=False)
-    speeds = [speed for model in plan.models for speed in model.speeds]
-    for basis in dict.fromkeys(f"{speed.device}: {speed.basis}".lstrip(": ") for speed in speeds):
-        console.print(basis, style="dim", highlight=False, markup=False)
+    for source in sources:
+        console.print(source, style="dim", highlight=False, markup=False)
     console.print("\n[bold]run it[/]")
     console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    count = plan.input
-    skipped = count.records - count.accepted
-    yield "records", f"{count.records:,}, {skipped:,} of them skipped ({escape(count.counted)})"
-    yield "unique", f"{count.unique:,} sequences, {count.residues:,} residues{_spread(count)}"
+    read = plan.input
+    skipped = read.records - read.accepted
+    yield "records", f"{read.records:,}, {skipped:,} of them skipped ({escape(read.counted)})"
+    words = f"{count(read.unique, 'sequence')}, {count(read.residues, 'residue')}"
+    if len(lengths := sorted(read.lengths)) > 1:
+        ranks = accumulate(read.lengths[length] for length in lengths)
+        middle = next(n for n, rank in zip(lengths, ranks, strict=True) if 2 * rank >= read.unique)
+        words += f" ({lengths[0]:,} to {lengths[-1]:,} each, median {middle:,})"
+    yield "unique", words
     for model in plan.models:
         words = escape(model.weights)
         yield "weights", f"{model.model}: " + (words if model.verified else f"[bold red]{words}[/]")
+        if model.passes > 1:
+            words = (
+                f"each residue is masked once: {model.passes:,.0f} times the work of the vectors"
+            )
+            yield "pseudo_perplexity", f"{model.model}: {words}"
         if model.stored:
-            yield "stored", f"{model.model}: {model.stored:,} of {count.unique:,} sequences already"
-    yield "jobs", _jobs(plan.jobs, len(plan.models), sum(model.hours for model in plan.models))
+            stored = f"{model.stored:,} of {count(read.unique, 'sequence')} already"
+            yield "stored", f"{model.model}: {stored}"
+    yield "jobs", _jobs(plan)
     total = sum(plan.bytes.values())
     sizes = ", ".join(f"{name} {readable(size)}" for name, size in plan.bytes.items() if size)
     room = "enough" if plan.free_bytes > total else "[bold red]NOT ENOUGH[/]"
     yield "bytes", f"{sizes}; {readable(total)} in all, {readable(plan.free_bytes)} free: {room}"
 
 
-def _spread(count: Input) -> str:
-    """Return the shortest, the median and the longest length in words."""
-    if not count.lengths:
-        return ""
-    lengths, seen = sorted(count.lengths), 0
-    for median in lengths:
-        seen += count.lengths[median]
-        if 2 * seen >= count.unique:
-            break
-    return f" ({lengths[0]:,} to {lengths[-1]:,} each, median {median:,})"
-
-
-def _jobs(jobs: Jobs, models: int, hours: float) -> str:
-    time = duration(3600 * jobs.hours) + (f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else "")
+def _jobs(plan: Plan) -> str:
+    jobs, models, hours = plan.jobs, len(plan.models), sum(model.hours for model in plan.models)
     words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}"
     if jobs.buckets != jobs.configured:
         words += f", which fits the work better than {jobs.configured}"
-    words += f": about {time} each"
+    gpus = f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else ""
+    words += f": about {duration(3600 * jobs.hours)}{gpus} each"
     if start_up := jobs.hours < 1.1 * STARTUP_HOURS:
         words += ", nearly all of it start-up"
     if jobs.minutes:

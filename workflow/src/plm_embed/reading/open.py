@@ -199,6 +199,19 @@ class Embeddings:
         """Return the residues of the sequences of these rows (increasing)."""
         return self._collect(rows, lambda part, held: part.column_at("length", held), np.int32)
 
+    def scores(self, name: str, rows: Rows | None = None) -> NDArray[np.float32]:
+        """Return a score of each row (n,), such as "log_likelihood", or of some rows (increasing).
+        PlmEmbedError where it was not asked for.
+        """
+        if name not in (known := self.fingerprint.scores):
+            raise PlmEmbedError(
+                f"{self.path}: has no score {name}; it has {', '.join(known) or 'none'}",
+                path=self.path,
+                remedy=f"for the next run: `embedding.scores: [{name}]`",
+            )
+        rows = np.arange(len(self)) if rows is None else rows
+        return self._collect(rows, lambda part, held: part.column_at(name, held), np.float32)
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the ids of all records that have a vector, in the order of the index; of a
         store over its keys.

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,8 +18,13 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import size
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.completion_record import Completion, completion_records, read_completion
-from plm_embed.jobs.heartbeat import Heartbeat, heartbeats, store_of
+from plm_embed.jobs.completion_record import (
+    Completion,
+    completion_records,
+    read_completion,
+    store_of,
+)
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models.registry import MODELS
@@ -32,6 +38,9 @@ from plm_embed.wording import count, duration, in_python
 from plm_embed.workflow.config import input_paths, input_tables
 from plm_embed.workflow.kept_config import read_kept
 
+SCORES_READ = 1_000_000
+"""Sequences whose scores are summarized, at most."""
+
 
 @dataclass
 class Facts:
@@ -39,8 +48,9 @@ class Facts:
 
     results: the folder that the models of a campaign share; folder: that of the model; runs:
     completion records; master_size: rows and columns; names: representations of the master, the
-    default one first; example: the id of a record with a vector; statuses, reasons: records by
-    outcome, and skipped ones by reason; cleaned: records whose letters were changed; sizes: bytes.
+    default one first; scores: their distributions, in words; example: the id of a record with a
+    vector; statuses, reasons: records by outcome, and skipped ones by reason; cleaned: records
+    whose letters were changed; sizes: bytes.
     """
 
     results: Path
@@ -56,6 +66,7 @@ class Facts:
     rows: int = 0
     dim: int = 0
     names: tuple[str, ...] = ()
+    scores: dict[str, str] = field(default_factory=dict)
     example: str = ""
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -194,6 +205,10 @@ def collect(folder: Path) -> Facts:
             facts.rows, facts.dim = embeddings.shape
             first = embeddings.resolved("emb") if facts.rows else ""
             facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
+            rows = np.arange(min(facts.rows, SCORES_READ))  # in the order of hashes: at random
+            for name in embeddings.fingerprint.scores if facts.rows else ():
+                least, middle, most = np.quantile(embeddings.scores(name, rows), (0, 0.5, 1))
+                facts.scores[name] = f"median {middle:.4g} ({least:.4g} to {most:.4g})"
         facts.example = _example(index)
     if records.is_file():
         for table in read_batches(records, ["status", "reason", "events"], delete(records)):

@@ -34,6 +34,13 @@ def failures(results: Path, models: Iterable[str]) -> list[Failure]:
     return sorted(failed, key=lambda failure: changed(failure.log))
 
 
+def run_failure(results: Path) -> Failure | None:
+    """Return why the last run of Snakemake failed, as it noted itself; None where it did not."""
+    log = results / "logs" / "run.log"
+    reason = error_at_the_end(log)
+    return Failure(log, reason) if reason else None
+
+
 def alike(failures: Iterable[Failure]) -> list[list[Failure]]:
     """Return failures together whose reasons differ by numbers alone, in the order of the first."""
     causes: dict[str, list[Failure]] = {}

@@ -247,7 +247,7 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
 
 
 def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what the campaign took."""
+    """Yield names and values of what the campaign took, and of its scores."""
     attempts = facts.attempts
     if jobs := [attempt for attempt in attempts if attempt.node == 0]:
         outcomes = Counter(attempt.outcome for attempt in jobs)
@@ -257,12 +257,9 @@ def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
     if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
         yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
-    if joules := [job.joules for job in attempts if job.joules is not None]:
-        part = f" in {len(joules):,} of {count(len(attempts), 'attempt')}"
-        text = f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs"
-        yield "energy", text + (part if len(joules) < len(attempts) else "")
     if saved := savings(facts.runs):
         yield "reused", saved
+    yield from facts.scores.items()
 
 
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:

@@ -5,7 +5,7 @@ Only small files of the results folder are read: completion records, heartbeats,
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +22,8 @@ from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
-from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, is_of, read_heartbeat, store_of
+from plm_embed.jobs.completion_record import WorkerInfo, store_of
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.registry import tokens as tokens_of
@@ -31,7 +31,15 @@ from plm_embed.models.weights import RECORD
 from plm_embed.planning.costs import device_label
 from plm_embed.program import program
 from plm_embed.reading.find import MASTERS
-from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, last_line
+from plm_embed.reporting.failures import (
+    AGAIN,
+    Failure,
+    alike,
+    changed,
+    failures,
+    last_line,
+    run_failure,
+)
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.wording import count, duration
@@ -113,10 +121,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Look:
-    """A results folder at one moment."""
+    """A results folder at one moment. failure: of the last run, which has then ended."""
 
     results: Path
     models: tuple[Progress, ...]
+    failure: Failure | None
 
     @property
     def finished(self) -> bool:
@@ -126,12 +135,12 @@ class Look:
     @property
     def failed(self) -> bool:
         """Return whether a step ended with an error and has not begun again."""
-        return any(model.failures for model in self.models)
+        return bool(self.failure) or any(model.failures for model in self.models)
 
     @property
     def at_work(self) -> bool:
         """Return whether any model is at work."""
-        return any(model.at_work for model in self.models)
+        return not self.failure and any(model.at_work for model in self.models)
 
     @property
     def over(self) -> bool:
@@ -176,10 +185,12 @@ def look(results: Path) -> Look:
     # a proof that is older than the sequences is of another campaign's model
     since = changed(results / "sequences" / SUMMARY)
     current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
-    return Look(results, tuple(_progress(results, name) for name in current or begun))
+    failure = run_failure(results)
+    models = (_progress(results, name, ended=bool(failure)) for name in current or begun)
+    return Look(results, tuple(models), failure)
 
 
-def _progress(results: Path, model: str) -> Progress:
+def _progress(results: Path, model: str, ended: bool) -> Progress:
     folder, sequences = results / model, results / "sequences"
     summary, since, store = known_summary(sequences), changed(sequences / SUMMARY), store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
@@ -205,11 +216,13 @@ def _progress(results: Path, model: str) -> Progress:
     lost = {error.log.stem for error in errors if error.log.parent.name == "embed"}
     embed: Status = "done" if complete else "failed" if lost else "at work" if running else "waits"
     logs = {error.log for error in errors}
-    steps = tuple(_steps(results, model, embed, used=complete or bool(running), failed=logs))
+    steps = [*_steps(results, model, embed, used=complete or bool(running), failed=logs)]
+    if ended:  # a step that has not said why did not end well either
+        steps = [replace(s, status="failed") if s.status == "at work" else s for s in steps]
     stopped = [step.log for step in steps if step.status == "failed"]
     return Progress(
         folder,
-        steps,
+        tuple(steps),
         len(buckets),
         len(done),
         len(running),
@@ -230,12 +243,8 @@ def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
     """Yield the workers of the last start of each job that has not ended."""
-    now, store = datetime.now(UTC), store_of(folder)
-    beats = [
-        beat
-        for path in whole_files(store / FOLDER, "*.json")
-        if (beat := read_heartbeat(path)) and beat.bucket not in done and is_of(beat, store, folder)
-    ]
+    now = datetime.now(UTC)
+    beats = [beat for beat in heartbeats(folder, ended=False) if beat.bucket not in done]
     starts: dict[str, str] = {}
     for beat in beats:
         if beat.node == 0:  # the others of its job started later
@@ -303,14 +312,18 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
         if not model.finished:
             yield from _now(model, plain)
-    for first, *more in alike(dict.fromkeys(f for model in look.models for f in model.failures)):
+    errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
+    for first, *more in alike(errors or filter(None, [look.failure])):
         others = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.over:
         yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
     elif look.models and not look.at_work:
-        yield Text("next: if the run has ended, rerun the same command; finished work is kept")
+        yield Text(
+            "next: if the run has ended, rerun the same command; finished work is kept. If "
+            "Snakemake says that the folder is locked, give the command with --unlock first"
+        )
 
 
 def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:

@@ -49,15 +49,16 @@ class Located:
     """Places of the vectors of a bucket: for each of its n keys the part (index into `parts`) and
     the row in it.
 
-    windows int32 (n,) as stored; residues int64 (n,): number of rows in the per-residue datasets, 0
-    if there are none; dims: D by representation; sums: checksums (n,) by representation, where all
-    parts keep them.
+    windows int32 (n,) as stored; scores float32 (n,) by name; residues int64 (n,): number of rows
+    in the per-residue datasets, 0 if there are none; dims: D by representation; sums: checksums
+    (n,) by representation, where all parts keep them.
     """
 
     parts: tuple[Path, ...]
     part: NDArray[np.int32]
     row: Numbers
     windows: NDArray[np.int32]
+    scores: Mapping[str, NDArray[np.float32]]
     residues: Numbers
     dims: Mapping[str, int]
     width: int
@@ -87,6 +88,9 @@ def locate(wanted: Wanted, store: Path) -> Located:
     places, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
     sums = {name: np.zeros(count, dtype=np.uint64) for name in fingerprint.representations}
+    scores: dict[str, NDArray[np.float32]] = {
+        score: np.zeros(count, dtype=np.float32) for score in fingerprint.scores
+    }
     dims: dict[str, int] = {}
     for number, path in enumerate(paths):
         with read_part(path) as part:
@@ -97,6 +101,8 @@ def locate(wanted: Wanted, store: Path) -> Located:
             new = np.flatnonzero((places < 0) & (stored >= 0))
             rows = stored[new]
             places[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
+            for score, values in scores.items():
+                values[new] = part.column_at(score, rows)
             wrong = part.column_at("length", rows) != wanted.length[new]
             if any(map(has_matrix, part.names)):
                 residues[new] = part.residues_at(rows)
@@ -117,7 +123,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
             wanted.record, f"{lost.sum()} sequences are in none of its parts (first: {key})"
         )
     width = storage_bytes(fingerprint.storage_dtype)
-    return Located(paths, places, row, windows, residues, dims, width, sums)
+    return Located(paths, places, row, windows, scores, residues, dims, width, sums)
 
 
 def blocks(located: Located) -> Iterator[Block]:

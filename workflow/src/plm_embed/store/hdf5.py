@@ -18,7 +18,7 @@ from h5py import h5d, h5g, h5l, h5o, h5p, h5s, h5t
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import StorageDtype
+from plm_embed.fingerprint import SCORES, StorageDtype
 
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]
@@ -29,6 +29,7 @@ DAMAGES = (OSError, KeyError, ValueError, TypeError, RuntimeError)
 
 _RANKS = {
     **{"emb": 2, "emb_keys": 1, "length": 1, "windows": 1, "offset": 1},
+    **dict.fromkeys(map(str, SCORES), 1),
     **{"representations": 2, "checksums": 1},
 }
 """Dimensions of the datasets, and of those in each of the two groups."""

@@ -6,7 +6,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import EMBED_AGAIN, StoreError
-from plm_embed.fingerprint import Fingerprint, has_matrix
+from plm_embed.fingerprint import SCORES, Fingerprint, has_matrix
 from plm_embed.keys import Keys, find, increasing
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
@@ -71,6 +71,8 @@ class PartRows:
     length: NDArray[np.int32]
     windows: NDArray[np.int32]
     representations: Mapping[str, Array | Sequence[Array]]
+    scores: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Those of the fingerprint, (n,) each."""
 
 
 def write_part(
@@ -83,11 +85,11 @@ def write_part(
     together, repeated keys and other representations than the fingerprint's raise ValueError.
     """
     names, order = fingerprint.representations, np.argsort(rows.keys, kind="stable")
-    columns = {"emb_keys": rows.keys, "length": rows.length, "windows": rows.windows}
+    columns = {"emb_keys": rows.keys, "length": rows.length, "windows": rows.windows, **rows.scores}
     count, keys = len(order), rows.keys[order]
     if not count or (keys[1:] == keys[:-1]).any():
         raise ValueError("a part needs at least one key, and each key once")
-    if set(rows.representations) != set(names):
+    if {*rows.representations, *rows.scores} != {*names, *fingerprint.scores}:
         raise ValueError(f"vectors for {list(rows.representations)}, expected {names}")
     if any(len(values) != count for values in (*columns.values(), *rows.representations.values())):
         raise ValueError("keys, lengths, windows and vectors differ in number")
@@ -98,8 +100,9 @@ def write_part(
             raise ValueError(f"{name}: other numbers of residues than the layer before")
         offset = np.concatenate([[0], np.cumsum(counts)])
     with connect(path, "w") as file:
-        checksums.create(file, names, count)
-        for (name, values), kind in zip(columns.items(), ("S64", "<i4", "<i4"), strict=True):
+        checksums.create(file, (*rows.scores, *names), count)
+        kinds = "S64", "<i4", "<i4", *("<f4" for _ in rows.scores)
+        for (name, values), kind in zip(columns.items(), kinds, strict=True):
             create_column(file, name, count, kind)[...] = values[order]
             checksums.write(file, name, 0, checksums.of_rows(values[order]))
         if offset is not None:
@@ -237,7 +240,7 @@ class Part:
         """Read some rows (increasing) of a column such as `length`."""
         with self._reading():
             values = take_bits(self._file[name], rows)
-            if name in checksums.COLUMNS:
+            if name in checksums.COLUMNS or name in SCORES:
                 checksums.check(name, rows, self.sums_at(name, rows), checksums.of_rows(values))
         return values
 

@@ -12,7 +12,7 @@ from plm_embed.inference.settings import within_limit
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.models.family import pooling_problems
+from plm_embed.models.family import pooling_problems, score_problem
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record
 from plm_embed.sequences.alphabet import ALPHABETS
@@ -159,6 +159,8 @@ def _path_mistakes(config: Config) -> Iterator[str]:
         for name in table.keep:
             if why := why_not_kept(name):
                 yield f"inputs: {path}: keep: {name}: {why}"
+            elif name in config["embedding"]["scores"]:
+                yield f"inputs: {path}: keep: {name}: is a score of `embedding.scores`; rename one"
     for file, same in repeated([Path(path) for path in paths]):
         yield f"inputs: {file}: is the same file as {same}; name it once"
 
@@ -200,6 +202,8 @@ def _model_mistakes(config: Config) -> Iterator[str]:
             layers = f"{model.name} has layers 0 to {most}, and -1 for the last"
             yield f"embedding.layers: {outside}: {layers}"
         yield from pooling_problems(settings.pooling, model.family, model.name, settings.linker)
+        if settings.scores:
+            yield from filter(None, [score_problem(model.family, model.name, settings.linker)])
         try:
             limits = model.name, model.max_residues, settings.linker
             within_limit(settings.long_sequences, *limits)

@@ -177,6 +177,7 @@ def recipe_options(config: Config) -> list[str]:
     return [
         *(f"--layers={layer}" for layer in settings.layers),
         *(f"--pooling={pooling}" for pooling in settings.pooling),
+        *(f"--scores={score}" for score in settings.scores),
         f"--compute-dtype={settings.compute_dtype}",
         f"--storage-dtype={settings.storage_dtype}",
         f"--long-sequences={long.policy}",
