@@ -112,7 +112,7 @@ def find_model(name: str) -> Model:
         for model in MODELS.values():
             names |= {name.lower(): name for name in (model.name, *model.aliases)}
             short = [alias.lower() for alias in model.aliases if "/" not in alias]
-            names |= dict.fromkeys(short, short[0])
+            names |= dict.fromkeys(short, "".join(short[:1]))
         hint = did_you_mean(word, names, 3, names.__getitem__)
         raise ConfigError(
             f"model: {name!r} is not known{hint}\ndocs/models.md lists all models; "
