@@ -221,7 +221,7 @@ def esm(w: Weights, c: Config, ids: Tensor) -> States:
         return layer_norm(x, w[f"esm.{name}.weight"], w[f"esm.{name}.bias"], epsilon)
 
     x = w["esm.embeddings.word_embeddings.weight"][ids]
-    if c["token_dropout"]:  # no token is <mask>
+    if c["token_dropout"]:  # no token is <mask>; with scores, some are
         x = x * (1 - 0.15 * 0.8)
     if not rotary:
         first = c["pad_token_id"] + 1
@@ -324,6 +324,10 @@ WORDS = {
     ],
 }
 """Tokens of a new family, in the order of their ids; the first and last of a sequence are below."""
+LETTERS = {"saprot": 2}
+"""Letters of a token, where it is not one."""
+STANDARD = "ACDEFGHIKLMNPQRSTVWY"
+"""Letters that every family of proteins has tokens for."""
 AROUND = {"amplify": ("<bos>", "<eos>"), "saprot": ("<cls>", "<eos>")}
 CONFIG: dict[str, dict[str, Any]] = {
     "amplify": {
@@ -415,8 +419,10 @@ def scaled(name: str, drawn: Tensor) -> Tensor:
 def tokenize(name: str, sequence: str) -> list[int]:
     numbers = {word: number for number, word in enumerate(WORDS[name])}
     first, last = (numbers[word] for word in AROUND[name])
-    width = len(WORDS[name][-1])
+    width = LETTERS.get(name, 1)
     words = [sequence[start : start + width] for start in range(0, len(sequence), width)]
+    if absent := {word for word in words if word[0] in STANDARD} - numbers.keys():
+        sys.exit(f"golden: {', '.join(sorted(absent))} are not in WORDS of {name}")
     return [first, *(numbers.get(word, numbers["<unk>"]) for word in words), last]
 
 

@@ -153,7 +153,7 @@ def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> Non
     run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=1)
     assert run.returncode == 0, run.stdout
     assert pq.read_metadata(folder / INDEX).num_rows == 0
-    assert "skipped when read" in (folder / f"results/{MODEL}/report.html").read_text(
+    assert "skipped: unknown residues" in (folder / f"results/{MODEL}/report.html").read_text(
         encoding="utf-8"
     )
     said = subprocess.run(

@@ -141,7 +141,7 @@ def test_the_models_are_shown_side_by_side(runs: Runs) -> None:
     assert look(runs.results).finished
     watched = said("watch", str(runs.results), "--once")
     for model in (ESM, BERT):
-        assert f"{model}  weights done, sequences done, embed done, gather done" in watched
+        assert f"{model}  ✓weights ✓sequences ✓embed ✓gather" in watched
     pages = said("report", str(runs.results)).splitlines()
     assert [page.partition(":")[0] for page in pages] == [
         *(str(runs.results / model / "report.html") for model in (ESM, BERT)),

@@ -53,37 +53,28 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert found["set-resources"]["embed"] == embed
     assert "slurm_account: \"'lab'\" # without it, your only account" in done.stdout
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
-    done = profile("slurm", "--output", "mine", "--constraint", "a100")
-    asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1 --time=30)"
+    done = profile("slurm", "--output", "mine")
+    asked = "(--account=lab --partition=gpu --gpus=1 --time=30)"
     assert done.returncode == 1 and f"{asked}: sbatch: error: no such feature" in done.stderr
     assert not Path("mine").exists()
 
 
-def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
+def test_all_that_is_open_is_named_at_once(slurm: Path) -> None:
     (slurm / "sinfo.answer").write_text(SEVERAL)
     (slurm / "sacctmgr.answer").write_text("lab\nother\n")
     done = profile("slurm")
     assert done.returncode == 1
     several = "choose --queue (gpu or big) and --account (lab or other)\n"
     assert done.stderr.endswith(several)
-
-    terminal, end = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "plm_embed", "profile", "--output", "mine",
-         "--scratch", "/local"],
-        stdin=end, stderr=end, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        os.write(terminal, b"big\nother\nh100\n")
-        assert process.wait() == 0
-    os.close(terminal)
-    os.close(end)
+    answers = ("--queue", "big", "--account", "other", "--gpu-type", "h100")
+    assert profile("--output", "mine", *answers).returncode == 0
     found = yaml.safe_load(Path("mine", "profile.yaml").read_text(encoding="utf-8"))
     assert found["default-resources"] == {
         **DEFAULTS,
         **{"slurm_account": "'other'", "slurm_partition": "'cpu'"},
     }
     assert found["set-resources"]["embed"] == {
-        **{"gpu": 1, "runtime": 240, "scratch": "'/local'"},
+        **{"gpu": 1, "runtime": 240},
         **{"slurm_partition": "'big'", "gpu_model": "'h100'"},
     }
 

@@ -154,6 +154,21 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
         adopted(files, prepared)
 
 
+def test_vectors_that_are_damaged_are_named(tmp_path: Path, prepared: Path) -> None:
+    files = foreign_master(tmp_path, prepared)
+    with h5py.File(files.vectors, "r+") as file:
+        vectors = file["emb"][...]
+        del file["emb"]
+        emb = file.create_dataset("emb", data=vectors, chunks=(48, 32), compression="gzip")
+        start = emb.id.get_chunk_info(0).byte_offset
+    content = bytearray(files.vectors.read_bytes())
+    content[start : start + 100] = bytes(100)
+    files.vectors.write_bytes(content)
+    with pytest.raises(PlmEmbedError, match=r"embeddings\.h5: cannot be imported \("):
+        adopted(files, prepared)
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("column", ["id", "accession"])
 def test_a_column_of_ids_that_the_index_lacks_is_refused(
     tmp_path: Path, prepared: Path, column: str

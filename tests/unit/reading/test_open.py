@@ -135,7 +135,7 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
             np.testing.assert_array_equal(store.per_residue_by_key(KEYS[3]), wanted)
             np.testing.assert_array_equal(embeddings.per_residue_by_key(KEYS[3]), wanted)
             np.testing.assert_array_equal(store.get(chosen), expected(chosen))
-            with pytest.raises(PlmEmbedError, match="no vector for p1: a key is the SHA-256"):
+            with pytest.raises(PlmEmbedError, match="no vector for p1; a key is the SHA-256"):
                 store.get(["p1"])
             with pytest.raises(PlmEmbedError, match="a store has keys, no records: open a master"):
                 store.to_pandas()

@@ -114,7 +114,7 @@ def test_vectors_by_key(embeddings) -> None:
         np.array([KEYS[0] + "0"], "S65"),
         7,
     ):
-        with pytest.raises(PlmEmbedError, match="a key is the SHA-256 of a sequence, 64 digits"):
+        with pytest.raises(PlmEmbedError, match="a key is the SHA-256 of a sequence: 64 digits"):
             embeddings.by_key([wrong] if not isinstance(wrong, np.ndarray) else wrong)
     with pytest.raises(PlmEmbedError, match="keys are a list"):
         embeddings.by_key(KEYS[0])
@@ -323,12 +323,14 @@ def test_arguments_of_another_type_are_refused_in_words(
     ):
         with pytest.raises(PlmEmbedError, match=said):
             call()
-    with pytest.raises(IndexError, match=r"rows are whole numbers; for ids, get\(\[\.\.\.\]\)"):
+    with pytest.raises(
+        IndexError, match=r"rows are a list of whole numbers; for ids, get\(\[\.\.\.\]\)"
+    ):
         embeddings[CLEAR[:2]]  # type: ignore[index]
     with plm_embed.open(campaign.store) as store:
         with pytest.raises(PlmEmbedError, match="has no representation 5; it has "):
             store.to_numpy(wrong)
-        with pytest.raises(IndexError, match="rows are a list of numbers"):
+        with pytest.raises(IndexError, match="rows are a list of whole numbers"):
             store.rows(wrong)
 
 

@@ -11,8 +11,7 @@ from plm_embed.fingerprint import SPANS
 from plm_embed.master.validation_record import VALIDATION, read_validation, write_validation
 from plm_embed.reporting.facts import Facts, collect
 from plm_embed.reporting.outputs import reader
-from plm_embed.reporting.report import answers, command, commands
-from plm_embed.workflow.call import shell_line
+from plm_embed.reporting.report import answers, commands
 from support.finished import MODEL
 
 
@@ -87,16 +86,3 @@ def test_each_kind_of_vectors_has_its_reader() -> None:
     assert reader(["mean_l3", "per_residue_l3"]) == "get"
     assert reader(["per_residue_l3"]) == "per_residue"
     assert reader([SPANS, "per_token_l3"]) == "per_token"
-
-
-def test_the_command_has_the_gpus_of_this_machine(results: Path) -> None:
-    facts = collect(results)
-    config = facts.folder / "config.yaml"
-    plain = shell_line(["--configfile", str(config), "--cores", "all"])
-    assert command(facts) == plain
-    gpu = replace(facts.runs[0], worker=replace(facts.runs[0].worker, capability="8.0"))
-    facts.runs, workers = [gpu], facts.attempts[-1].workers[:1] * 4
-    facts.attempts = [replace(facts.attempts[-1], job="", workers=workers)]
-    assert command(facts) == f"{plain} --resources gpu=4 --set-resources embed:gpu=4"
-    facts.attempts = [replace(facts.attempts[-1], job="17.pbs")]
-    assert command(facts) == plain

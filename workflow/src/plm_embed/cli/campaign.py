@@ -36,38 +36,28 @@ def watch(results: Path, once: bool) -> None:
 @click.command()
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
-    "--configfile",
-    type=EXISTING,
-    help="Configuration of the campaign, as for snakemake; without it, config/config.yaml.",
+    "--configfile", type=EXISTING, help="As for snakemake; without it, config/config.yaml."
 )
 @several(
-    "--config",
-    "settings",
-    metavar="KEY=VALUE ...",
-    help="Other values for keys of the configuration, as for snakemake.",
+    "--config", "settings", metavar="KEY=VALUE ...", help="Other values of keys, as for snakemake."
 )
 @click.option(
-    "--profile",
-    default="",
-    help="Where jobs will run: slurm, pbs ..., or a folder. Without it, on this machine.",
+    "--profile", default="", help="Where jobs will run: slurm, pbs ..., or a folder; else here."
 )
 @several(
     "--device",
     "devices",
-    help="Device to plan for, such as A100; several are compared. Without it, the profile's "
-    "gpu_model (else an A100), or the device of this machine.",
+    help="GPU to plan for, as A100, repeatable; else the profile's, or here.",
 )
 @click.option(
     "--lengths",
     type=EXISTING,
-    help="Plan from a table of lengths (lines of `length number`, or another campaign's "
-    "summary.json) instead of the input.",
+    help="In place of the input: lines of `length number`, or a summary.json.",
 )
 @several(
     "--elsewhere",
     type=EXISTING,
-    help="Completion records of another campaign with this model (results/MODEL/embedded), for the "
-    "speed; repeatable.",
+    help="results/MODEL/embedded of another run, for its speed; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
@@ -104,14 +94,10 @@ def plan(
 @click.command()
 @RESULTS
 @click.option(
-    "--output",
-    type=PATH,
-    help="Write this HTML file alone; without it, report.html in the folder of the model.",
+    "--output", type=PATH, help="Write this HTML file alone, in place of those of the model."
 )
 @click.option(
-    "--settings",
-    default="",
-    help="Configuration of the run that ends with this report, as JSON, to keep as config.yaml.",
+    "--settings", default="", help="Configuration of the run, as JSON, to keep as config.yaml."
 )
 def report(results: Path, output: Path | None, settings: str) -> None:
     """Write the report of a campaign, finished or not.

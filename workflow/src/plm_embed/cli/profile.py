@@ -20,7 +20,6 @@ from plm_embed.io.terminal import printable, say
 from plm_embed.program import program
 
 _WRITTEN = "# Written by `plm-embed profile"
-_GPU = re.compile(r"gpu(?::(?P<type>[^:,()\s]+))?:\d+(?=[(,\s]|$)")
 _EMBED = "set-resources:"
 """The line of a profile from which on the resources of embed stand."""
 _SECONDS = 30.0
@@ -33,17 +32,13 @@ _SECONDS = 30.0
 @click.option("--account", default="", help="Account or project to charge.")
 @click.option("--queue", default="", help="Partition or queue of the jobs with GPUs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
-@click.option("--gpu-type", default="", help="Type of GPU to request (SLURM), such as a100.")
-@click.option("--constraint", default="", help="Features that nodes must have (SLURM), as for -C.")
-@click.option(
-    "--scratch", default="", help="Folder on the nodes' own disks; without it, jobs look for one."
-)
+@click.option("--gpu-type", default="", help="Type of GPU to request by name (SLURM), as a100.")
 def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """Write a profile for this cluster from what its scheduler says.
 
-    Without SCHEDULER, it is the one that is installed here. On a terminal, the command asks for
-    what the scheduler leaves open; elsewhere, the options must tell. Under SLURM, sbatch checks
-    the profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
+    Without SCHEDULER, it is the one that is installed here. Where the scheduler leaves something
+    open, the command names the choices and the options for them. Under SLURM, sbatch checks the
+    profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
 
     \b
     Examples:
@@ -62,7 +57,6 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     shipped = {"slurm": "slurm", "pbs": "generic-pbs"}[scheduler]
     text = (CLONE / "profiles" / shipped / "profile.yaml").read_text(encoding="utf-8")
     _, text = text.split("\n\n", 1)  # the head is about the shipped file
-    text = _filled(text, {"scratch": _quoted(options["scratch"])}, _EMBED)
     text = (_with_slurm if scheduler == "slurm" else _with_pbs)(text, options)
     words = printable(shlex.join(sys.argv[2:]))
     text = f"{_WRITTEN} {words}`. profiles/README.md has the rest.\n\n{text}"
@@ -103,39 +97,24 @@ def _quoted(value: str) -> str:
 def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     """Return the profile with partitions, account, limits and type of GPU.
 
-    ConfigError for what SLURM does not have, and, where nobody can be asked, for all that it leaves
-    open; PlmEmbedError for what sbatch refuses.
+    ConfigError for what SLURM does not have, and for all that it leaves open; PlmEmbedError for
+    what sbatch refuses.
     """
-    gpus, limits, usual = _partitions()
-    with_gpus = [name for name, types in gpus.items() if types]
-    if not with_gpus:
-        raise ConfigError(
-            "sinfo: no partition with GPUs is up",
-            remedy="copy a shipped profile: profiles/README.md",
-        )
+    limits, with_gpus, usual = _partitions()
     left_open: list[str] = []
 
-    def choose(option: str, words: str, choices: Sequence[str], default: str = "") -> str:
-        """Return the option, or the only choice, or the user's; '' where nobody can be asked."""
-        if options[option] or len(choices) < 2:
-            return options[option] or "".join(choices)
-        if _on_terminal():
-            return _prompt(words, choices, default or choices[0])
-        if not default:
+    def choose(option: str, choices: Sequence[str]) -> str:
+        """Return the option, or the only choice."""
+        if not options[option] and len(choices) > 1:
             left_open.append(f"--{option.replace('_', '-')} ({' or '.join(choices)})")
-        return default
+        return options[option] or "".join(choices)
 
-    default = usual if usual in with_gpus else ""
-    queue = choose("queue", "partition with GPUs", with_gpus, default)
-    accounts = _accounts()
-    account = choose("account", "account", accounts)
-    kind, types = options["gpu_type"], list(dict.fromkeys(filter(None, gpus.get(queue, []))))
-    if not kind and types and _on_terminal():
-        kind = _prompt("type of GPU, or any", ["any", *types], "any").replace("any", "")
-    cpu_queue = options["cpu_queue"]
+    queue = choose("queue", [usual] if usual in with_gpus else with_gpus)
+    accounts, kind, cpu_queue = _accounts(), options["gpu_type"], options["cpu_queue"]
+    account = choose("account", accounts)
     if not usual:
-        without = [name for name in gpus if name not in with_gpus] or [queue]
-        cpu_queue = choose("cpu_queue", "partition of jobs without GPUs", without)
+        without = [name for name in limits if name not in with_gpus] or [queue]
+        cpu_queue = choose("cpu_queue", without)
     if left_open:
         words = f"profile: SLURM has several of these; choose {' and '.join(left_open)}"
         raise ConfigError(words, key=left_open[0].partition(" ")[0])
@@ -143,27 +122,27 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
         verb = "is" if len(accounts) == 1 else "are"
         words = f"you have no account {account}; yours {verb} {' and '.join(accounts)}"
         raise ConfigError(words, key="--account")
-    content, constraint = yaml.safe_load(text), options["constraint"]
+    content = yaml.safe_load(text)
     shared, embed = content["default-resources"], content["set-resources"]["embed"]
     time = min(embed["runtime"], limits.get(queue, math.inf))
     cpu_time = min(shared["runtime"], limits.get(cpu_queue or usual, math.inf))
     gpu = f"{kind}:{embed['gpu']}".lstrip(":")
-    _try_job(account=account, partition=queue, constraint=constraint, gpus=gpu, time=time)
+    _try_job(account=account, partition=queue, gpus=gpu, time=time)
     _try_job(account=account, partition=cpu_queue, time=cpu_time)
     places = {"slurm_account": account, "slurm_partition": cpu_queue}
     text = _filled(text, {name: _quoted(place) for name, place in places.items()})
     text = _filled(text, {"runtime": cpu_time})
-    names = {"slurm_partition": queue, "gpu_model": kind, "constraint": constraint}
+    names = {"slurm_partition": queue, "gpu_model": kind}
     text = _filled(text, {name: _quoted(value) for name, value in names.items()}, _EMBED)
     return _filled(text, {"runtime": time}, _EMBED)
 
 
-def _partitions() -> tuple[dict[str, list[str]], dict[str, float], str]:
-    """Return the types of GPUs ('' without a name) and the limit in minutes of each partition that
-    is up, and the name of the default one, if it is.
+def _partitions() -> tuple[dict[str, float], list[str], str]:
+    """Return the limit in minutes of each partition that is up, those with GPUs, and the default
+    one, if it is up.
     """
-    gpus: dict[str, list[str]] = {}
     limits: dict[str, float] = {}
+    with_gpus: dict[str, None] = {}
     usual = ""
     # a line per kind of node
     for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G|%l"):
@@ -172,9 +151,12 @@ def _partitions() -> tuple[dict[str, list[str]], dict[str, float], str]:
             name = star.rstrip("*")
             usual = usual if name == star else name
             limits[name] = _minutes(limit)
-            types = [match["type"] or "" for match in _GPU.finditer(resources)]
-            gpus.setdefault(name, []).extend(types)
-    return gpus, limits, usual
+            if re.search("(^|,)gpu:", resources):
+                with_gpus[name] = None
+    if not with_gpus:
+        remedy = "copy a shipped profile: profiles/README.md"
+        raise ConfigError("sinfo: no partition with GPUs is up", remedy=remedy)
+    return limits, list(with_gpus), usual
 
 
 def _try_job(**flags: object) -> None:
@@ -208,22 +190,18 @@ def _accounts() -> list[str]:
 
 def _with_pbs(text: str, options: Mapping[str, str]) -> str:
     """Return the profile with queue and account. ConfigError for a queue that PBS does not have."""
-    queue, account = options["queue"], options["account"]
-    if queue or _on_terminal():
+    queue = options["queue"]
+    if queue:
         blocks = re.split(r"^Queue: ", "\n".join(_answer("qstat", "-Q", "-f")), flags=re.MULTILINE)
         queues = [
             block.splitlines()[0].strip()
             for block in blocks[1:]
             if block.count("enabled = True") == block.count("started = True") == 1
         ]
-        queue = queue or _prompt("queue, empty for the server's", ["", *queues], "")
-        if queue and queue not in queues:
-            raise ConfigError(
-                f"--queue {queue}: not an open queue; PBS has {', '.join(queues)}", key="--queue"
-            )
-    if not account and _on_terminal():
-        account = _prompt("account or project to charge, empty for none", [], "")
-    named = {"pbs-account": account, "pbs-queue": queue}
+        if queue not in queues:
+            words = f"--queue {queue}: not an open queue; PBS has {', '.join(queues)}"
+            raise ConfigError(words, key="--queue")
+    named = {"pbs-account": options["account"], "pbs-queue": queue}
     return _filled(text, {key: value and json.dumps(value) for key, value in named.items()})
 
 
@@ -238,12 +216,3 @@ def _answer(*command: str) -> list[str]:
     if done.returncode:
         raise ConfigError(done.stderr.strip() or f"{command[0]} failed ({done.returncode})")
     return done.stdout.splitlines()
-
-
-def _prompt(words: str, choices: Sequence[str], default: str) -> str:
-    kind = click.Choice(choices) if choices else str
-    return str(click.prompt(words, default=default, type=kind, err=True))
-
-
-def _on_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -42,26 +42,14 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
     "--metric",
     default="cosine",
     type=click.Choice(["cosine", "dot", "euclidean"]),
-    help="The measure of nearness.",
+    help="Nearness.",
 )
 @click.option("--name", default="emb", help="The representation; emb is the first pooled one.")
+@click.option("--threads", default=1, type=COUNT, help="Threads that compare vectors.")
 @click.option(
-    "--threads",
-    default=1,
-    type=COUNT,
-    help="Threads that compare; more are faster if cores are idle.",
+    "--weights", type=EXISTING, help="The weights of the vectors; else those in the cache."
 )
-@click.option(
-    "--weights",
-    type=EXISTING,
-    help="The weights that made the vectors: a weights folder, or the value of `weights:`. Without "
-    "it, the cache is searched for them.",
-)
-@click.option(
-    "--output",
-    type=PATH,
-    help="Write the table to this file (.tsv, .csv or .parquet) instead of the screen.",
-)
+@click.option("--output", type=PATH, help="File for the table: .tsv, .csv or .parquet.")
 def search(
     *,
     results: Path,
@@ -147,21 +135,12 @@ def _where(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
 @click.argument("output", type=PATH)
 @required("--to", type=click.Choice(FORMATS), help="The format.")
 @click.option(
-    "--representation",
-    default="emb",
-    help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.",
+    "--representation", default="emb", help="Such as per_residue_l33; emb: the first pooled one."
 )
 @click.option(
-    "--ids",
-    metavar="FILE|ID,...",
-    help="Only these records: a file with an id in each line, or ids.",
+    "--ids", metavar="FILE|ID,...", help="Only these records: ids, or a file with one per line."
 )
-@several(
-    "--where",
-    callback=_where,
-    metavar="COLUMN=VALUE",
-    help="Only records with this value in a column of the index; repeatable.",
-)
+@several("--where", callback=_where, metavar="COLUMN=VALUE", help="Only records with this value.")
 def export(
     *,
     master: Path,
@@ -197,10 +176,7 @@ def export(
 @click.argument("first", type=EXISTING)
 @click.argument("second", type=EXISTING)
 @click.option(
-    "--tolerance",
-    default=0.0,
-    type=click.FloatRange(0),
-    help="The largest difference of two numbers that count as equal.",
+    "--tolerance", default=0.0, type=click.FloatRange(0), help="Numbers this near count as equal."
 )
 def diff(*, first: Path, second: Path, tolerance: float) -> None:
     """Compare two masters, vector by vector.
@@ -226,13 +202,10 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     "--index",
     type=EXISTING,
     show_default="the Parquet file beside a master, FILE.npy.ids.tsv beside an array",
-    help="Names of the rows, where VECTORS has none: Parquet, CSV, TSV or a list of ids.",
+    help="Names of the rows: Parquet, CSV, TSV or a list of ids.",
 )
 @click.option(
-    "--index-id",
-    default="",
-    show_default="id, if there is one",
-    help="Column with the ids of the records.",
+    "--index-id", default="", show_default="id, if there is one", help="Its column with the ids."
 )
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
 @columns
@@ -243,7 +216,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     "--compute-dtype",
     default="float32",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="The dtype that computed the vectors; a campaign that uses them must name the same.",
+    help="The dtype that computed the vectors, and that the campaign names.",
 )
 @settings("device", "storage_dtype")
 @click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")

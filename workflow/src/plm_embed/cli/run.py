@@ -20,16 +20,10 @@ from plm_embed.program import program
     "--results", default=Path("results"), type=PATH, help="Folder for all results, not the weights."
 )
 @click.option(
-    "--profile",
-    default="",
-    help="Where jobs run: a profile of this package (slurm, pbs ...), or a folder. Without it on "
-    "this machine, on its GPUs if it has any.",
+    "--profile", default="", help="Where jobs run: slurm, pbs ..., or a folder; else here."
 )
 @click.option(
-    "--weights",
-    default="",
-    help="The authors' file, or a Hugging Face folder; without it, downloaded. The tiny untrained "
-    "model esm2_t3_untrained is shipped.",
+    "--weights", default="", help="The authors' file, or a Hugging Face folder; else downloaded."
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
@@ -41,13 +35,13 @@ from plm_embed.program import program
     "--device",
     type=click.Choice(["auto", "cpu"]),
     default="auto",
-    help="Where to compute without a profile; auto: on the GPUs, if there are any.",
+    help="Where to compute here; auto: GPUs, if any.",
 )
 @several(
     "--set",
     "settings",
     metavar="KEY=VALUE",
-    help="Any other key of the configuration, such as embedding.layers=[6,-1]; repeatable.",
+    help="Any other key, as embedding.layers=[6,-1]; repeatable.",
 )
 def run(
     *,

@@ -24,7 +24,7 @@ from plm_embed.cli.options import (
     several,
 )
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongPolicy, LongSequences
+from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, ResiduePolicy, Table
@@ -34,38 +34,23 @@ from plm_embed.wording import count
 @click.command()
 @required("--model", help="Name or alias, such as esm2_650m or facebook/esm2_t33_650M_UR50D.")
 @click.option(
-    "--source",
-    type=PATH,
-    help="A fair-esm .pt file, or a Hugging Face folder. Without it, the published file is "
-    "downloaded.",
+    "--source", type=PATH, help="A fair-esm .pt, or a Hugging Face folder; else downloaded."
 )
 @click.option(
     "--cache",
     type=PATH,
     show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
-    help="Cache of prepared weights, with a folder for each content.",
+    help="Folder for prepared weights.",
+)
+@click.option("--output", type=PATH, help="Prepare them in this folder itself.")
+@click.option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
+@click.option(
+    "--compute-dtype", type=DTYPE, default="auto", help="Refuse weights that need a finer dtype."
 )
 @click.option(
-    "--output",
-    type=PATH,
-    help="Prepare them in this folder itself: model.safetensors, manifest.json, self_test.npz.",
-)
-@click.option(
-    "--record", type=PATH, help="Also write weights.json, by which a campaign names its weights."
-)
-@click.option(
-    "--compute-dtype",
-    type=DTYPE,
-    default="auto",
-    help="Refuse weights for which this dtype is too coarse.",
+    "--check", is_flag=True, help="Also load them, and compare their vectors with known ones."
 )
 @click.option("--scores", is_flag=True, help="Refuse weights that can give no scores.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Also load them here, and compare their vectors with those of the publisher's program, "
-    "where these are known (ESM-2, ESM C, Ankh).",
-)
 def weights(
     *,
     model: str,
@@ -121,14 +106,14 @@ def weights(
     "--alphabet",
     default="protein",
     type=click.Choice(get_args(AlphabetName)),
-    help="The kind of sequences.",
+    help="Kind of sequences.",
 )
 @click.option(
     "--unknown-residues",
     "unknown",
     default="skip",
     type=click.Choice(["skip", "substitute"]),
-    help="Letters outside the alphabet: skip the record, or put X (in DNA N) in their place.",
+    help="Other letters: skip the record, or put X (DNA: N).",
 )
 @click.option(
     "--gaps",
@@ -140,14 +125,10 @@ def weights(
 @click.option(
     "--tables",
     default="[]",
-    help="Columns of each input where they differ, as the workflow gives them: a JSON list of "
-    '{"id": ..., "sequence": ..., "structure": ..., "partner": ..., "keep": [...]}.',
+    help='Columns of each input, as JSON: [{"id": ..., "sequence": ..., "keep": [...] ...}, ...].',
 )
 @click.option(
-    "--memory-mb",
-    default=MEMORY_MB,
-    type=click.IntRange(LEAST_MEMORY_MB),
-    help="Memory to stay within.",
+    "--memory-mb", default=MEMORY_MB, type=click.IntRange(LEAST_MEMORY_MB), help="Memory limit."
 )
 def deduplicate(
     *,
@@ -190,18 +171,6 @@ def deduplicate(
         )
 
 
-class Workers(click.ParamType[int]):
-    """A number of workers; `all` is 0: one per visible GPU."""
-
-    name = "workers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
-        number: int = 0 if value == "all" else NUMBER.convert(value, param, context)
-        return number
-
-
 @click.command()
 @click.argument("bucket", type=PATH)
 @WEIGHTS
@@ -212,23 +181,11 @@ class Workers(click.ParamType[int]):
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )
 @click.option(
-    "--workers",
-    "--gpus",
-    default=1,
-    type=Workers(),
-    metavar="N|all",
-    help="Processes, one per GPU; all: one for each visible GPU.",
+    "--workers", default=1, type=NUMBER, help="Processes, one per GPU; 0: for each visible GPU."
 )
+@click.option("--gpu-required", is_flag=True, help="Fail without a GPU unless --device is cpu.")
 @click.option(
-    "--gpu-required",
-    is_flag=True,
-    help="Fail without a GPU unless --device is cpu. The workflow sets it in a scheduler's jobs.",
-)
-@click.option(
-    "--minutes",
-    default=0.0,
-    type=click.FloatRange(0),
-    help="Walltime of the SLURM or PBS job; 0: none.",
+    "--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the job; 0: none."
 )
 @click.option("--share", type=PATH, hidden=True, help="File of the first node for the others.")
 @click.option("--node", type=int, hidden=True, help="The number of this node.")
@@ -238,9 +195,6 @@ def embed(
     weights: Path,
     store: Path,
     record: Path,
-    policy: LongPolicy,
-    max_residues: int,
-    overlap: int,
     nodes: int,
     workers: int,
     gpu_required: bool,
@@ -260,7 +214,7 @@ def embed(
       plm-embed embed results/sequences/buckets/0000.parquet \\
         --weights results/esm2_t33_650M_UR50D/weights.json \\
         --store results/esm2_t33_650M_UR50D/store \\
-        --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
+        --record results/esm2_t33_650M_UR50D/embedded/0000.json --workers 0
     """
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
@@ -271,7 +225,7 @@ def embed(
     log_command()
     check_present(bucket)
     folder = prepared_folder(weights)
-    long = LongSequences(policy, max_residues, overlap)
+    long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
@@ -324,17 +278,12 @@ def gather(**files: Path) -> None:
 
 @click.command()
 @click.argument("results", type=EXISTING)
-@click.option(
-    "--store",
-    type=PATH,
-    show_default="as in config.yaml, else beside the master",
-    help="Its store.",
-)
+@click.option("--store", type=PATH, show_default="as in the run", help="Store of vectors.")
 @click.option(
     "--spot-checks",
     type=NUMBER,
-    show_default="as in config.yaml, else 16",
-    help="Random rows to compute again by the reference.",
+    show_default="as in the run, else 16",
+    help="Random rows to recompute.",
 )
 def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.

@@ -108,7 +108,11 @@ def find_model(name: str) -> Model:
     """
     word = str(name).strip().lower()
     if word not in _BY_NAME:
-        names = {name.lower(): name for m in MODELS.values() for name in (m.name, *m.aliases)}
+        names: dict[str, str] = {}  # of several short names the first is shown
+        for model in MODELS.values():
+            names |= {name.lower(): name for name in (model.name, *model.aliases)}
+            short = [alias.lower() for alias in model.aliases if "/" not in alias]
+            names |= dict.fromkeys(short, "".join(short[:1]))
         hint = did_you_mean(word, names, 3, names.__getitem__)
         raise ConfigError(
             f"model: {name!r} is not known{hint}\ndocs/models.md lists all models; "

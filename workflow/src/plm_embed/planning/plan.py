@@ -191,6 +191,8 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
         doubt = caveat(model.name, record)
         return (doubt or "the published ones, by their SHA-256") + terms, not doubt
     if source := source_of(config, model):
+        if not model.sha256:
+            return f"{source}, not verified: no published checksum is known{terms}", False
         return f"{source}, to be compared with the published ones{terms}", True
     check = "its checksum will be verified" if model.sha256 else "no published checksum is known"
     size = readable(_download_bytes(model))

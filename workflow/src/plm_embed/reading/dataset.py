@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import ConfigError, PlmEmbedError, extra, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
-from plm_embed.reading.exports import Selection
+from plm_embed.reading.exports import Records
 from plm_embed.reading.open import Embeddings
 
 with extra():
@@ -62,17 +62,17 @@ class Dataset(IterableDataset[dict[str, Any]]):
         self._epoch = 0
         with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
-            self._name = embeddings.resolved(name)
-            selection = Selection(embeddings, self._ids, self._where)
+            records = Records(embeddings, name, self._ids, self._where)
+            self._name = records.name
             for column in self._columns:
-                selection.check_column(column)
+                records.check_column(column)
             if "vector" in self._columns:
                 raise PlmEmbedError(
                     f"{embeddings.index}: the column 'vector' would stand in place of the vectors",
                     path=embeddings.index,
                     remedy="rename it in the input",
                 )
-            _ = selection.count  # reads the index, and checks that it is this master's
+            _ = records.count  # reads the index, and checks that it is this master's
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
@@ -82,9 +82,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
             share, seed = (worker.id, worker.num_workers), worker.seed - worker.id
         self._epoch += 1  # ... unless they are kept
         with Embeddings(self._path) as embeddings:
-            selection = Selection(embeddings, self._ids, self._where)
+            records = Records(embeddings, self._name, self._ids, self._where)
             for lines, random in self._blocks(embeddings, share, [seed, self._epoch]):
-                yield from self._records(selection, lines, random)
+                yield from self._records(records, lines, random)
 
     def _blocks(
         self, embeddings: Embeddings, share: tuple[int, int], seed: list[int]
@@ -112,13 +112,13 @@ class Dataset(IterableDataset[dict[str, Any]]):
                     yield piece, np.random.default_rng([*seed, place])
 
     def _records(
-        self, selection: Selection, lines: pa.Table, random: np.random.Generator
+        self, records: Records, lines: pa.Table, random: np.random.Generator
     ) -> Iterator[dict[str, Any]]:
-        embeddings, name = selection.embeddings, self._name
-        for batch in map(selection.of, lines.to_batches()):
+        embeddings, name = records.embeddings, self._name
+        for batch in map(records.of, lines.to_batches()):
             rows = batch["row"].to_pylist()
             columns = {column: _filled(batch[column]) for column in ("id", *self._columns)}
-            vectors = None if has_matrix(name) else embeddings.rows(rows, name).astype(np.float32)
+            vectors = None if has_matrix(name) else records.vectors(batch).astype(np.float32)
             for place in self._order(len(rows), random):
                 record = {column: values[place] for column, values in columns.items()}
                 if vectors is None:

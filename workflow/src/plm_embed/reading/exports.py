@@ -37,19 +37,22 @@ LONGEST_NAME = 1000
 """Bytes of the name of a dataset."""
 
 
-class Selection:
-    """Records of a master of these ids (None: all) whose columns have these values, as text.
+class Records:
+    """Records of a master of these ids (None: all) whose columns have these values, as text, in the
+    order of the index, with a representation.
 
-    PlmEmbedError for a column that the index lacks.
+    PlmEmbedError for a column that the index lacks, and for a representation that is not there.
     """
 
     def __init__(
         self,
         embeddings: Embeddings,
+        representation: str,
         ids: Collection[str] | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> None:
         self.embeddings, self._ids, self._where = embeddings, ids, where or {}
+        self.name, self.index = embeddings.resolved(representation), embeddings.records.schema
         for column, value in self._where.items():
             self.check_column(column)
             if not isinstance(value, str | int | float):
@@ -57,7 +60,7 @@ class Selection:
 
     def check_column(self, column: str) -> None:
         """Raise PlmEmbedError for a column that is not there."""
-        names, index = self.embeddings.records.schema.names, self.embeddings.index
+        names, index = self.index.names, self.embeddings.index
         if column not in names:
             raise PlmEmbedError(
                 f"{index}: no column {column!r}{did_you_mean(column, names)}; the columns are "
@@ -93,22 +96,13 @@ class Selection:
             raise PlmEmbedError(f"{index}: {words}", path=index, remedy=remedy)
         return count
 
-
-class Records:
-    """Selected records, in the order of the index, with a representation of them."""
-
-    def __init__(self, selection: Selection, name: str, meter: Meter) -> None:
-        self.embeddings, self.name, self.count = selection.embeddings, name, selection.count
-        self.index = self.embeddings.records.schema
-        self._selection, self._meter = selection, meter
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, meter: Meter) -> Iterator[pa.RecordBatch]:
         """Yield the lines of the index."""
         for lines in self.embeddings.records.lines(rows=BATCH_ROWS):
-            selected = self._selection.of(lines)
+            selected = self.of(lines)
             if selected.num_rows:
                 yield selected
-            self._meter.advance(selected.num_rows)
+            meter.advance(selected.num_rows)
 
     def vectors(self, lines: pa.RecordBatch | pa.Table) -> Array:
         """Return the vectors of some lines (k, D)."""
@@ -160,25 +154,25 @@ def export(
             remedy = "remove it, or choose another name"
             raise PlmEmbedError(f"{path}: exists", path=path, remedy=remedy)
     with Embeddings(master) as embeddings:
-        name = embeddings.resolved(representation)
-        if has_matrix(name) and to != "uniprot-h5":
-            raise PlmEmbedError(
-                f"{name} has a matrix per record, which {to} cannot hold: export uniprot-h5"
-            )
-        selection = Selection(embeddings, None if ids is None else frozenset(ids), where)
+        records = Records(
+            embeddings, representation, None if ids is None else frozenset(ids), where
+        )
+        if has_matrix(records.name) and to != "uniprot-h5":
+            words = f"{records.name} has a matrix per record, which {to} cannot hold"
+            raise PlmEmbedError(f"{words}: export uniprot-h5")
         try:
-            with progress("export", selection.count, "records") as meter:
-                write(Records(selection, name, meter), output)
+            with progress("export", records.count, "records") as meter:
+                write(records, output, meter)
         except BaseException as error:
             if isinstance(error, OSError):  # a write that fails does not always say where
                 error.filename = error.filename or str(output)
             for path in files:  # one alone may be whole, and in the way of the next call
                 path.unlink(missing_ok=True)
             raise
-    return selection.count, files
+    return records.count, files
 
 
-def _parquet(records: Records, output: Path) -> None:
+def _parquet(records: Records, output: Path, meter: Meter) -> None:
     """Write the index with a column `embedding`, a list of D float32."""
     kind = pa.list_(pa.float32(), records.embeddings.dim)
     schema = records.schema({"embedding": kind}).with_metadata(records.attributes)
@@ -187,13 +181,13 @@ def _parquet(records: Records, output: Path) -> None:
         atomic_path(output) as temporary,
         pq.ParquetWriter(temporary, schema, use_dictionary=texts) as writer,
     ):
-        for lines in records.batches():
+        for lines in records.batches(meter):
             flat = pa.array(records.vectors(lines).astype(np.float32).ravel())
             column = pa.FixedSizeListArray.from_arrays(flat, type=kind)
             writer.write_batch(pa.record_batch([*lines.columns, column], schema=schema))
 
 
-def _csv(records: Records, output: Path, separator: str = ",") -> None:
+def _csv(records: Records, output: Path, meter: Meter, separator: str = ",") -> None:
     """Write a line of text per record: the columns of the index, and e0 to e{D-1}."""
     more = {f"e{number}": pa.float32() for number in range(records.embeddings.dim)}
     schema, options = records.schema(more), pa.csv.WriteOptions(delimiter=separator)
@@ -201,18 +195,18 @@ def _csv(records: Records, output: Path, separator: str = ",") -> None:
         atomic_path(output) as temporary,
         pa.csv.CSVWriter(temporary, schema, write_options=options) as writer,
     ):
-        for lines in records.batches():
+        for lines in records.batches(meter):
             numbers = np.ascontiguousarray(records.vectors(lines).astype(np.float32).T)
             columns = [*lines.columns, *map(pa.array, numbers)]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def _tsv(records: Records, output: Path) -> None:
+def _tsv(records: Records, output: Path, meter: Meter) -> None:
     """Write the same with tabs."""
-    _csv(records, output, "\t")
+    _csv(records, output, meter, "\t")
 
 
-def _npy(records: Records, output: Path) -> None:
+def _npy(records: Records, output: Path, meter: Meter) -> None:
     """Write an array (records, D), to be memory-mapped."""
     header = {
         "descr": np.lib.format.dtype_to_descr(records.embeddings.rows([], records.name).dtype),
@@ -225,17 +219,17 @@ def _npy(records: Records, output: Path) -> None:
         temporary.open("wb") as file,
     ):
         np.lib.format.write_array_header_1_0(file, header)
-        for lines in records.batches():
+        for lines in records.batches(meter):
             file.write(records.vectors(lines).tobytes())
             ids.writerows(zip(lines["id"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
 
 
-def _uniprot(records: Records, output: Path) -> None:
+def _uniprot(records: Records, output: Path, meter: Meter) -> None:
     """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
     names: dict[str, tuple[int, str]] = {}
     with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
-        for lines in records.batches():
+        for lines in records.batches(meter):
             vectors = None if has_matrix(records.name) else records.vectors(lines)
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
@@ -275,11 +269,11 @@ def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | 
     return name
 
 
-def _anndata(records: Records, output: Path) -> None:
+def _anndata(records: Records, output: Path, meter: Meter) -> None:
     """Write an .h5ad with an observation per record, all in memory before; a column without a value
     is empty text there.
     """
-    lines = pa.Table.from_batches(records.batches(), records.index)
+    lines = pa.Table.from_batches(records.batches(meter), records.index)
     with extra():
         from anndata.io import write_elem
     frame = lines.to_pandas()
@@ -353,7 +347,7 @@ class _File(io.FileIO):
 
 
 _NAMES = ("name", "id", "source", "number")
-_EXPORTERS: dict[Format, tuple[Callable[[Records, Path], None], str]] = {
+_EXPORTERS: dict[Format, tuple[Callable[[Records, Path, Meter], None], str]] = {
     "parquet": (_parquet, ""),
     "csv": (_csv, ""),
     "tsv": (_tsv, ""),

@@ -269,15 +269,16 @@ class Embeddings:
         """Return the vectors (k, D) of these rows, in their order; negative ones count from the
         end. IndexError for others than whole numbers from -n to n - 1.
         """
-        name, numbers = self._pooled(name), np.asarray(rows)
-        if numbers.ndim != 1:
-            raise IndexError(f"rows are a list of numbers, not an array of shape {numbers.shape}")
-        if numbers.size and numbers.dtype.kind not in "iu":
-            instead = "; for ids, get([...])" if numbers.dtype.kind == "U" else ""
-            raise IndexError(f"rows are whole numbers{instead or f', not {numbers.dtype}'}")
+        return self._take(self._pooled(name), self._numbers(rows))
+
+    def _numbers(self, rows: Iterable[int]) -> Rows:
+        """Return rows from 0 on. IndexError as in `rows`."""
+        numbers = np.asarray(rows)
+        if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+            raise IndexError("rows are a list of whole numbers; for ids, get([...])")
         if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
-        return self._take(name, numbers.astype(np.int64) % max(len(self), 1))
+        return numbers.astype(np.int64) % max(len(self), 1)
 
     def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
         """Yield all rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
@@ -331,9 +332,7 @@ class Embeddings:
         """
         if not has_matrix(self.resolved(name)):
             raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"rows {row} to {row} of {len(self)}")
-        values = self.flat(name, np.array([row % len(self)]))
+        values = self.flat(name, self._numbers([row]))
         return span_ends(values) if name == SPANS else values
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
@@ -464,19 +463,13 @@ class Embeddings:
 
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
         """Return the row of each key. UnknownIdError for one that is not there, or no key."""
-        if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
-            texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
-            if wrong := [text for text in texts if not KEY.fullmatch(text)]:
-                raise UnknownIdError(
-                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a "
-                    "sequence, 64 digits 0-9 a-f",
-                    path=self.path,
-                )
-            keys = np.array(texts, dtype="S64")
-        rows = self._locate(keys)
-        if (rows < 0).any():
-            absent = some(keys[rows < 0].astype(str).tolist())
-            raise UnknownIdError(f"{self.path}: no vector for {absent}", path=self.path)
+        texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
+        whole = [text if KEY.fullmatch(text) else "" for text in texts]
+        rows = self._locate(np.array(whole, "S64"))
+        if absent := [text for text, row in zip(texts, rows, strict=True) if row < 0]:
+            words = f"{self.path}: no vector for {some(absent)}"
+            remedy = "" if all(whole) else "a key is the SHA-256 of a sequence: 64 digits 0-9 a-f"
+            raise UnknownIdError(words, path=self.path, remedy=remedy)
         return rows
 
     def _locate(self, keys: Keys) -> Rows:

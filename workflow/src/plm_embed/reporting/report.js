@@ -247,23 +247,6 @@ function makeMap(data) {
   }
   $("find").addEventListener("input", find);
 
-  function save(name, url) {
-    const link = document.createElement("a");
-    [link.href, link.download] = [url, `${document.body.dataset.name}_map.${name}`];
-    link.click();
-  }
-  $("png").addEventListener("click", () => save("png", canvas.toDataURL("image/png")));
-  $("tsv").addEventListener("click", () => {
-    const head = ["id", "length", ...layouts.flatMap(one => one.axes), ...kept.map(one => one.name)];
-    const rows = data.ids.map((id, at) => [id, data.lengths[at],
-      ...layouts.flatMap(one => [one.x, one.y].map((axis, n) => (one.low[n] + axis[at] / 65535 * one.span[n]).toPrecision(6))),
-      ...kept.map(one => one.text(at))]);
-    const text = [head, ...rows].map(row => row.map(cell => String(cell).replace(/\s+/g, " ")).join("\t") + "\n").join("");
-    const url = URL.createObjectURL(new Blob([text], { type: "text/tab-separated-values" }));
-    setTimeout(() => URL.revokeObjectURL(url), 10000);
-    save("tsv", url);
-  });
-
   function choices(select, items, change) {
     select.append(...items.map(one => new Option(one.name, one.name)));
     select.addEventListener("change", () => change(items[select.selectedIndex]));

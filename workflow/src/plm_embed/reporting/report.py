@@ -34,7 +34,6 @@ from plm_embed.reporting.outputs import (
 )
 from plm_embed.wording import count, duration, readable
 from plm_embed.workflow.call import shell_line
-from plm_embed.workflow.resources import local_resources
 
 STATUSES = {
     "passed": "✓ complete and validated",
@@ -82,7 +81,7 @@ def write_report(facts: Facts, output: Path) -> None:
             for file in outputs(facts.folder, facts.master)
         ],
         config=config.read_text("utf-8", "replace") if config.is_file() else "",
-        command=command(facts),
+        command=shell_line(["--configfile", str(config), "--cores", "all"]),
         scheduled=any(attempt.job for attempt in facts.attempts),
         provenance=list(provenance(facts)),
         methods=methods(facts),
@@ -199,14 +198,6 @@ def commands(facts: Facts) -> str:
     if not facts.example:
         return export
     return f"plm-embed search {folder} --id {shlex.quote(facts.example)}\n{export}"
-
-
-def command(facts: Facts) -> str:
-    """Return the command that runs the campaign again; no record names a cluster's profile."""
-    last = facts.attempts[-1] if facts.attempts else None
-    on_gpus = any(run.worker.capability for run in facts.runs)
-    gpus = local_resources(len(last.workers) if on_gpus and last and not last.job else 0)
-    return shell_line(["--configfile", str(facts.folder / CONFIG), "--cores", "all", *gpus])
 
 
 def _outcomes(facts: Facts) -> dict[str, int]:

@@ -162,7 +162,8 @@ SAPROT = replace(
     ESM2,
     name="saprot",
     architecture="saprot",
-    # its tokenizer knows none of X, B, U, Z and O: 3 is <unk>
+    # 3 is <unk>: its tokenizer knows none of X, B, U, Z and O, and joins those that follow one
+    # another, which here have a token each
     tokenizer=InterleavedVocabulary(
         "ACDEFGHIKLMNPQRSTVWY#",
         first=5,
