@@ -83,7 +83,8 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "test_standalone.py makes an environment for the wheel",
     ),
     INSTALL_WHEELS: ("", "test_standalone.py runs it"),
-    f'pipx install "$(ls dist/plm_embed-*.whl)[all]" --pip-args="{CPU_INDEX}"': (
+    'PIPX_DEFAULT_BACKEND=pip pipx install "$(ls dist/plm_embed-*.whl)[all]" '
+    f'--pip-args="{CPU_INDEX}"': (
         "",
         "needs pipx and a network",
     ),

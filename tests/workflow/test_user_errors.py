@@ -90,14 +90,24 @@ def test_a_wrong_column(folder: Path) -> None:
     told(done.stdout, *words, message="no column '...'; the columns are")
 
 
+def test_weights_of_another_model_are_not_tried_again(folder: Path) -> None:
+    goal = "results/esm2_t6_8M_UR50D/weights.json"
+    weights = "config/demo/esm2_t3_untrained.pt"
+    options = ("--cores", "1", "--retries", "3")
+    done = snakemake(folder, goal, *options, model="esm2_8m", weights=weights)
+    assert done.returncode == 1 and done.stdout.count("Error in rule weights") == 1
+    told(done.stdout, "asked for is esm2_t6_8M_UR50D", message="holds esm2_t3_untrained")
+
+
 def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     goal = "results/esm2_t6_8M_UR50D/weights.json"
-    done = snakemake(folder, goal, "--cores", "1", model="esm2_8m")
+    done = snakemake(folder, goal, "--cores", "1", "--retries", "1", model="esm2_8m")
     assert done.returncode == 1
+    assert done.stdout.count("Error in rule weights") == 2, "it may be back"
     address = "https://dl.fbaipublicfiles.com/fair-esm/models/esm2_t6_8M_UR50D.pt"
     told(
         done.stdout,

@@ -24,6 +24,7 @@ os.environ.update(
 
 from plm_embed.workflow import (
     SCHEMA,
+    asks_for_gpu,
     bucket_names,
     input_paths,
     misspelt,
@@ -100,10 +101,8 @@ def weights_of(wildcards):
 
 
 def gpu_required(wildcards, input, resources):
-    """Return the option by which a scheduler's job fails without the GPU that it asked for, by whatever name.
+    """Return the option by which a scheduler's job fails without the GPU that it asked for.
 
     On this machine `gpu: 1` of the rule means a GPU if there is one.
     """
-    names = ("gpu", "gpus", "nvidia_gpu", "request_gpus")
-    gpu = any(resources.get(name) for name in names) or "gpu" in str(resources.get("gres", ""))
-    return ["--gpu-required"] * (gpu and workflow.remote_exec)
+    return ["--gpu-required"] * (asks_for_gpu(resources) and workflow.remote_exec)

@@ -88,6 +88,26 @@ def test_all_that_is_open_is_named_at_once(slurm: Path) -> None:
     assert done.returncode == 1 and "a profile of your own is there already" in done.stderr
 
 
+def test_a_partition_without_gpus_gets_jobs_on_its_cpus(slurm: Path) -> None:
+    done = profile("slurm", "--queue", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "partition cpu has no GPUs: embed will run on its CPUs" in done.stderr
+    embed = {"gpu": 0, "device": "cpu", "runtime": 60, "slurm_partition": "'cpu'"}
+    assert yaml.safe_load(done.stdout)["set-resources"]["embed"] == embed
+
+    (slurm / "sinfo.answer").write_text("long|up|(null)|1-00:00:00\nshort|up|(null)|30:00\n")
+    done = profile("slurm")
+    assert done.returncode == 1 and "--queue (long or short)" in done.stderr
+    (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: refused: $* >&2; exit 1\n")
+    done = profile("slurm", "--queue", "short")
+    assert "(--account=lab --partition=short --time=30): sbatch: error: refused" in done.stderr
+    done = profile("slurm", "--queue", "short", "--cpu-queue", "long", "--gpu-type", "a100")
+    assert "--partition=short --gpus=a100:1" in done.stderr, "a site that hides its GPUs"
+    (slurm / "sinfo.answer").write_text("old|down|(null)|infinite\n")
+    done = profile("slurm")
+    assert done.returncode == 1 and "sinfo: no partition is up" in done.stderr
+
+
 def test_pbs_gets_the_profile_of_one_gpu_per_job(slurm: Path) -> None:
     (slurm / "qstat").write_text(
         "#!/bin/sh\nprintf 'Queue: gpu\\n    queue_type = Execution\\n    enabled = True\\n"

@@ -23,7 +23,7 @@ from plm_embed.cli.run_config import (
 )
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
-from plm_embed.workflow.call import CLONE, shell_line
+from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.run_note import host
 
 MODEL = "esm2_t6_8M_UR50D"
@@ -158,9 +158,11 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snakemake_options(config, "", 3) == [*common, "--cores", "3"]
     shipped = str(CLONE / "profiles" / "slurm")
     assert snakemake_options(config, "slurm", None) == [*common, "--profile", shipped]
+    assert profile_folder("slurm") == shipped
     assert f"--snakefile {CLONE}/workflow/Snakefile --conf" in shell_line(common)
     monkeypatch.chdir(CLONE)
     assert "--snakefile" not in shell_line(common)
+    assert profile_folder("slurm") == "slurm", "the link in a clone, as it was typed"
     assert (
         snakemake_options(config, "mine", None)[-1] == "mine"
     )  # a folder, or of ~/.config/snakemake

@@ -225,8 +225,8 @@ def test_variants_are_scored_by_masked_marginals(
         assert len(model.score_variants(text, [])) == 0
         for variant, problem in (
             ("A1T", "residue 1 of the sequence is F"),
-            ("F31A", "the sequence has 30 residues"),
-            ("F0A", "the sequence has 30 residues"),
+            ("F31A", "the residues are 1 to 30"),
+            ("F0A", "the residues are 1 to 30"),
             ("F1", "no substitution of a residue"),
             ("F1J", "no substitution of a residue"),
             ("F1A:F1G", "substitutes a residue twice"),

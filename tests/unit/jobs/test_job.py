@@ -126,6 +126,12 @@ def test_a_fault_of_the_node_has_a_status_of_its_own(tmp_path: Path, prepared: P
     assert beat.outcome == "failed" and "no such folder" in beat.reason
 
 
+def test_what_no_attempt_can_do_has_a_status_of_its_own(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 5)
+    hidden = start(tmp_path, prepared, "--device", "cuda", CUDA_VISIBLE_DEVICES="-1")
+    assert "plm-embed: error: no usable CUDA device on " in finish(hidden, 78)
+
+
 REMOTE = """host=$1; shift
 if [ "$host" = dies ]; then
   "$@" & job=$!

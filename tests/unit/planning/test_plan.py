@@ -16,6 +16,7 @@ from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import UNPUBLISHED
 from plm_embed.planning import count
 from plm_embed.planning.count import counted_input
 from plm_embed.planning.plan import Plan, plan
@@ -23,6 +24,7 @@ from plm_embed.planning.show import show
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.config import read_config
 from support import checkpoints
+from support.checkpoints import TINY_ESM2
 from support.embedded import Embedder
 from support.made_up_sequences import counted
 from support.nasty_inputs import write
@@ -61,7 +63,7 @@ def test_this_machine_or_the_devices_that_are_named(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     alone = plan(configfile)
     (cpu,) = alone.models[0].speeds
-    assert "GFLOP/s, measured just now" in cpu.basis and alone.jobs.local == 1
+    assert "GFLOP/s, measured here just now" in cpu.basis and alone.jobs.local == 1
     assert "--cores" in alone.command and "gpu" not in alone.command
     named = plan(configfile, devices=["a10", "H100"])
     assert [speed.device for speed in named.models[0].speeds] == ["A10", "H100"]
@@ -93,6 +95,46 @@ def test_the_jobs_fit_the_time_that_a_profile_gives(configfile: Path, lengths: P
     assert short.jobs.buckets > 8 * node.jobs.buckets
     small = plan(configfile, profile="slurm")
     assert small.jobs.buckets == 1 and "buckets=" not in small.command
+
+
+@pytest.mark.parametrize("embed", [{"device": "cpu"}, {"gpu": 0}, {"gpu": 0, "device": "cpu"}])
+def test_a_profile_without_gpus_is_planned_for_its_cores(
+    configfile: Path, lengths: Path, tmp_path: Path, embed: dict[str, object]
+) -> None:
+    own = tmp_path / "mine"
+    own.mkdir()
+    content = {"set-resources": {"embed": embed | {"nodes": 2}}, "set-threads": {"embed": 8}}
+    (own / "profile.yaml").write_text(yaml.safe_dump(content))
+    cluster = plan(configfile, LARGE, profile=str(own), lengths=lengths)
+    (cores,) = cluster.models[0].speeds
+    assert cores.device.endswith(", 8 threads") and "of 8 x " in cores.basis
+    assert cluster.jobs.workers == 2 and cluster.jobs.local == 0
+    shown = text(cluster)
+    assert "on 2 workers each" in shown and "worker-hours: " in shown and "GPU" not in shown
+
+
+def test_a_gpu_may_be_asked_for_by_any_name(configfile: Path, tmp_path: Path) -> None:
+    asked = {"set-resources": {"embed": {"gpu": 0, "gres": "gpu:h100:1", "gpu_model": "h100"}}}
+    write(tmp_path / "profile.yaml", yaml.safe_dump(asked))
+    found = plan(configfile, profile=str(tmp_path))
+    assert found.models[0].speeds[0].device == "H100" and found.jobs.workers == 1
+
+
+def test_weights_at_hand_are_compared_with_the_model(configfile: Path, tmp_path: Path) -> None:
+    folder = checkpoints.write_hugging_face(
+        tmp_path / "hf", TINY_ESM2, checkpoints.random_state(TINY_ESM2, 1)
+    )
+
+    def weights(model: str) -> str:
+        (forecast,) = plan(configfile, [f"model={model}", f"weights={folder}"]).models
+        assert not forecast.verified
+        return forecast.weights
+
+    assert weights("mine") == f"{folder}, {UNPUBLISHED}"
+    words = weights("esm2_8m")
+    assert words.startswith(f"{folder} holds") and "asked for is esm2_t6_8M_UR50D" in words
+    (folder / "model.safetensors").unlink()
+    assert "holds neither model.safetensors nor" in weights("esm2_8m")
 
 
 def test_it_fits_a_screen_of_80_columns(configfile: Path, lengths: Path) -> None:
@@ -194,6 +236,9 @@ def test_what_is_stored_is_not_computed_again_and_gives_the_speed(
     (forecast,) = plan(configfile).models
     assert (forecast.stored, forecast.todo.tokens, forecast.hours) == (129, 0, 0)
     assert forecast.speeds[0].basis == f"measured: the jobs in {record.parent}"
+    again = plan(configfile, ["buckets=4"], profile="slurm")
+    assert again.jobs.buckets == 4 and again.command.endswith("buckets=4")
+    assert "jobs nothing to compute" in " ".join(text(again).split())
     (other,) = plan(configfile, ["embedding={layers: [1]}"]).models
     assert other.stored == 0
     (model / "embedded").rename(tmp_path / "away")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
-from plm_embed.sequences.alphabet import PROTEIN, PROTEIN_3DI
+from plm_embed.sequences.alphabet import PROTEIN_3DI
 from plm_embed.sequences.normalize import Normalized, Skipped, normalize
 from plm_embed.sequences.settings import ResiduePolicy, Table
 from plm_embed.workflow.checks import mistakes
@@ -129,4 +129,6 @@ def test_a_column_of_states_is_for_models_that_read_them() -> None:
     assert not mistakes({"inputs": inputs, "model": "saprot_35m"}, {})
     (line,) = mistakes({"inputs": inputs, "model": ["saprot_35m", "esm2_8m"]}, {})
     assert "SaProt_35M_AF2 reads protein_3di, esm2_t6_8M_UR50D reads protein" in line
-    assert PROTEIN.length("MEV") == 3
+    inputs[0]["partner"] = "other"
+    (line,) = mistakes({"inputs": inputs, "model": "saprot_35m"}, {})
+    assert line.endswith("SaProt_35M_AF2 reads protein_3di; only chains of proteins can be paired")

@@ -226,7 +226,7 @@ def test_a_partner_makes_a_campaign_of_pairs() -> None:
         ),
         (
             {"embedding": {"linker": "G"}, "model": "DNABERT-S"},
-            "embedding.linker: DNABERT-S reads no proteins, and only their chains can be paired",
+            "embedding.linker: DNABERT-S reads dna; only chains of proteins can be paired",
         ),
     ],
 )

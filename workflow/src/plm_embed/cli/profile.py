@@ -30,20 +30,21 @@ _SECONDS = 30.0
 @click.argument("scheduler", type=click.Choice(["slurm", "pbs"]), required=False)
 @click.option("--output", type=PATH, help="Folder to write to; without it, the profile is printed.")
 @click.option("--account", default="", help="Account or project to charge.")
-@click.option("--queue", default="", help="Partition or queue of the jobs with GPUs.")
+@click.option("--queue", default="", help="Partition or queue of the embed jobs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
 @click.option("--gpu-type", default="", help="Type of GPU to request by name (SLURM), as a100.")
 def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """Write a profile for this cluster from what its scheduler says.
 
     Without SCHEDULER, it is the one that is installed here. Where the scheduler leaves something
-    open, the command names the choices and the options for them. Under SLURM, sbatch checks the
-    profile before it is written. For ALCF Polaris there is a shipped one: `--profile pbs`.
+    open, the command names the choices and the options for them. Under SLURM, embed jobs run on
+    CPUs where the partition has no GPUs, and sbatch checks the profile before it is written. For
+    ALCF Polaris there is a shipped one: `--profile pbs`.
 
     \b
     Examples:
       plm-embed profile --output my_cluster
-      plm-embed profile slurm --account lab --queue gpu > my_cluster/profile.yaml
+      plm-embed profile slurm --account lab --queue gpu --output my_cluster
       plm-embed run proteins.fasta --model esm2_8m --profile my_cluster
     """
     from plm_embed.workflow.call import CLONE
@@ -95,7 +96,8 @@ def _quoted(value: str) -> str:
 
 
 def _with_slurm(text: str, options: Mapping[str, str]) -> str:
-    """Return the profile with partitions, account, limits and type of GPU.
+    """Return the profile with partitions, account, limits and type of GPU; in a partition without
+    GPUs embed computes on CPUs.
 
     ConfigError for what SLURM does not have, and for all that it leaves open; PlmEmbedError for
     what sbatch refuses.
@@ -109,12 +111,16 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
             left_open.append(f"--{option.replace('_', '-')} ({' or '.join(choices)})")
         return options[option] or "".join(choices)
 
-    queue = choose("queue", [usual] if usual in with_gpus else with_gpus)
+    fitting = with_gpus or list(limits)
+    queue = choose("queue", [usual] if usual in fitting else fitting)
     accounts, kind, cpu_queue = _accounts(), options["gpu_type"], options["cpu_queue"]
     account = choose("account", accounts)
+    on_cpu = queue in limits and queue not in with_gpus and not kind
+    if on_cpu:
+        click.echo(f"partition {queue} has no GPUs: embed will run on its CPUs", err=True)
     if not usual:
-        without = [name for name in limits if name not in with_gpus] or [queue]
-        cpu_queue = choose("cpu_queue", without)
+        without = [] if on_cpu else [name for name in limits if name not in with_gpus]
+        cpu_queue = choose("cpu_queue", without or [queue])
     if left_open:
         words = f"profile: SLURM has several of these; choose {' and '.join(left_open)}"
         raise ConfigError(words, key=left_open[0].partition(" ")[0])
@@ -127,13 +133,14 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     time = min(embed["runtime"], limits.get(queue, math.inf))
     cpu_time = min(shared["runtime"], limits.get(cpu_queue or usual, math.inf))
     gpu = f"{kind}:{embed['gpu']}".lstrip(":")
-    _try_job(account=account, partition=queue, gpus=gpu, time=time)
+    _try_job(account=account, partition=queue, gpus="" if on_cpu else gpu, time=time)
     _try_job(account=account, partition=cpu_queue, time=cpu_time)
     places = {"slurm_account": account, "slurm_partition": cpu_queue}
     text = _filled(text, {name: _quoted(place) for name, place in places.items()})
     text = _filled(text, {"runtime": cpu_time})
     names = {"slurm_partition": queue, "gpu_model": kind}
     text = _filled(text, {name: _quoted(value) for name, value in names.items()}, _EMBED)
+    text = _filled(text, {"gpu": "0", "device": "cpu"} if on_cpu else {}, _EMBED)
     return _filled(text, {"runtime": time}, _EMBED)
 
 
@@ -153,9 +160,9 @@ def _partitions() -> tuple[dict[str, float], list[str], str]:
             limits[name] = _minutes(limit)
             if re.search("(^|,)gpu:", resources):
                 with_gpus[name] = None
-    if not with_gpus:
+    if not limits:
         remedy = "copy a shipped profile: profiles/README.md"
-        raise ConfigError("sinfo: no partition with GPUs is up", remedy=remedy)
+        raise ConfigError("sinfo: no partition is up", remedy=remedy)
     return limits, list(with_gpus), usual
 
 

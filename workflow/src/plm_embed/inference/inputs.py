@@ -97,7 +97,7 @@ def substitutions(variant: str, sequence: str, letters: str) -> list[tuple[int, 
             )
         old, place, new = match[1], int(match[2]), match[3]
         if not 1 <= place <= len(sequence):
-            raise InputError(f"variant {variant!r}: the sequence has {len(sequence)} residues")
+            raise InputError(f"variant {variant!r}: the residues are 1 to {len(sequence)}")
         if sequence[place - 1] != old:
             raise InputError(
                 f"variant {variant!r}: residue {place} of the sequence is {sequence[place - 1]}"

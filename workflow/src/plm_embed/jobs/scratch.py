@@ -29,6 +29,8 @@ PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
 """It tells hosts apart, by a hash of their whole name: on a shared filesystem the locks of another
 host cannot be seen.
 """
+LONGEST = 60 - len(PREFIX) - 9
+"""Longest folder for one of ours: Unix sockets of libraries below it have paths of 107 bytes."""
 SECONDS_TO_LOCK = 60
 """A younger folder may belong to a job that is just about to lock it."""
 
@@ -38,8 +40,9 @@ def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
     """Yield an empty private folder with room for `needed` bytes; remove it at the end.
 
     `auto` tries CANDIDATES; a path must be fit, or an error says why it is not: ConfigError for one
-    that is not absolute, else NodeError; "" takes `fallback`, a folder beside the store, as `auto`
-    does when nothing else is fit. Folders that killed jobs left behind are removed.
+    that is not absolute or too long, else NodeError; "" takes `fallback`, a folder beside the
+    store, as `auto` does when nothing else is fit. Folders that killed jobs left behind are
+    removed.
     """
     base = Path(os.path.expandvars(setting) or fallback)
     if setting == "auto":
@@ -47,7 +50,7 @@ def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
         base = next((Path(path) for path in folders if not unfit(path, needed)), fallback)
     elif setting and (reason := unfit(str(base), needed, memory_allowed=True)):
         remedy = "name another folder, or `auto`, or `''` to write beside the store"
-        if not base.is_absolute():
+        if not base.is_absolute() or reason.startswith("too long"):
             raise ConfigError(f"scratch: {setting}: {reason}\n{remedy}", key="scratch")
         words = f"{socket.gethostname()}: scratch: {base}: {reason}"
         raise NodeError(words, path=base, remedy=remedy)
@@ -86,6 +89,8 @@ def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:
     free = shutil.disk_usage(path).free
     if free < needed * 1.2:
         return f"too small: {free / 1e9:.1f} GB free, {needed * 1.2 / 1e9:.1f} GB needed"
+    if len(path) > LONGEST:
+        return f"too long a path ({len(path)} characters, {LONGEST} at most)"
     return ""
 
 

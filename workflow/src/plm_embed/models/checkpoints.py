@@ -159,13 +159,7 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     import torch
 
     layout, config, stored = _contents(files, published)
-    tensors = _renamed(stored, model.family)
-    problems = _problems(model, config, tensors)
-    if BARE in problems:
-        raise _wrong(files.source, BARE)
-    _check_model(files.source, config, tensors, model)
-    if problems:
-        raise _wrong(files.source, f"is not a complete {model.name}: it {some(problems)}")
+    tensors = _checked(files.source, config, stored, model)
     if head := [tensor.name for tensor in stored if tensor.name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", files.source, some(head))
     kinds = {
@@ -182,6 +176,30 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     whole = Tensors(readers)
     lm_head = _head(files.source, stored, whole, model)
     return Checkpoint(layout, bool(config.get("token_dropout")), kinds, whole, lm_head)
+
+
+def check_shapes(source: Path, model: Model) -> None:
+    """Check that a source is whole and `model` as far as the names of its files and the headers of
+    safetensors say; other files, which take time to open, are not read. WeightsError otherwise.
+    """
+    files = files_of(source, model)
+    if all(path.suffix == ".safetensors" for path in files.tensors):
+        _, config, stored = _contents(files, trusted=True)
+        _checked(source, config, stored, model)
+
+
+def _checked(
+    source: Path, config: Mapping[str, Any], stored: Iterable[Stored], model: Model
+) -> dict[str, Stored]:
+    """Return the tensors by the engine's names. WeightsError when they are not a whole `model`."""
+    tensors = _renamed(stored, model.family)
+    problems = _problems(model, config, tensors)
+    if BARE in problems:
+        raise _wrong(source, BARE)
+    _check_model(source, config, tensors, model)
+    if problems:
+        raise _wrong(source, f"is not a complete {model.name}: it {some(problems)}")
+    return tensors
 
 
 def _head(

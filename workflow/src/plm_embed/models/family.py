@@ -313,7 +313,8 @@ def pooling_problems(
 ) -> Iterator[str]:
     """Say what a model cannot do of these poolings, of pairs of chains if there is a linker."""
     if linker and family.alphabet != PROTEIN:
-        yield f"embedding.linker: {model} reads no proteins, and only their chains can be paired"
+        kind = family.alphabet.name
+        yield f"embedding.linker: {model} reads {kind}; only chains of proteins can be paired"
     elif not set(linker) <= set(PROTEIN.letters):
         yield f"embedding.linker: {linker}: must be residues in capital letters, such as GGGG"
     for name in () if linker else BY_CHAIN.intersection(pooling):

@@ -107,7 +107,7 @@ def measured(model: str, dtype: str, records: Iterable[Completion], place: str) 
 
 
 def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
-    """Return the speed of a GPU of gpus.yaml, of a slice of one, or of a core of this CPU.
+    """Return the speed of a GPU of gpus.yaml, of a slice of one, or of cores like this machine's.
 
     Raises ConfigError for a device that is not known, or cannot hold or compute the model.
     """
@@ -118,12 +118,14 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
 
     table, gpu = gpu_table(), known_gpu(device)
     flops = todo.flops / todo.tokens
-    if device == cpu_label():
+    name, _, threads = device.rpartition(", ")
+    if name == cpu_name():
         if dtype not in ("auto", "float32"):
             raise unfit(f"its speed in {dtype} is not known")
-        rate, share = _matrix_rate(), table["cpu_efficiency"]
-        basis = f"estimated: {share:.0%} of {rate / 1e9:,.0f} GFLOP/s, measured just now"
-        return Speed(device, share * rate / flops, basis)
+        count, rate, share = int(threads.split()[0]), _matrix_rate(), table["cpu_efficiency"]
+        peak = f"{f'{count} x ' * (count > 1)}{rate / 1e9:,.0f} GFLOP/s"
+        basis = f"estimated: {share:.0%} of {peak}, measured here just now"
+        return Speed(device, count * share * rate / flops, basis)
     if gpu is None:
         raise unfit(f"not known; known are {', '.join(table['gpus'])}")
     used, memory = gpu["auto"] if dtype == "auto" else dtype, gpu["memory_gb"]
@@ -149,9 +151,9 @@ def device_label(device: str, threads: int | None = None) -> str:
     return f"{device}, {plural(threads, 'thread')}" if threads else device
 
 
-def cpu_label() -> str:
-    """Return the short name of a core of this machine."""
-    return device_label(cpu_name(), 1)
+def cpu_label(threads: int = 1) -> str:
+    """Return the short name of cores of this machine."""
+    return device_label(cpu_name(), threads)
 
 
 def known_gpu(label: str) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from plm_embed.errors import ConfigError
+from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
 from plm_embed.jobs.completion_record import completion_records
@@ -18,7 +18,8 @@ from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.kernels.hardware import nvidia_gpus
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.models.registry import Model
+from plm_embed.models.checkpoints import check_shapes
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import caveat, read_record
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
@@ -26,7 +27,7 @@ from plm_embed.planning.count import Input, counted_input, lengths_left
 from plm_embed.wording import did_you_mean, readable
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.config import Config, models_of, read_config, settings_of, source_of
-from plm_embed.workflow.resources import local_resources
+from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
 STARTUP_HOURS = 0.05
 """Time until a worker's first batch: Python, weights, self-test."""
@@ -96,15 +97,18 @@ def plan(
     """Plan a campaign on this machine, or in the jobs of a profile.
 
     settings: `KEY=VALUE`, as Snakemake's --config. devices: to plan for the first of; without any,
-    the profile's GPU, or what is here. lengths: a file to count instead of the input. elsewhere:
-    folders of completion records with speeds. ConfigError for a setting or a device that is wrong.
+    the profile's GPU or its CPU cores, or what is here. lengths: a file to count instead of the
+    input. elsewhere: folders of completion records with speeds. ConfigError for a setting or a
+    device that is wrong.
     """
-    config, resources = read_config(configfile, settings), _embed_resources(profile)
+    config, (resources, threads) = read_config(configfile, settings), _embed_job(profile)
     names = {name.lower(): name for name in costs.gpu_table()["gpus"]}
     chosen = [names.get(name.lower(), name) for name in devices]
     if profile and not chosen:
         gpu = costs.device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
         chosen = [gpu if costs.known_gpu(gpu) else "A100"]
+        if resources.get("device") == "cpu" or not asks_for_gpu(resources):
+            chosen = [costs.cpu_label(max(1, threads // (int(resources["gpu"]) or 1)))]
     with counted_input(config, lengths) as counted:
         models = [
             _forecast(config, model, counted, chosen, elsewhere)
@@ -129,13 +133,14 @@ def plan(
     return Plan(counted, tuple(models), jobs, _bytes(config, counted), free, command)
 
 
-def _embed_resources(profile: str) -> Config:
-    """Return what a profile, from where Snakemake finds it, asks for the jobs of embed.
+def _embed_job(profile: str) -> tuple[Config, int]:
+    """Return the resources and the threads of a job of embed by a profile, from where Snakemake
+    finds it.
 
     ConfigError where there is no such profile.
     """
     if not profile:
-        return {}
+        return {}, 1
     folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
     paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
     path = next(filter(Path.is_file, paths), None)
@@ -144,8 +149,12 @@ def _embed_resources(profile: str) -> Config:
         message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
         remedy = f"shipped are {', '.join(shipped)}"
         raise ConfigError(message, key="--profile", remedy=remedy)
-    rules = (yaml.safe_load(path.read_text("utf-8")) or {}).get("set-resources")
-    return dict(rules.get("embed") or {}) if isinstance(rules, dict) else {}
+    content = yaml.safe_load(path.read_text("utf-8")) or {}
+    resources, threads = (
+        rules.get("embed") if isinstance(rules := content.get(key), dict) else None
+        for key in ("set-resources", "set-threads")
+    )
+    return {"gpu": 1} | (resources or {}), int(threads or 1)
 
 
 def _forecast(
@@ -185,12 +194,18 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     """Return in words which weights will be used, and whether nothing speaks against their being
     the published ones.
     """
-    terms = f"; license: {model.license}" if model.license != "MIT" else ""
+    terms = f"; license: {model.license}" if model.license not in ("", "MIT") else ""
     record = read_record(Path(config["results"], model.name))
     if record or not model.trained:
         doubt = caveat(model.name, record)
         return (doubt or "the published ones, by their SHA-256") + terms, not doubt
     if source := source_of(config, model):
+        if model.name not in MODELS:
+            return f"{source}, {caveat(model.name, None)}", False
+        try:
+            check_shapes(Path(source).absolute(), model)
+        except WeightsError as error:
+            return str(error).removeprefix("weights: "), False
         if not model.sha256:
             return f"{source}, not verified: no published checksum is known{terms}", False
         return f"{source}, to be compared with the published ones{terms}", True
@@ -232,7 +247,7 @@ def _jobs(hours: float, resources: Config | None, local: int, gpus: int, buckets
     workers, minutes, most = gpus if local and gpus else 1, 0, HOURS_PER_JOB
     if resources is not None:
         runtime = str(resources.get("runtime", 240))
-        workers = int(resources.get("gpu", 1)) * int(resources.get("nodes", 1))
+        workers = (int(resources["gpu"]) or 1) * int(resources.get("nodes", 1))
         minutes = int(runtime) if runtime.isdecimal() else 240
         most = min(most, (minutes / 60 - SECONDS_MARGIN / 3600) / TIME_MARGIN - STARTUP_HOURS)
         if most <= 0:
@@ -241,7 +256,9 @@ def _jobs(hours: float, resources: Config | None, local: int, gpus: int, buckets
                 key="runtime",
             )
     count = min(MAX_BUCKETS, math.ceil(hours / (workers * most)) or 1)
-    if local:
-        count = max(count, local) if hours > SHORT_HOURS else buckets
+    if not hours or (local and hours <= SHORT_HOURS):
+        count = buckets
+    elif local:
+        count = max(count, local)
     longest = hours / (count * workers) + STARTUP_HOURS
     return Jobs(count, buckets, workers, min(local, count), minutes, longest)

@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from plm_embed.planning.costs import known_gpu
 from plm_embed.planning.plan import STARTUP_HOURS, Plan
 from plm_embed.wording import count, duration, readable
 
-GPUS_AT_A_TIME = 8, 64
+WORKERS_AT_A_TIME = 8, 64
 LARGE_HOURS = 8.0
 """Device-hours from which on it matters how many work at a time."""
 
@@ -76,11 +77,14 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _jobs(plan: Plan) -> str:
     jobs, models, hours = plan.jobs, len(plan.models), sum(model.hours for model in plan.models)
+    if not hours:
+        return "nothing to compute"
+    unit = "GPU" if known_gpu(plan.models[0].speeds[0].device) else "worker"
     words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}"
     if jobs.buckets != jobs.configured:
         words += f", which fits the work better than {jobs.configured}"
-    gpus = f" on {jobs.workers:,} GPUs" if jobs.workers > 1 else ""
-    words += f": about {duration(3600 * jobs.hours)}{gpus} each"
+    of_workers = f" on {jobs.workers:,} {unit}s" if jobs.workers > 1 else ""
+    words += f": about {duration(3600 * jobs.hours)}{of_workers} each"
     if start_up := jobs.hours < 1.1 * STARTUP_HOURS:
         words += ", nearly all of it start-up"
     if jobs.minutes:
@@ -89,7 +93,7 @@ def _jobs(plan: Plan) -> str:
         words += f"; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
     if not jobs.local and hours > LARGE_HOURS:
         most = jobs.buckets * jobs.workers * models
-        numbers = [*(number for number in GPUS_AT_A_TIME if number < most), most]
+        numbers = [*(number for number in WORKERS_AT_A_TIME if number < most), most]
         times = ", ".join(f"{duration(3600 * hours / n)} with {n:,}" for n in numbers)
-        words += f"; {hours:,.0f} GPU-hours: {times} GPUs at a time"
+        words += f"; {hours:,.0f} {unit}-hours: {times} {unit}s at a time"
     return words

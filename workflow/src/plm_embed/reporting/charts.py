@@ -43,22 +43,18 @@ def lengths(counts: dict[int, int]) -> Histogram:
     weights = np.array([counts[length] for length in values.tolist()])
     low, high = int(values[0]), int(values[-1]) + 1
     edges = np.unique(np.round(np.geomspace(low, high, min(BINS, high - low) + 1)).astype(int))
-    heights, _ = np.histogram(values, bins=edges, weights=weights)
+    heights = np.histogram(values, bins=edges, weights=weights)[0].astype(int)
     middle, top = values[np.searchsorted(weights.cumsum(), weights.sum() / 2)], int(heights.max())
     rounds = [n * 10**power for power in range(10) for n in (1, 2, 5)]
     inside = [n for n in rounds if low <= n <= high]
     marks = np.array(inside[:: math.ceil(len(inside) / (TICKS + 1)) or 1])
     places = 100 * np.log(np.concatenate([edges, marks]) / low) / (math.log(high / low) or 1.0)
     step = next(n for n in rounds if n * TICKS >= top)
+    names = [f"{a:,} to {b - 1:,}" if b - a > 1 else f"{a:,}" for a, b in pairwise(edges.tolist())]
     bars = [
-        Bar(
-            places[at],
-            places[at + 1] - places[at],
-            100 * height / top,
-            f"{a:,}{f' to {b - 1:,}' if b - a > 1 else ''} residues: {height:,.0f}",
-        )
-        for at, ((a, b), height) in enumerate(
-            zip(pairwise(edges.tolist()), heights.tolist(), strict=True)
+        Bar(left, right - left, 100 * height / top, f"{name} residues: {height:,}")
+        for (left, right), height, name in zip(
+            pairwise(places[: len(edges)]), heights.tolist(), names, strict=True
         )
     ]
     return Histogram(

@@ -252,9 +252,9 @@ def last_runs(folder: Path, buckets: int) -> list[Completion]:
 
 def speed(runs: Iterable[Completion]) -> str:
     """Return the tokens per second of a worker while it computed; '' where nothing was computed."""
-    known = [run for run in runs if run.tokens_per_second]
-    seconds = sum(run.tokens / (run.tokens_per_second or 1) for run in known)
-    return f"{sum(run.tokens for run in known) / seconds:,.0f}" if seconds else ""
+    timed = [run for run in runs if run.tokens_per_second]
+    seconds = sum(run.tokens / (run.tokens_per_second or 1) for run in timed)
+    return f"{sum(run.tokens for run in timed) / seconds:,.0f}" if seconds else ""
 
 
 def device_time(runs: Iterable[Completion]) -> str:

@@ -19,8 +19,8 @@ Entity = dict[str, Any]
 
 def _entity(id: str, kind: str, **properties: object) -> Entity:
     """Return an entity with those of its properties that are known."""
-    known = {name: value for name, value in properties.items() if value is not None}
-    return {"@id": id, "@type": kind, **known}
+    rest = {name: value for name, value in properties.items() if value is not None}
+    return {"@id": id, "@type": kind, **rest}
 
 
 LICENSES = (

@@ -10,11 +10,12 @@ from plm_embed.workflow.config import (
     recipe_options,
     source_of,
 )
-from plm_embed.workflow.resources import misspelt, worker_mb
+from plm_embed.workflow.resources import asks_for_gpu, misspelt, worker_mb
 from plm_embed.workflow.run_note import note_end, note_start
 
 __all__ = [
     "SCHEMA",
+    "asks_for_gpu",
     "bucket_names",
     "input_paths",
     "misspelt",

@@ -15,9 +15,11 @@ SNAKEFILE = CLONE / "workflow" / "Snakefile"
 
 
 def profile_folder(name: str) -> str:
-    """Return the folder of a shipped profile; another name as it is, for Snakemake to find."""
-    shipped = CLONE / "profiles" / name
-    return str(shipped) if name and shipped.is_dir() else name
+    """Return the folder of a shipped profile; another name, and one that is here, as it is, for
+    Snakemake to find.
+    """
+    shipped, here = CLONE / "profiles" / name, Path(name, "profile.yaml").is_file()
+    return str(shipped) if name and shipped.is_dir() and not here else name
 
 
 def shell_line(words: Sequence[str]) -> str:

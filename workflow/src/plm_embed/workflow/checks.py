@@ -15,7 +15,6 @@ from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems, score_problem
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record
-from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
@@ -184,8 +183,9 @@ def _model_mistakes(config: Config) -> Iterator[str]:
                 if name in models or find_model(name).name in models:
                     continue
             yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
-        alphabet = ALPHABETS[residues_of(config).alphabet]
-        if not alphabet.states and any(table.structure for table in input_tables(config)):
+        residues_of(config)
+        with_states = any(model.family.alphabet.states for model in models.values())
+        if not with_states and any(table.structure for table in input_tables(config)):
             yield f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out"
     except PlmEmbedError as error:
         yield str(error)

@@ -1,6 +1,6 @@
 """Resources of jobs: where a profile does not set them, and the names that it may use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -41,6 +41,12 @@ def misspelt(settings: Any) -> Iterator[str]:
 def worker_mb(model: Model) -> int:
     """Return the main memory, in MB, that one worker may need while the weights load."""
     return WORKER_MB + round(6 * model.parameters / 1e6)
+
+
+def asks_for_gpu(resources: Mapping[str, Any]) -> bool:
+    """Return whether a job asks its scheduler for a GPU, by whatever name."""
+    names = ("gpu", "gpus", "nvidia_gpu", "request_gpus")
+    return any(resources.get(name) for name in names) or "gpu" in str(resources.get("gres", ""))
 
 
 def local_resources(gpus: int) -> list[str]:
