@@ -23,8 +23,11 @@ from plm_embed.cli.run_config import (
 )
 from plm_embed.cli.snakemake_call import RUN, execute
 from plm_embed.errors import ConfigError, PlmEmbedError
+from plm_embed.io.json_files import write_sealed
+from plm_embed.models.weights import read_manifest
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.run_note import host
+from support.checkpoints import DEMO
 
 MODEL = "esm2_t6_8M_UR50D"
 
@@ -126,6 +129,23 @@ def test_only_vectors_are_kept_from_being_replaced() -> None:
         write("embedding.layers=[3]", inputs=both)
     with pytest.raises(ConfigError, match=r"residues.gaps: remove, not skip"):
         write("residues.gaps=skip", inputs=both)
+
+
+def test_vectors_of_other_weights_are_not_replaced(prepared: Path) -> None:
+    untrained = ["esm2_t3_untrained"]
+    path = write(model=untrained, weights=str(DEMO))
+    record = Path("out") / untrained[0] / "embedded" / "0000.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    write_sealed(record.parent.with_name("weights.json"), read_manifest(prepared))
+    shutil.copy(DEMO, "same.pt")
+    write(model=untrained, weights="same.pt")
+    Path("other.pt").write_bytes(DEMO.read_bytes() + b"0")
+    for weights in ("other.pt", ""):
+        with pytest.raises(ConfigError, match="the weights of esm2_t3_untrained are others than"):
+            write(model=untrained, weights=weights)
+    path.unlink()
+    write(model=untrained, weights="other.pt")
 
 
 def test_results_that_were_moved_are_the_same_campaign(
