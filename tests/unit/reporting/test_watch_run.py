@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plm_embed.reporting import watch
 from plm_embed.workflow.run_note import note_end, note_start
 from support.watched import MODEL, beat, campaign, finish, shown, written
@@ -42,7 +44,7 @@ def test_what_waits_in_a_queue_is_not_taken_for_the_end(tmp_path: Path) -> None:
 def test_a_step_that_never_started_fails_with_its_run(tmp_path: Path) -> None:
     log = written(
         tmp_path / "snakemake.log",
-        "Error in rule x:\n    message: PartitionTimeLimit For further error details see\n",
+        "    message: PartitionTimeLimit For further error details see\n    message: None\n",
     )
     for begun in (False, True):  # an executor may have touched its log
         note_start(tmp_path, [MODEL], [str(log)])
@@ -70,6 +72,21 @@ def test_a_run_that_ended_leaves_nothing_at_work(tmp_path: Path) -> None:
         text = shown(tmp_path)
         assert "nothing is running" in text and "next: if the run has ended, rerun" in text
     assert model.exists()
+
+
+def test_a_log_of_watch_has_each_change_and_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = Path("results")
+    campaign(results, 1)
+    note_start(results, [MODEL], [])
+    turns = iter([lambda: None, lambda: note_end(results)])
+    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
+    assert watch.watch(results, once=False) == watch.UNFINISHED
+    text = capsys.readouterr().out
+    assert text.count("results  ") == 2 and text.count("weights is queued") == 1
+    assert "nothing is running" in text and text.endswith("\n")
 
 
 def test_a_killed_run_has_failed_when_its_workers_are_silent(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Only small files of the results folder are read: completion records, heartbeats,
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -160,25 +161,25 @@ class Look:
 
 def watch(results: Path, *, once: bool) -> int:
     """Show the campaign until it is over or Ctrl-C; with `once`, print one look at it as plain
-    text. Return the exit code: VALID, FAILED or UNFINISHED.
+    text, as without a terminal whenever a step has changed. Return the exit code: VALID, FAILED or
+    UNFINISHED.
     """
-    present = look(results)
-    if once:
+    present, seen, console = look(results), None, terminal()
+    plain = once or not console.is_terminal
+    if plain:
         console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
-        console.print(view(present, console, plain=True))
-    else:
-        console = terminal()
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            try:
+    live = None if plain else Live(console=console, auto_refresh=False, vertical_overflow="crop")
+    with live or nullcontext(), suppress(KeyboardInterrupt):
+        while True:
+            steps = [present.over, *(model.steps for model in present.models)]
+            if live:
                 live.update(view(present, console), refresh=True)
-                while not present.over:
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
-                    present = look(results)
-                    live.update(view(present, console), refresh=True)
-            except KeyboardInterrupt:
-                pass
-        if not console.is_terminal:
-            console.line()
+            elif steps != seen:
+                console.print(view(present, console, plain=True))
+            if once or present.over:
+                break
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            present, seen = look(results), steps
     return VALID if present.finished else FAILED if present.failed else UNFINISHED
 
 

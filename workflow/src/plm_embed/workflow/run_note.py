@@ -18,7 +18,8 @@ import msgspec
 from plm_embed.io.files import write_json
 
 _WHY = re.compile(
-    r"^(?:    message: |Job \d+ \(.*\) is not submitted: )(.*?)(?: For further error details.*)?$",
+    r"^(?:    message: (?!None$)|Job \d+ \(.*\) is not submitted: )(.*?)"
+    r"(?: For further error details.*)?$",
     re.M,
 )
 _KILLED = (
