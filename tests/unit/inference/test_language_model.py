@@ -234,7 +234,9 @@ def test_weights_are_made_once_and_found_again(
         assert np.array_equal(found, expected)
     (made,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert made.name.startswith(f"{MODEL}-")
-    with pytest.raises(WeightsError, match=f"holds {MODEL}, not esm2_t6_8M_UR50D"):
+    with pytest.raises(
+        WeightsError, match=f"holds the weights of {MODEL}, not of esm2_t6_8M_UR50D"
+    ):
         plm_embed.embed(["MKV"], weights=prepared)
     assert np.array_equal(plm_embed.embed(["MKV"], MODEL), expected)  # it is shipped
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(checkpoints.DEMO))
