@@ -9,6 +9,8 @@ from plm_embed.errors import ConfigError
 from plm_embed.io.paths import missing
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.models.checkpoints import files_of
+from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import columns_named
@@ -22,6 +24,7 @@ from plm_embed.workflow.config import (
     listed,
     models_of,
     refusal,
+    source_of,
     with_defaults,
 )
 from plm_embed.workflow.kept_config import read_kept, write_kept
@@ -96,7 +99,7 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     path = Path(config["results"], CONFIG)
     has_vectors = any(path.parent.glob("*/embedded/*.json"))
     before, folder = read_kept(path) if has_vectors else ({}, Path())
-    if lost := list(_lost(before, config, folder)):
+    if lost := [*_lost(before, config, folder), *_other_weights(before, config, path.parent)]:
         raise ConfigError(
             f"{path}: the results here differ: {'; '.join(words for _, words in lost)}",
             key=lost[0][0],
@@ -121,3 +124,18 @@ def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, s
     for path in input_paths(before) if before else ():
         if not {os.path.realpath(path), os.path.realpath(folder / path)} & files:
             yield "inputs", f"they also include {path}"
+
+
+def _other_weights(before: Config, config: Config, results: Path) -> Iterator[tuple[str, str]]:
+    """Yield the models whose vectors are of other weights than the configuration names."""
+    for model in models_of(config).values():
+        path, record = source_of(config, model), read_record(results / model.name)
+        if not before or record is None or path == source_of(before, model):
+            continue
+        same = (
+            files_of(Path(path), model).sha256 == record.source.sha256
+            if path
+            else record.published == "sha256"
+        )
+        if not same:
+            yield "weights", f"the weights of {model.name} are others than {path or 'published'}"
