@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import pytest
 
+from plm_embed.reporting.watch import look
 from support.campaign_runs import snakemake, snakemake_command, working_folder
 from support.demo import GATHERED, MASTER, digests
 
@@ -47,9 +48,12 @@ def test_jobs_that_wait_give_an_edit_of_the_configuration_and_nothing_mixed(tmp_
         assert run.stderr
         for line in run.stderr:
             if line.startswith("rule embed:"):
+                waits = look(folder / "results")
+                assert waits.alive and not (waits.at_work or waits.over)
                 text = config.read_text(encoding="utf-8")
                 config.write_text(text.replace("storage_dtype: float16", "storage_dtype: float32"))
                 (folder / "wait").unlink()
     assert run.returncode == 0
+    assert look(folder / "results").over
     with h5py.File(folder / MASTER) as master:
         assert master["emb"].dtype == "float32"

@@ -29,6 +29,8 @@ from plm_embed.workflow import (
     input_paths,
     misspelt,
     models_of,
+    note_end,
+    note_start,
     notices,
     reading_options,
     recipe_options,

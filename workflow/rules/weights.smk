@@ -9,8 +9,8 @@ rule weights:
     benchmark:
         "<benchmarks>/{model}/weights.jsonl"
     priority: 100  # a missing network is seen before the sequences are read
-    localrule: True
     retries: 0 if config["weights"] else None  # a download may succeed later, wrong files cannot
+    localrule: True
     conda:
         "../../envs/plm-embed.yaml"
     params:

@@ -26,6 +26,7 @@ from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models.weights import read_manifest
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
+from plm_embed.workflow.run_note import host
 from support.checkpoints import DEMO
 
 MODEL = "esm2_t6_8M_UR50D"
@@ -166,8 +167,11 @@ def test_weights_are_named_by_model_whatever_its_name() -> None:
     models = given(model=["esm2_8m", "nt-2.5b-1000g"])
     with pytest.raises(ConfigError, match="reads"):
         configuration(models, ["weights.nt-2.5b-1000g=w.pt"])
-    config = configuration(given(model=["nt-2.5b-1000g"]), ["weights.nt-2.5b-1000g=w.pt"])
+    alone = given(model=["nt-2.5b-1000g"], weights="")  # as the command gives it
+    config = configuration(alone, ["weights.nt-2.5b-1000g=w.pt"])
     assert config["weights"] == {"nt-2.5b-1000g": "w.pt"}
+    with pytest.raises(ConfigError, match=r"--set weights\.a=b: weights is already w\.pt"):
+        configuration(alone | {"weights": "w.pt"}, ["weights.a=b"])
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,9 +221,7 @@ def leave_a_lock(**note: object) -> None:
     began = RUN.stat().st_mtime_ns
     for kind in ("input", "output"):
         (locks / f"0.{kind}.lock").write_text("x\n")
-    RUN.write_text(
-        json.dumps({"host": snakemake_call._host(), "began": began, "local": True} | note)
-    )
+    RUN.write_text(json.dumps({"host": host(), "began": began, "local": True} | note))
 
 
 def test_only_a_lock_of_a_killed_run_on_this_host_is_stale(here: Path) -> None:
@@ -266,6 +268,9 @@ def test_the_same_command_goes_on_after_snakemake_was_killed(here: Path) -> None
     assert "Snakemake was killed (SIGKILL); rerun the same command; finished work is kept" in rest
     for step in steps:
         step.wait()
+    watch = [sys.executable, "-m", "plm_embed", "watch", "out"]
+    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    assert seen.returncode == 1 and "Snakemake was killed" in seen.stdout, seen.stdout
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert "the last run was killed: removing its lock" in again.stderr
@@ -307,12 +312,15 @@ def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.Monke
     shown = "Error in rule deduplicate:\n    message: sbatch: Invalid partition name specified."
     assert shown in done.stderr, done.stderr
     assert "rule deduplicate:\n    input" not in done.stderr, "it is quiet otherwise"
-    reason = "results/logs/run.log: sbatch: Invalid partition name specified. It is not tried again"
+    reason = ".snakemake.log: sbatch: Invalid partition name specified. It is not tried again"
     assert reason in done.stderr
-    watch = [sys.executable, "-m", "plm_embed", "watch", "results", "--once"]
+    watch = [sys.executable, "-m", "plm_embed", "watch", "results"]
     seen = subprocess.run(watch, capture_output=True, text=True, check=False)
-    assert seen.returncode == 1 and "FAILED results/logs/run.log\n  sbatch: Invalid" in seen.stdout
-    assert "next: Fix the problem and rerun the same command" in seen.stdout
+    assert seen.returncode == 1 and "✗sequences" in seen.stdout, seen.stdout
+    assert ".snakemake.log\n  sbatch: Invalid" in seen.stdout
+    assert seen.stdout.endswith(
+        "Fix the problem and rerun the same command; finished work is kept.\n"
+    )
 
 
 INTERRUPTED = """

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from plm_embed.io.terminal import printable
 from plm_embed.reporting.failures import alike, failures, run_failure
 from plm_embed.wording import count
 from plm_embed.workflow.call import SNAKEFILE, shell_line
+from plm_embed.workflow.run_note import host
 
 RUN = Path(".snakemake", "plm-embed-run.json")
 """Note of the run in this folder: its host, when it began, and whether its jobs run there. Each
@@ -44,7 +44,7 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     RUN.parent.mkdir(exist_ok=True)
     RUN.touch()
     began = RUN.stat().st_mtime_ns  # of the clock of this filesystem, as the lock's
-    run = {"host": _host(), "began": began, "local": "--profile" not in options}
+    run = {"host": host(), "began": began, "local": "--profile" not in options}
     RUN.write_text(json.dumps(run), encoding="utf-8")
     code, locked = _snakemake(options)
     if code < 0:
@@ -118,17 +118,11 @@ def _lock_is_stale() -> bool:
     locks = list(Path(".snakemake", "locks").glob("*.lock"))  # {number}.{input,output}.lock
     return (
         run["local"]
-        and run["host"] == _host()
+        and run["host"] == host()
         and len({lock.name.partition(".")[0] for lock in locks}) == 1
         and all(run["began"] <= lock.stat().st_mtime_ns <= last_line for lock in locks)
         and not _is_working()
     )
-
-
-def _host() -> str:
-    """Return the name of this host, or of this container on it, which sees other processes."""
-    container = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {container.readlink() if container.is_symlink() else ''}"
 
 
 def _is_working() -> bool:

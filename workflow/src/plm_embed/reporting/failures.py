@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
+from plm_embed.workflow.run_note import read_run
 
 AGAIN = "Fix the problem and rerun the same command; finished work is kept."
 _STOPPED = "stopped by a signal"
@@ -35,10 +36,9 @@ def failures(results: Path, models: Iterable[str]) -> list[Failure]:
 
 
 def run_failure(results: Path) -> Failure | None:
-    """Return why the last run of Snakemake failed, as it noted itself; None where it did not."""
-    log = results / "logs" / "run.log"
-    reason = error_at_the_end(log)
-    return Failure(log, reason) if reason else None
+    """Return why the last run of Snakemake failed; None where it did not."""
+    run = read_run(results)
+    return Failure(Path(run.log), run.failure) if run and run.failure else None
 
 
 def alike(failures: Iterable[Failure]) -> list[list[Failure]]:

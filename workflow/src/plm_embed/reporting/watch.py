@@ -43,6 +43,7 @@ from plm_embed.reporting.failures import (
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.wording import count, duration
+from plm_embed.workflow.run_note import Run, read_run, run_note
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """Workers write their heartbeats as often."""
@@ -53,6 +54,7 @@ STUCK_SECONDS = 1200.0
 device.
 """
 PLAIN_WIDTH = 120
+WAITING = "queued or starting (on a cluster, see squeue --me)"
 MOST_ROWS = 100
 VALID, FAILED, UNFINISHED = 0, 1, 3
 Status = Literal["done", "at work", "failed", "waits"]
@@ -121,16 +123,20 @@ class Progress:
 
 @dataclass(frozen=True)
 class Look:
-    """A results folder at one moment. failure: of the last run, which has then ended."""
+    """A results folder at one moment. run: the last of Snakemake, None where none was noted; alive:
+    whether it goes on; failure: of a run that has ended.
+    """
 
     results: Path
     models: tuple[Progress, ...]
+    run: Run | None
+    alive: bool
     failure: Failure | None
 
     @property
     def finished(self) -> bool:
-        """Return whether every step of every model is done."""
-        return bool(self.models) and all(model.finished for model in self.models)
+        """Return whether every step of every model is done, and the run has ended."""
+        return not self.alive and bool(self.models) and all(model.finished for model in self.models)
 
     @property
     def failed(self) -> bool:
@@ -140,12 +146,16 @@ class Look:
     @property
     def at_work(self) -> bool:
         """Return whether any model is at work."""
-        return not self.failure and any(model.at_work for model in self.models)
+        ended = bool(self.run and self.run.ended)
+        return not ended and any(model.at_work for model in self.models)
 
     @property
     def over(self) -> bool:
-        """Return whether nothing more will come: all is done, or one failed and none is at work."""
-        return self.finished or (self.failed and not self.at_work)
+        """Return whether nothing more will come: the run has ended, or where none was noted, all is
+        done or a step failed; and nothing is at work.
+        """
+        ended = bool(self.run) or self.finished or self.failed
+        return ended and not self.alive and not self.at_work
 
 
 def watch(results: Path, *, once: bool) -> int:
@@ -167,6 +177,8 @@ def watch(results: Path, *, once: bool) -> int:
                     live.update(view(present, console), refresh=True)
             except KeyboardInterrupt:
                 pass
+        if not console.is_terminal:
+            console.line()
     return VALID if present.finished else FAILED if present.failed else UNFINISHED
 
 
@@ -175,22 +187,29 @@ def look(results: Path) -> Look:
     if results.exists() and not results.is_dir():
         remedy = "name the results folder of a campaign"
         raise StoreError(f"{results}: is not a folder", path=results, remedy=remedy)
-    logs = results / "logs"
-    begun = [
-        name
-        for name in sorted({path.name for path in (*results.glob("*"), *logs.glob("*"))})
-        if any((results / name / part).exists() for part in (RECORD, RECORDS))
-        or (logs / name / "weights.log").exists()
-    ]
+    run = read_run(results)
+    alive = bool(run and run.alive)
+    failure = run_failure(results)
+    tried = run.models if run else [log.parent.name for log in results.glob("logs/*/weights.log")]
+    kept = (path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}"))
+    begun = sorted({*tried, *kept})
     # a proof that is older than the sequences is of another campaign's model
     since = changed(results / "sequences" / SUMMARY)
     current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
-    failure = run_failure(results)
-    models = (_progress(results, name, ended=bool(failure)) for name in current or begun)
-    return Look(results, tuple(models), failure)
+    models = [_progress(results, name, run, alive) for name in current or begun]
+    steps = (step for model in models for step in model.steps)
+    if failure and not any(step.status in {"failed", "at work"} for step in steps):
+        models = [replace(model, steps=_not_begun(model.steps)) for model in models]
+    return Look(results, tuple(models), run, alive, failure)
 
 
-def _progress(results: Path, model: str, ended: bool) -> Progress:
+def _not_begun(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps of a model with the first that waits as failed: its job never started."""
+    first = next((step for step in steps if step.status == "waits"), None)
+    return tuple(replace(step, status="failed") if step is first else step for step in steps)
+
+
+def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:
     folder, sequences = results / model, results / "sequences"
     summary, since, store = known_summary(sequences), changed(sequences / SUMMARY), store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
@@ -200,29 +219,32 @@ def _progress(results: Path, model: str, ended: bool) -> Progress:
         if record.stem in buckets and _is_done(sequences, store, record, changed(record), since)
     }
     workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
-    alive = [worker for worker in workers if not worker.trouble]
-    jobs = list({id(worker.job): worker.job for worker in alive}.values())
+    living = [worker for worker in workers if not worker.trouble]
+    jobs = list({id(worker.job): worker.job for worker in living}.values())
     running = {job.bucket for job in jobs}
-    begun = float(len(done))
+    finished = float(len(done))
     for bucket in running:
         nodes = [job for job in jobs if job.bucket == bucket]
         residues = sum(job.residues_total or 0 for job in nodes)
-        begun += sum(job.residues for job in nodes) / residues if residues else 0.0
+        finished += sum(job.residues for job in nodes) / residues if residues else 0.0
     tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
-    rate = sum(worker.beat.tokens_per_second or 0.0 for worker in alive)
-    fraction = begun / len(buckets) if buckets else 0.0
+    rate = sum(worker.beat.tokens_per_second or 0.0 for worker in living)
+    fraction = finished / len(buckets) if buckets else 0.0
     complete = bool(buckets) and done == buckets
-    errors = [error for error in failures(results, [model]) if error.log.stem not in running]
+    start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
+    errors = [error for error in failures(results, [model]) if changed(error.log) >= start]
+    errors = [error for error in errors if error.log.stem not in running]
     lost = {error.log.stem for error in errors if error.log.parent.name == "embed"}
-    embed: Status = "done" if complete else "failed" if lost else "at work" if running else "waits"
-    logs = {error.log for error in errors}
-    steps = [*_steps(results, model, embed, used=complete or bool(running), failed=logs)]
-    if ended:  # a step that has not said why did not end well either
-        steps = [replace(s, status="failed") if s.status == "at work" else s for s in steps]
+    # a step that has not said why did not end well either
+    begun: Status = "at work" if alive or not run else "failed" if run.failure else "waits"
+    embed: Status = "waits" if not running else begun if run and run.ended else "at work"
+    embed = "done" if complete else "failed" if lost else embed
+    used, logs = complete or bool(running), {error.log for error in errors}
+    steps = tuple(_steps(results, model, embed, start, begun, used=used, failed=logs))
     stopped = [step.log for step in steps if step.status == "failed"]
     return Progress(
         folder,
-        tuple(steps),
+        steps,
         len(buckets),
         len(done),
         len(running),
@@ -261,18 +283,20 @@ def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
 
 
 def _steps(
-    results: Path, model: str, embed: Status, *, used: bool, failed: set[Path]
-) -> Iterator[Step]:
+    results: Path, model: str, embed: Status, start: int, begun: Status, *, used: bool,
+    failed: set[Path],
+) -> Iterator[Step]:  # fmt: skip
     """Yield the steps; one after embed that is older than its input is not done.
 
-    used: jobs have loaded the weights; failed: logs that end with an error.
+    start: of the present run, in ns; begun: the status of a step with a log and no end; used: jobs
+    have loaded the weights; failed: logs that end with an error.
     """
     folder, logs = results / model, results / "logs" / model
 
     def step(name: str, done: bool, log: Path, since: int = 0) -> Step:
-        if done or changed(log) <= since:
+        if done or changed(log) <= since or changed(log) < start:
             return Step(name, "done" if done else "waits")
-        return Step(name, "failed" if log in failed else "at work", log)
+        return Step(name, "failed" if log in failed else begun, log)
 
     weights = step("weights", changed(folder / RECORD) > 0, logs / "weights.log")
     yield Step("weights", "done") if used and weights.status == "waits" else weights
@@ -299,7 +323,7 @@ def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType
 
 
 def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
-    words = "at work" if look.at_work else "nothing is running"
+    words = "at work" if look.at_work else WAITING if look.alive else "nothing is running"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
@@ -311,22 +335,28 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         steps = Text(" ").join(Text(mark + name, style) for (mark, style), name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
         if not model.finished:
-            yield from _now(model, plain)
+            yield from _now(model, look.alive, plain)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
     for first, *more in alike(errors or filter(None, [look.failure])):
         others = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
-    if look.over:
-        yield Text("next: " + (AGAIN if look.failed else f"{program()} summary {look.results}"))
-    elif look.models and not look.at_work:
+    if look.finished:
+        yield Text(f"next: {program()} summary {look.results}")
+    elif look.at_work:
+        return
+    elif look.run and look.alive:
+        yield Text(f"Snakemake has not ended: {look.run.process}")
+    elif look.failed:
+        yield Text(f"next: {AGAIN}")
+    elif look.models:
         yield Text(
             "next: if the run has ended, rerun the same command; finished work is kept. If "
             "Snakemake says that the folder is locked, give the command with --unlock first"
         )
 
 
-def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
+def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
     """Yield a bar and numbers while buckets are embedded, else a line about the present step."""
     order = ("failed", "at work", "waits", "done")
     step = min(model.steps, key=lambda step: order.index(step.status))
@@ -337,7 +367,7 @@ def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
         return
     if not model.buckets or step.name != "embed":
         failed = step.status == "failed"
-        words = "failed" if failed else "has not begun"
+        words = "failed" if failed else f"is {WAITING}" if alive else "has not begun"
         yield Text(f"{step.name} {words}", "bold red" if failed else "")
         return
     if not plain:
@@ -352,7 +382,8 @@ def _now(model: Progress, plain: bool) -> Iterator[RenderableType]:
     if stalled := sum(bool(worker.trouble) for worker in model.workers):
         text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
     if model.eta is None:
-        yield text.append("; no speed known yet" if model.running else "; no worker is running")
+        idle = WAITING if alive else "no worker is running"
+        yield text.append(f"; {'no speed known yet' if model.running else idle}")
         return
     end = datetime.now() + timedelta(seconds=model.eta)
     text.append(f"; {model.tokens_per_second:,.0f} tokens/s")

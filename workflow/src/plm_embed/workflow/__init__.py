@@ -11,6 +11,7 @@ from plm_embed.workflow.config import (
     source_of,
 )
 from plm_embed.workflow.resources import asks_for_gpu, misspelt, worker_mb
+from plm_embed.workflow.run_note import note_end, note_start
 
 __all__ = [
     "SCHEMA",
@@ -19,6 +20,8 @@ __all__ = [
     "input_paths",
     "misspelt",
     "models_of",
+    "note_end",
+    "note_start",
     "notices",
     "reading_options",
     "recipe_options",

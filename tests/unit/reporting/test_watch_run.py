@@ -1,0 +1,98 @@
+"""What watch says of the run of Snakemake itself, whose note lies beside the logs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from plm_embed.reporting import watch
+from plm_embed.workflow.run_note import note_end, note_start
+from support.watched import MODEL, beat, campaign, finish, shown, written
+
+WAITS = "queued or starting (on a cluster, see squeue --me)"
+START = """
+import sys
+from pathlib import Path
+from plm_embed.workflow.run_note import note_start
+note_start(Path(sys.argv[1]), ["esm2_t33_650M_UR50D"], ["snakemake.log"])
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_waits_in_a_queue_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    model, logs = campaign(tmp_path, 2), tmp_path / "logs" / MODEL
+    written(model / "weights.json")
+    written(logs / "embed" / "0000.log", "plm-embed: error: of the run before\n", at=-100)
+    note_start(tmp_path, [MODEL], [])
+    text = shown(tmp_path)
+    assert f"  {WAITS}\n" in text and f"0 at work, 2 queued; {WAITS}\n" in text
+    assert "Snakemake has not ended: process " in text and "FAILED" not in text
+    finish(model, 0)
+    finish(model, 1)
+    assert f"gather is {WAITS}" in shown(tmp_path)
+    other = written(tmp_path / "logs/prot_bert/weights.log", "plm-embed: error: wrong\n", at=1)
+    note_start(tmp_path, [MODEL, "prot_bert"], [])
+    written(other, other.read_text(), at=1)
+    present = watch.look(tmp_path)
+    assert present.failed and not present.over, "the other model goes on"
+    note_end(tmp_path, [])
+    assert watch.look(tmp_path).over
+
+
+def test_a_step_that_never_started_fails_with_its_run(tmp_path: Path) -> None:
+    log = written(
+        tmp_path / "snakemake.log",
+        "Error in rule x:\n    message: PartitionTimeLimit For further error details see\n",
+    )
+    for begun in (False, True):  # an executor may have touched its log
+        note_start(tmp_path, [MODEL], [str(log)])
+        if begun:
+            written(tmp_path / "logs" / "deduplicate.log")
+        assert "✗" not in shown(tmp_path)
+        note_end(tmp_path, [str(log)])
+        text = shown(tmp_path)
+        assert "nothing is running" in text and "FAILED" in text and "PartitionTimeLimit\n" in text
+        assert ("✗sequences" if begun else "✗weights") in text
+        assert watch.watch(tmp_path, once=True) == watch.FAILED
+
+
+def test_a_run_that_ended_leaves_nothing_at_work(tmp_path: Path) -> None:
+    """Somebody stopped it, or it was for a part of the campaign."""
+    model = campaign(tmp_path, 1)
+    stopped = written(tmp_path / "snakemake.log", "Terminating processes on user request\n")
+    note_start(tmp_path, [MODEL], [str(stopped)])
+    written(tmp_path / "logs" / MODEL / "weights.log", "fetches\n", at=1)
+    assert f"{tmp_path}  at work" in shown(tmp_path)
+    for logs in ([str(stopped)], None):
+        note_end(tmp_path, logs)
+        present = watch.look(tmp_path)
+        assert present.over and not present.failed and not present.finished
+        text = shown(tmp_path)
+        assert "nothing is running" in text and "next: if the run has ended, rerun" in text
+    assert model.exists()
+
+
+def test_a_killed_run_has_failed_when_its_workers_are_silent(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 1)
+    written(model / "weights.json")
+    with subprocess.Popen(
+        [sys.executable, "-c", START, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout and run.stdout.readline()
+        beat(model, 0)
+        assert "at work" in shown(tmp_path)
+        run.kill()
+        run.wait()
+    present = watch.look(tmp_path)
+    assert present.at_work and not present.over, "its jobs go on"
+    beat(model, 0, updated=300)
+    text = shown(tmp_path)
+    assert watch.look(tmp_path).over and "Snakemake was killed" in text and "--unlock" in text
+
+
+def test_models_are_those_of_the_run_and_those_with_results(tmp_path: Path) -> None:
+    written(tmp_path / "logs/prot_bert/weights.log", "plm-embed: error: wrong weights\n")
+    campaign(tmp_path, 1)
+    note_start(tmp_path, ["esmc_300m"], [])
+    names = [model.folder.name for model in watch.look(tmp_path).models]
+    assert names == [MODEL, "esmc_300m"]

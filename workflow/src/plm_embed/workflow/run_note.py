@@ -1,0 +1,111 @@
+"""The note of a campaign's last run of Snakemake, in the folder of its logs.
+
+Hooks of the Snakefile write it: a job that waits, or that a scheduler refuses, leaves no other
+trace. No result depends on it.
+"""
+
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from plm_embed.io.files import write_json
+
+_WHY = re.compile(
+    r"^(?:    message: |Job \d+ \(.*\) is not submitted: )(.*?)(?: For further error details.*)?$",
+    re.M,
+)
+_KILLED = (
+    "Snakemake was killed; its jobs on a cluster go on.\n"
+    "If it says next time that the folder is locked, give the command with --unlock first."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of Snakemake: its process and when that began, in seconds; the models of its
+    configuration; its log. ended: in order; reason: why it failed, '' if it did not or somebody
+    stopped it.
+    """
+
+    host: str
+    pid: int
+    began: float
+    models: tuple[str, ...]
+    log: str
+    ended: bool = False
+    reason: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it goes on. Another host's does unless it has ended in order."""
+        if self.ended or self.host != host() or not find_spec("psutil"):
+            return not self.ended
+        import psutil  # comes with Snakemake
+
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.began) < 60  # the clock may have been set
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    @property
+    def process(self) -> str:
+        """Return its process in words."""
+        return f"process {self.pid} on {self.host.partition(' ')[0]}"
+
+    @property
+    def failure(self) -> str:
+        """Return why it failed; '' while it goes on, or if it did not fail."""
+        return self.reason if self.ended or self.alive else _KILLED
+
+
+def run_note(results: Path) -> Path:
+    """Return the path of the note. While the run goes on, it is as old as the run."""
+    return results / "logs" / "run.json"
+
+
+def note_start(results: Path, models: Iterable[str], logs: Sequence[str]) -> None:
+    """Write that a run begins in this process."""
+    import psutil
+
+    process, log = psutil.Process(), "".join(logs[:1])
+    began = process.create_time()
+    _write(results, Run(host=host(), pid=process.pid, began=began, models=tuple(models), log=log))
+
+
+def note_end(results: Path, logs: Sequence[str] | None = None) -> None:
+    """Write that the run has ended. logs: Snakemake's, if it failed; they name the reason."""
+    text, reason = "".join(Path(log).read_text(errors="replace") for log in logs or ()), ""
+    if logs is not None and "on user request" not in text:
+        reason = (_WHY.findall(text) or ["Snakemake ended with an error"])[-1]
+    if run := read_run(results):
+        _write(results, replace(run, ended=True, reason=reason))
+
+
+def read_run(results: Path) -> Run | None:
+    """Return the last run; None where none was noted."""
+    try:
+        return msgspec.json.decode(run_note(results).read_bytes(), type=Run)
+    except (OSError, ValueError):
+        return None
+
+
+@cache
+def host() -> str:
+    """Return the name of this host, or of this container on it, which sees other processes."""
+    container = Path("/proc/self/ns/pid")
+    return f"{socket.gethostname()} {container.readlink() if container.is_symlink() else ''}"
+
+
+def _write(results: Path, run: Run) -> None:
+    with suppress(OSError):  # a full disk
+        run_note(results).parent.mkdir(parents=True, exist_ok=True)
+        write_json(run_note(results), asdict(run))
