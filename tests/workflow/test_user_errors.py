@@ -112,7 +112,7 @@ def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     told(
         done.stdout,
         address,
-        "`curl -L --create-dirs -O --output-dir",
+        "`curl -LO https",
         "where there is a network",
         row="cannot be downloaded",
     )

@@ -167,8 +167,11 @@ def test_weights_are_named_by_model_whatever_its_name() -> None:
     models = given(model=["esm2_8m", "nt-2.5b-1000g"])
     with pytest.raises(ConfigError, match="reads"):
         configuration(models, ["weights.nt-2.5b-1000g=w.pt"])
-    config = configuration(given(model=["nt-2.5b-1000g"]), ["weights.nt-2.5b-1000g=w.pt"])
+    alone = given(model=["nt-2.5b-1000g"], weights="")  # as the command gives it
+    config = configuration(alone, ["weights.nt-2.5b-1000g=w.pt"])
     assert config["weights"] == {"nt-2.5b-1000g": "w.pt"}
+    with pytest.raises(ConfigError, match=r"--set weights\.a=b: weights is already w\.pt"):
+        configuration(alone | {"weights": "w.pt"}, ["weights.a=b"])
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

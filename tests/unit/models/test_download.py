@@ -148,11 +148,10 @@ def test_without_a_network_the_error_says_what_to_copy_where(
     url = f"{server.address}/absent.pt"
     with pytest.raises(PlmEmbedError) as error:
         prepare(replace(TINY_ESM2, url=url), None, tmp_path / "weights" / "esm2_t2_tiny")
-    staged = tmp_path / "weights" / "esm2_t2_tiny-published"
     assert str(error.value) == (
         f"weights: {url} cannot be downloaded: HTTP Error 404: Not Found\n"
-        f"Run again; or run `curl -L --create-dirs -O --output-dir {staged} {url}` where there is "
-        f"a network, and name {staged}/absent.pt as `weights`"
+        f"Run again; or run `curl -LO {url}` where there is a network, copy absent.pt here, and "
+        "name it as `weights`"
     )
     model = served_folder(server, monkeypatch, "esmc", {"config.json": b"{}"})
     with pytest.raises(PlmEmbedError) as error:

@@ -42,7 +42,10 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
         *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
         block = config
         for name in blocks:
-            block = block.setdefault(name, {})
+            block[name] = block.get(name) or {}  # "" of weights
+            if not isinstance(block[name], dict):
+                raise ConfigError(f"--set {setting}: {name} is already {block[name]}", key=name)
+            block = block[name]
         block[last] = value
     if problems := mistakes(config, config):
         raise refusal(problems)

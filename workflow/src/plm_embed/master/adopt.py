@@ -225,7 +225,7 @@ def _check_sample(  # noqa: PLR0917
         cosines.append(float(vector @ mean) / (norms or 1.0))
         if not apart[_RESIDUES] <= limit or nearest != _RESIDUES:
             explained = nearest != _RESIDUES and apart[nearest] <= 10 * limit
-            causes[nearest if explained else "no known cause"] += 1
+            causes[nearest if explained else "of no known cause, such as other weights"] += 1
     adopted.checked = len(distances)
     adopted.relative_l2, adopted.cosine = max(distances), min(cosines)
     if causes:

@@ -1,6 +1,5 @@
 """Downloads of published weights, by the libraries of those who publish them."""
 
-import shlex
 import textwrap
 from pathlib import Path
 
@@ -31,19 +30,17 @@ def download(model: Model, folder: Path) -> Path:
         hub.download_url_to_file(model.url, str(folder / file), known)
         return folder / file
     except (OSError, RuntimeError, ValueError) as error:  # both libraries raise these
-        staged = shlex.quote(str(folder.parent.with_name(f"{model.name}-published").absolute()))
-        place, command = (
-            (f"{staged}/{file}", f"curl -L --create-dirs -O --output-dir {staged} {model.url}")
+        place = file or model.hub.rpartition("/")[2]
+        command = (
+            f"curl -LO {model.url}"
             if file
-            else (
-                staged,
-                f"hf download {model.hub} --revision {model.revision} --local-dir {staged}",
-            )
+            else f"hf download {model.hub} --revision {model.revision} --local-dir {place}"
         )
         reason = textwrap.shorten(str(error) or type(error).__name__, 200)
         raise WeightsError(
             f"weights: {model.address} cannot be downloaded: {reason}\n"
-            f"Run again; or run `{command}` where there is a network, and name {place} as `weights`"
+            f"Run again; or run `{command}` where there is a network, copy {place} here, and name "
+            "it as `weights`"
         ) from None
 
 

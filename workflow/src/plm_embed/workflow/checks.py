@@ -141,6 +141,8 @@ def _in_words(error: "ValidationError") -> Iterator[str]:
     elif error.validator == "enum":
         hint = did_you_mean(str(error.instance), rule)
         yield f"{place}: {error.instance}: must be one of {', '.join(rule)}{hint}"
+    elif error.validator == "type" and rule == "array":
+        yield f"{place}: {error.instance}: must be a list, as [{error.instance}]"
     else:
         yield f"{place}: {error.message}".removeprefix(": ")[:500]
 
