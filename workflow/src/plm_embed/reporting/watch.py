@@ -152,9 +152,7 @@ class Look:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing more will come: the run has ended, or where none was noted, all is
-        done or a step failed; and nothing is at work.
-        """
+        """Return whether nothing more will come. Without a noted run, an error may be its end."""
         ended = bool(self.run) or self.finished or self.failed
         return ended and not self.alive and not self.at_work
 
