@@ -190,8 +190,8 @@ def look(results: Path) -> Look:
     alive = bool(run and run.alive)
     failure = run_failure(results)
     tried = run.models if run else [log.parent.name for log in results.glob("logs/*/weights.log")]
-    kept = (path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}"))
-    begun = sorted({*tried, *kept})
+    stored = (path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}"))
+    begun = sorted({*tried, *stored})
     # a proof that is older than the sequences is of another campaign's model
     since = changed(results / "sequences" / SUMMARY)
     current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
