@@ -231,8 +231,8 @@ def score(
     threads: int | None = None,
     bar: bool = True,
 ) -> "dict[Score, NDArray[np.float32]]":
-    """How probable a language model finds sequences: scores (n,) by name, float32, in the order
-    given. Of ESM-2, ESM-1b, ESM-1v, ESM C, ProtBERT and AMPLIFY.
+    """Score sequences by a language model; return (n,) fp32 in their order, by name of the score.
+    ESM-2, ESM-1b, ESM-1v, ESM C, ProtBERT and AMPLIFY have scores.
 
     Args:
         sequences: As in `embed`.

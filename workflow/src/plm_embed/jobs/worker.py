@@ -121,7 +121,7 @@ class Worker:
         else:
             self.info.threads = torch.get_num_threads()
         self.signals: set[int] = set()
-        """Those that came: no further batch is computed."""
+        """Signals that came: no further batch is computed."""
         self._weights, self._settings = weights, settings
         self._model: tuple[Engine, Room] | None = None
         self._rows = Rows(fingerprint.long_sequences)

@@ -72,7 +72,7 @@ class PartRows:
     windows: NDArray[np.int32]
     representations: Mapping[str, Array | Sequence[Array]]
     scores: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """Those of the fingerprint, (n,) each."""
+    """The scores of the fingerprint, (n,) each."""
 
 
 def write_part(
