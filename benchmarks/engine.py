@@ -1,5 +1,5 @@
-"""The forward pass against fair-esm's extraction loop, transformers and FAESM where installed, on
-this machine's CPU.
+"""The forward pass against fair-esm's extraction loop, transformers, FAESM and esm-cpp where
+installed, on this machine's CPU.
 
 Interleaved runs of the same sequences with random weights; prints tokens/s, the ratio to fair-esm
 as shipped, and the share of the best matrix rate measured in the same run. Differences to fair-esm
@@ -65,6 +65,10 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
             found[f"{package} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype, package=package: (
                 peers.hugging_face(model, tensors, CPU, dtype, 1024, package)
             )
+    for dtype in ("float32", "int8"):
+        found[f"esm-cpp {dtype}"] = lambda dtype=dtype: peers.esm_cpp(
+            model, tensors, dtype, chosen("real", 4)
+        )
     return found
 
 
@@ -237,7 +241,8 @@ def main(
         "device": device_name(CPU),
         "load": os.getloadavg(),
         "versions": {
-            package: version(package) for package in ("torch", "fair-esm", "transformers", "faesm")
+            package: version(package)
+            for package in ("torch", "fair-esm", "transformers", "faesm", "esm-cpp")
         },
         "matrix_gflops": {dtype: round(rate / 1e9) for dtype, rate in rates.items()},
         "variants": table,

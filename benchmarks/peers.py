@@ -1,10 +1,12 @@
 """Models with random weights and ways to run sequences through them: ours, fair-esm's,
-transformers', FAESM's.
+transformers', FAESM's, esm-cpp's.
 
 All are given the same tensors. Each way returns the mean vectors and how many tokens it computed,
 padding included.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Literal
@@ -207,6 +209,67 @@ def hugging_face(  # noqa: PLR0917
                 sums = (hidden.float() * residues[:, :, None]).sum(1) / residues.sum(1)[:, None]
                 found[at] = sums.cpu().numpy()
         return found, computed
+
+    return run
+
+
+def esm_cpp(
+    model: Model, tensors: Mapping[str, torch.Tensor], dtype: str, calibration: list[str]
+) -> Run:
+    """esm-cpp, in float32 or with its 8-bit products, whose scales are set by `calibration`: one
+    sequence at a time, since its batches return logits alone.
+    """
+    from esm_cpp import ActivationObserver, Tokenizer
+    from esm_cpp import Model as Whole
+    from safetensors.torch import save_file
+    from transformers import EsmConfig, EsmForMaskedLM
+
+    config = EsmConfig(
+        vocab_size=33,
+        hidden_size=model.dim,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        intermediate_size=4 * model.dim,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        pad_token_id=1,
+        mask_token_id=32,
+        max_position_embeddings=1026,
+        emb_layer_norm_before=False,
+        layer_norm_eps=1e-5,
+    )
+    state = EsmForMaskedLM(config).state_dict()
+    for name in state:
+        ours = model.family.names.engine_names(name.removeprefix("esm."))
+        if {*ours} & {*tensors}:
+            state[name] = tensors[ours[0]]
+    width = model.dim // model.heads
+    for layer in range(model.layers):  # as the published files have them
+        name = f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
+        state[name] = 1.0 / 10000 ** (torch.arange(0, width, 2).float() / width)
+    os.environ["ESM_NUM_THREADS"] = str(torch.get_num_threads())  # read when the first is loaded
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        path = f"{folder}/model.safetensors"
+        save_file({name: values.contiguous().clone() for name, values in state.items()}, path)
+        whole, tokenizer = Whole.load_from_safetensors(path), Tokenizer()
+
+    def encode(sequence: str) -> np.ndarray:
+        return np.array(tokenizer.encode(sequence, truncate=False), dtype=np.int32)
+
+    if dtype == "int8":
+        observer = ActivationObserver()
+        for sequence in calibration:
+            whole.forward_with_observer(encode(sequence), None, observer)
+        whole.apply_smoothquant(observer.percentile(99.9), 0.5)  # its own program's defaults
+        whole.quantize_weights()
+
+    def run(sequences: list[str]) -> tuple[np.ndarray, int]:
+        means = np.empty((len(sequences), model.dim), dtype=np.float32)
+        for i, sequence in enumerate(sequences):
+            _, states = whole.forward_with_hidden_states(encode(sequence))
+            means[i] = states[-1].reshape(-1, model.dim)[1:-1].mean(0)
+        return means, sum(len(sequence) + 2 for sequence in sequences)
 
     return run
 
