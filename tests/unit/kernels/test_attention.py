@@ -16,7 +16,7 @@ from plm_embed.io import compiled
 from plm_embed.kernels import attention, compiled_attention, devices, torch_attention
 from plm_embed.kernels.attention import Attend, Kernel, choose
 from plm_embed.kernels.packed import Packed
-from plm_embed.kernels.torch_attention import aligned, sdpa
+from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
 from support.packed import pack
 
 CPU = torch.device("cpu")
@@ -57,6 +57,7 @@ def varlen(
 KERNELS = {
     "sdpa": sdpa,
     "math": lambda qkv, packed: torch_attention.sdpa_by(SDPBackend.MATH, qkv, packed),
+    "blocked": blocked,
     "aligned": aligned,
     "varlen": lambda qkv, packed: torch_attention.varlen(varlen, qkv, packed),
 }
@@ -89,6 +90,12 @@ def test_masked_keys_tell_nothing_of_the_company(dtype: torch.dtype, tail: int) 
         broken = torch.full((40 + tail, 3, 4, 16), torch.nan, dtype=dtype)
         found = aligned(torch.cat((alone, broken)), pack((length, 40), CPU))[:length]
         assert torch.equal(found, aligned(alone, pack((length,), CPU)))
+
+
+def test_blocks_are_smaller_than_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = blocked(random_qkv(torch.float32), pack(LENGTHS, CPU))
+    monkeypatch.setattr(torch_attention, "SCORE_BYTES", 4 * 700 * 50)
+    assert torch.allclose(blocked(random_qkv(torch.float32), pack(LENGTHS, CPU)), whole, atol=1e-6)
 
 
 def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +178,10 @@ BF16 = AVX512 | {"avx512_bf16": True}
     ("capabilities", "dtype", "kernels"),
     [
         ({"amx_bf16": True}, torch.bfloat16, [aligned]),
-        ({"amx_bf16": False}, torch.bfloat16, [aligned]),
-        ({}, torch.bfloat16, [aligned]),
-        (AVX512, torch.bfloat16, [aligned]),
-        (BF16, torch.bfloat16, [compiled_attention.attend, aligned]),
+        ({"amx_bf16": False}, torch.bfloat16, [blocked, aligned]),
+        ({}, torch.bfloat16, [blocked, aligned]),
+        (AVX512, torch.bfloat16, [blocked, aligned]),
+        (BF16, torch.bfloat16, [compiled_attention.attend, blocked, aligned]),
         (BF16 | {"amx_bf16": True}, torch.bfloat16, [aligned]),
         (BF16, torch.float16, [aligned]),
         ({"amx_bf16": True}, torch.float32, [sdpa]),
@@ -205,7 +212,7 @@ def test_without_a_compiler_torch_serves(
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled.load.cache_clear()
-    for dtype, attend in ((torch.float32, sdpa), (torch.bfloat16, aligned)):
+    for dtype, attend in ((torch.float32, sdpa), (torch.bfloat16, blocked)):
         assert choose.__wrapped__(CPU, dtype, 2, 8).attend is attend
     assert "C with AVX-512 is not used: RuntimeError: no C compiler" in caplog.text
 

@@ -191,13 +191,14 @@ def test_lengths_at_the_limits_and_the_residues_at_the_ends(
 
 
 @pytest.mark.workflow
-def test_a_sequence_of_36000_residues() -> None:
+def test_a_sequence_of_36000_residues(monkeypatch: pytest.MonkeyPatch) -> None:
     """By two kernels, since whole attention matrices of such a length fit nowhere."""
+    monkeypatch.setattr(torch_attention, "SCORE_BYTES", 1 << 26)
     engine = random_engine(Model("esm2_t1_16", ESM2, layers=1, dim=16, heads=1))
     giant = ("LAGVSERTIDPKQNFYMHWC" * 1_801)[-36_000:]
     ((found, *_), (expected, *_)) = (
         [states[1] for states in hidden(one, [giant, "MK"], [1])]
-        for one in (engine, with_attention(engine, torch_attention.sdpa))
+        for one in (engine, with_attention(engine, torch_attention.blocked))
     )
     assert found.shape == (36_002, 16)
     assert torch.allclose(found, expected, atol=2e-5)

@@ -78,6 +78,9 @@ def _candidates(
     if device.type == "cpu":
         if _in_c(dtype):
             yield Kernel("", "C with AVX-512", compiled_attention.attend, rotates=True)
+        if dtype == torch.bfloat16 and not _can("amx_bf16"):
+            # torch's fused kernel runs it at the speed of fp32; matrix products run it at its own
+            yield Kernel("", "products of cache-sized blocks", torch_attention.blocked)
         if half and not by_distance:
             yield Kernel("", "torch SDPA, keys in whole vectors", torch_attention.aligned)
         else:

@@ -1,5 +1,8 @@
 """Attention within each of several packed sequences by torch's own operations, and by functions for
 variable lengths.
+
+Of a CPU's kernels, `blocked` needs products of the dtype that are fast, `aligned` torch's fused
+kernel.
 """
 
 from collections.abc import Callable
@@ -15,6 +18,8 @@ from plm_embed.kernels.packed import Distances, Packed
 
 KEYS = 16
 """fp32 numbers in the largest vector of a CPU."""
+SCORE_BYTES = 1 << 20
+"""Scores alive at a time on a CPU: what its cache holds."""
 MASK_BYTES = 1 << 28
 """Biases written out at a time on a GPU, whose kernels read them from memory."""
 _FLASH = torch.ops.aten._flash_attention_forward
@@ -131,6 +136,40 @@ def aligned(qkv: Tensor, packed: Packed) -> Tensor:
         result = F.scaled_dot_product_attention(query[:, :, :length], key, value, attn_mask=shown)
         out[start:stop] = result[0].transpose(0, 1).reshape(length, -1)
         stop = start
+    return out
+
+
+def blocked(qkv: Tensor, packed: Packed) -> Tensor:
+    """Matrix products and softmax over blocks of heads, or of one head's queries, whose scores stay
+    in the cache.
+    """
+    out = _room(qkv)
+    start = 0
+    for length in packed.lengths:
+        stop = start + length
+        query, key, value = qkv[start:stop].permute(1, 2, 0, 3).contiguous()  # (H, L, d)
+        windows = None
+        if packed.distances is None:
+            query *= query.shape[-1] ** -0.5
+        else:
+            query = query.flip(1).mul_(packed.distances.scale)
+            windows = packed.distances.windows(length)
+        rows = max(1, SCORE_BYTES // (length * query.element_size()))
+        heads = max(1, rows // length)
+        result = torch.empty_like(query)
+        for head in range(0, len(query), heads):
+            group = slice(head, head + heads)
+            for first in range(0, length, rows):
+                scores = torch.bmm(query[group, first : first + rows], key[group].transpose(1, 2))
+                if windows is not None:
+                    scores = scores.float().add_(windows[group, first : first + rows])
+                weights = torch.softmax(scores, -1).to(value.dtype)
+                result[group, first : first + rows] = torch.bmm(weights, value[group])
+        if windows is not None:
+            result = result.flip(1)
+        out[start:stop].view(length, len(query), -1).copy_(result.transpose(0, 1))
+        start = stop
+    out[start:] = 0
     return out
 
 
