@@ -15,6 +15,7 @@ from standin import Queue, StandIn
 
 from conftest import ANY_PBS, REAL, Campaign
 from plm_embed.jobs.completion_record import Completion, read_completion
+from plm_embed.jobs.heartbeat import heartbeats
 from support.campaign_runs import ROOT
 from support.demo import GATHERED
 
@@ -41,7 +42,7 @@ def test_one_gpu_per_job(
     campaign.run(ANY_PBS, buckets=1, results=campaign.results)
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
-    assert all(record.worker.job for record in records(campaign))
+    assert all(beat.job for beat in heartbeats(campaign.vectors))
 
 
 @pytest.mark.skipif(

@@ -269,7 +269,7 @@ def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
         process.kill()
         (run.folder / "stop").touch()
     assert "Will exit after finishing currently running jobs" in output
-    assert len(list((run.folder / "out").iterdir())) == 1
+    assert len(list((run.folder / "out").glob("*.txt"))) == 1
     assert len(run.slurm.names()) == 1
     assert not run.slurm.calls("scancel")
 

@@ -173,7 +173,7 @@ def watch(results: Path, *, once: bool) -> int:
             if live:
                 live.update(view(present, console), refresh=True)
             elif steps != seen:
-                console.print(view(present, console, plain=True))
+                console.print(view(present, console, plain=True), soft_wrap=True)  # whole paths
             if once or present.over:
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
