@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -136,6 +136,27 @@ def fair_esm(
     return run
 
 
+def esm_config(model: Model, **more: Any) -> Any:
+    """Return the configuration of an ESM-2 model, as it is published."""
+    from transformers import EsmConfig
+
+    return EsmConfig(
+        vocab_size=33,
+        hidden_size=model.dim,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        intermediate_size=4 * model.dim,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        pad_token_id=1,
+        mask_token_id=32,
+        max_position_embeddings=1026,
+        emb_layer_norm_before=False,
+        layer_norm_eps=1e-5,
+        **more,
+    )
+
+
 def hugging_face(  # noqa: PLR0917
     model: Model,
     tensors: Mapping[str, torch.Tensor],
@@ -150,25 +171,12 @@ def hugging_face(  # noqa: PLR0917
     Length-sorted batches of `budget` tokens, padded; without one 8 sequences at a time as they
     come, which is what the examples do.
     """
-    from transformers import EsmConfig
-
     if package == "transformers":
         from transformers import EsmModel as Whole
     else:
         from faesm.esm import FAEsmModel as Whole
-    config = EsmConfig(
-        vocab_size=33,
-        hidden_size=model.dim,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=4 * model.dim,
-        position_embedding_type="rotary",
-        token_dropout=True,
-        pad_token_id=1,
-        mask_token_id=32,
-        max_position_embeddings=1026,
-        emb_layer_norm_before=False,
-        layer_norm_eps=1e-5,
+    config = esm_config(
+        model,
         attn_implementation="sdpa" if package == "transformers" else "eager",
         use_fa=find_spec("flash_attn") is not None,
     )
@@ -222,22 +230,9 @@ def esm_cpp(
     from esm_cpp import ActivationObserver, Tokenizer
     from esm_cpp import Model as Whole
     from safetensors.torch import save_file
-    from transformers import EsmConfig, EsmForMaskedLM
+    from transformers import EsmForMaskedLM
 
-    config = EsmConfig(
-        vocab_size=33,
-        hidden_size=model.dim,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=4 * model.dim,
-        position_embedding_type="rotary",
-        token_dropout=True,
-        pad_token_id=1,
-        mask_token_id=32,
-        max_position_embeddings=1026,
-        emb_layer_norm_before=False,
-        layer_norm_eps=1e-5,
-    )
+    config = esm_config(model)
     state = EsmForMaskedLM(config).state_dict()
     for name in state:
         ours = model.family.names.engine_names(name.removeprefix("esm."))

@@ -299,8 +299,8 @@ LOGITS: dict[str, tuple[Callable[[Weights, Config, Tensor], Tensor], int]] = {
     "protbert": (bert_head, 4),
     "amplify": (amplify_head, 2),
 }
-"""Of families that have scores: from what leaves the last block to the logits (T, V) of all tokens,
-and the id of <mask>. Nothing is written for them; tests compute them.
+"""Formulas of families that have scores, from the output of the last block to the logits (T, V) of
+all tokens, and the id of <mask>. Nothing is written for them; tests compute them.
 """
 FORMULAS: dict[str, Callable[[Weights, Config, Tensor], States]] = {
     "esmc": esmc,
@@ -402,7 +402,7 @@ def random_checkpoint(name: str, model: Model, seed: int) -> dict[str, Tensor]:
 
 
 def prefix(name: str, published: str) -> str:
-    """What stands before a name of the family's table in the published files."""
+    """Return the published files' prefix of a name in the family's table."""
     if name != "saprot":
         return ""
     return "esm." if published.startswith("embeddings.") else "esm.encoder."

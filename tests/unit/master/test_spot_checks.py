@@ -26,7 +26,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 
 
 def gathered(campaign: Campaign, **changes: Any) -> Gathered:
-    """What its completion records add up to, with a changed fingerprint."""
+    """Return the sum of its completion records, with a changed fingerprint."""
     plan = read_campaign(campaign.sequences, campaign.embedded, campaign.store)
     plan.fingerprint = replace(plan.fingerprint, **changes)
     return plan

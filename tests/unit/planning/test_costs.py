@@ -121,7 +121,7 @@ def test_devices_go_by_their_short_names(name: str, label: str) -> None:
 
 
 def test_a_pseudo_perplexity_takes_a_pass_for_each_residue() -> None:
-    """Of windows, each residue is masked in one of them."""
+    """Each residue is masked in one of its windows."""
     assert costs.work(M650, {48: 2}, LongSequences(), masked=True).tokens == 2 * 50 * 49
     windows = LongSequences("window", 100, 50)
     assert costs.work(M650, {150: 1}, windows, masked=True).tokens == 102 * (2 + 150)

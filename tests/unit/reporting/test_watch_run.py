@@ -1,4 +1,4 @@
-"""What watch says of the run of Snakemake itself, whose note lies beside the logs."""
+"""The lines of watch about the run of Snakemake itself, whose note lies beside the logs."""
 
 import subprocess
 import sys
