@@ -79,10 +79,9 @@ def check_spots(
                 log.warning("spot checks: key %s has too many tokens for the reference", key)
             for name, vector in vectors.items():
                 place = f"row {row:,} of {name} (key {key})"
-                if name in SCORES:
-                    stored = part.column_at(name, np.array([row])).astype(np.float64)
-                else:
-                    stored = np.asarray(part.rows(name, [row])[0], np.float64)
+                at = np.array([row])
+                values = part.column_at(name, at) if name in SCORES else part.rows(name, at)[0]
+                stored = np.asarray(values, np.float64)
                 if stored.shape != vector.shape:
                     problem(f"{place}: shape {stored.shape}, the reference gives {vector.shape}")
                     continue
