@@ -7,7 +7,7 @@ costs = st.lists(st.integers(3, 500), max_size=200)
 
 
 def batches_of(costs: list[int], budget: int) -> list[list[int]]:
-    packer = Packer(costs)
+    packer = Packer([(costs, range(len(costs)))])
     return list(iter(lambda: packer.take(budget), []))
 
 
@@ -36,7 +36,7 @@ def test_a_piece_above_the_budget_travels_alone() -> None:
 
 def test_what_is_put_back_comes_again_in_smaller_batches() -> None:
     costs = [40, 40, 40, 40]
-    packer = Packer(costs)
+    packer = Packer([(costs, range(4))])
     budget, seen = 160, []
     while batch := packer.take(budget):
         if len(batch) > 2:
