@@ -31,7 +31,7 @@ def test_fills_a_batch_with_the_longest_that_still_fits() -> None:
 
 
 def test_a_piece_above_the_budget_travels_alone() -> None:
-    assert batches_of([500, 10, 10], 100) == [[0], [1, 2]]
+    assert batches_of([500, 20, 10], 100) == [[0], [1, 2]]
 
 
 def test_what_is_put_back_comes_again_in_smaller_batches() -> None:

@@ -17,7 +17,6 @@ from plm_embed.fingerprint import (
     StorageDtype,
     Strand,
 )
-from plm_embed.models.family import pooling_problems, score_problem
 from plm_embed.sequences.settings import ONE_STRAND
 from plm_embed.wording import did_you_mean
 
@@ -96,6 +95,8 @@ def resolved(settings: Settings, model: "Model | Manifest", name: str) -> Settin
 
 def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterator[ConfigError]:
     """Yield an error for each setting that the model of this name cannot follow."""
+    from plm_embed.models.family import pooling_problems, score_problem  # loads NumPy
+
     layers, most, linker = settings.layers, model.layers, settings.linker
     inside = all(-most - 1 <= layer <= most for layer in layers)
     if not inside or len({layer % (most + 1) for layer in layers}) < len(layers):
