@@ -74,6 +74,7 @@ def _tokenizer(content: bytes) -> "Tokenizer":
 
 DNABERT = Family(
     name="dnabert",
+    architecture="dnabert",
     tokenizer=TokenizerFile("tokenizer.json", _read, _spans, prefix=("[CLS]",), suffix=("[SEP]",)),
     encoder=Encoder(
         rows=4096,

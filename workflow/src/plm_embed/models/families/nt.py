@@ -80,11 +80,11 @@ _CONFIG = {
     "model_type": "esm",
     "layer_norm_eps": 1e-12,
     "emb_layer_norm_before": False,
-    "token_dropout": False,
 }
 
 NT_V1 = Family(
     name="nt_v1",
+    architecture="nt_v1",
     tokenizer=TokenizerFile("vocab.txt", _read, _spans, prefix=("<cls>",)),
     encoder=Encoder(rows=4105, positions=Learned(MAX_TOKENS + 2, offset=2), epsilon=1e-12),
     names=Names(
