@@ -257,11 +257,11 @@ def _convert(
         ) from None
     manifest = Manifest(
         model=model.name,
-        architecture=model.architecture,
+        architecture=model.family.architecture,
         layers=model.layers,
         dim=model.dim,
         heads=model.heads,
-        max_residues=model.max_residues,
+        max_residues=model.family.max_residues,
         token_dropout=checkpoint.token_dropout,
         license=model.license,
         weights_sha256=sha256,

@@ -237,11 +237,11 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
         for name, tensor in tensors.items()
     }
     readers = {name: tensor.read for name, tensor in tensors.items()}
-    made = {TENSOR: _tokenizer(files.tokenizer, model)} if files.tokenizer else {}
+    own = {TENSOR: _tokenizer(files.tokenizer, model)} if files.tokenizer else {}
     if model.family.cleared_rows:
-        made["embed_tokens.weight"] = table = readers["embed_tokens.weight"]().clone()
+        own["embed_tokens.weight"] = table = readers["embed_tokens.weight"]().clone()
         table[torch.tensor(model.family.cleared_rows)] = 0
-    for name, tensor in made.items():
+    for name, tensor in own.items():
         kinds[name], readers[name] = tensor, partial(torch.Tensor.detach, tensor)
     if parts and model.family.head and model.family.head.tied:
         table = readers["embed_tokens.weight"]()
