@@ -66,13 +66,13 @@ class Node:
         self.fingerprint: Fingerprint | None = None
         self.stopped: PlmEmbedError | None = None
         """Why the workers publish what they have, and end: a signal, no time, or a fatal error."""
-        self._problems: list[PlmEmbedError] = []
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._passed_on = False
+        self._retired: list[PlmEmbedError] = []
+        self._tasks: list[asyncio.Task[None]] = []  # by worker
         self._listed = asyncio.Event()
         self._queue: deque[int] = deque()  # indices that no worker has had, longest first
-        self._queued = self._residues = 0  # residues in the queue: now, and when it was filled
-        self._round = 0  # how often it was filled
-        self._late = self._passed_on = False
+        self._queued = 0  # residues of these
+        self._round = 0  # how often the queue was filled
         self._beaten = 0.0
 
     async def start(self, count: int, weights: Path, store: Path, settings: Settings) -> None:
@@ -85,7 +85,7 @@ class Node:
         await asyncio.sleep(0)  # now, and not only when the caller waits for something
 
     def _start_workers(self) -> None:
-        self._tasks = {w.name: asyncio.create_task(self._keep_busy(w)) for w in self.workers}
+        self._tasks = [asyncio.create_task(self._keep_busy(worker)) for worker in self.workers]
 
     async def wait_until_ready(self) -> Fingerprint:
         """Wait for the first worker; return the fingerprint of what this device computes. Raises
@@ -111,7 +111,7 @@ class Node:
 
             while len(todo) and not (self._queue or self.stopped):
                 self._queue = deque(todo.tolist())
-                self._queued = self._residues = int(sequences.lengths[todo].sum())
+                self._queued = int(sequences.lengths[todo].sum())
                 self._round += 1
                 self._listed.set()
                 if self._round > 1:
@@ -132,9 +132,9 @@ class Node:
                 for process in (*living, *self.remote):
                     process.terminate()
             if self.stopped or (self._round and not self._queue):
-                for worker in self.workers:
+                for worker, task in zip(self.workers, self._tasks, strict=True):
                     if worker.state == "starting":
-                        self._tasks[worker.name].cancel()  # nobody waits for it: it may hang
+                        task.cancel()  # nobody waits for it: it may hang
             if time.monotonic() - self._beaten > SECONDS_BETWEEN_BEATS:
                 self._beat()
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
@@ -149,7 +149,7 @@ class Node:
         """Return the error to raise for what the node could not do."""
         if self.stopped and not isinstance(self.stopped, PassingError):
             return self.stopped
-        reasons = [*self._problems, *filter(None, [self.stopped])]
+        reasons = [*self._retired, *filter(None, [self.stopped])]
         words = "\n  ".join([f"{problem}:", *map(str, reasons)])
         only_node = all(isinstance(reason, NodeError) for reason in reasons)
         return NodeError(words) if reasons and only_node else PassingError(words)
@@ -166,26 +166,27 @@ class Node:
 
     def _idle(self) -> bool:
         """Tell whether no worker is alive. Raises what a bug raised."""
-        for task in self._tasks.values():
-            if task.done() and not task.cancelled():
+        ended = [task for task in self._tasks if task.done()]
+        for task in ended:
+            if not task.cancelled():
                 task.result()
-        return all(task.done() for task in self._tasks.values())
+        return len(ended) == len(self._tasks)
 
     async def _keep_busy(self, worker: WorkerProcess) -> None:
         """Run a worker until nothing is left for it to do, in one process after another."""
-        while worker.failures < FAILURES_IN_A_ROW:
-            if self.stopped or self._late or (self._round and not self._queue):
+        while not self.stopped and (self._queue or not self._round):
+            if worker.failures == FAILURES_IN_A_ROW:
                 return
             failure = await self._run_process(worker)
-            if not failure or self.stopped:
+            if self.stopped or not failure:
                 continue
             if not isinstance(failure, PassingError):  # no worker could go on
                 self.stop(failure)
-                return
+                continue
             worker.failures += 1
             log.warning("%s: %s (failure %d in a row)", worker.name, failure, worker.failures)
             if worker.failures == FAILURES_IN_A_ROW:
-                self._problems.append(type(failure)(f"{worker.name} is retired: {failure}"))
+                self._retired.append(type(failure)(f"{worker.name} is retired: {failure}"))
 
     async def _run_process(self, worker: WorkerProcess) -> PlmEmbedError | None:
         """Run a process of a worker to its end; return its failure, if any."""
@@ -238,26 +239,23 @@ class Node:
         """Take sequences from the queue; None when there are none, or no time for them.
 
         Chunks shrink towards the end, so that all workers end together, and fit into the time that
-        is left. When something was lost a chunk is at most a quarter, so that a sequence that ends
+        is left. When something was lost a chunk is a quarter at most, so that a sequence that ends
         workers is soon alone; and what is done is stored before more is tried, so that it does not
         cost them the others again.
         """
-        worker.state = "ending"
-        if not self._queue or self.stopped:
-            return None
-        alive = sum(worker.state != "ended" for worker in self.workers)
         rate = worker.rate or min(filter(None, (w.rate for w in self.workers)), default=0.0)
         least = min(rate * SECONDS_PER_CHUNK, self._queued)
         seconds = self._end - time.monotonic()
         fits = rate * seconds / TIME_MARGIN if rate else math.inf
-        if seconds <= 0 or fits < least:
-            if not self._late:
-                self._problems.append(PassingError(NO_TIME))
-            self._late = True
+        if self._queue and fits < least:
+            self.stop(PassingError(NO_TIME))
+        worker.state = "ending"
+        if not self._queue or self.stopped:
             return None
+        alive = sum(worker.state != "ended" for worker in self.workers)
         size = min(max(least, self._queued / (2 * alive if alive > 1 else 1)), fits)
         if again := self._round > 1:
-            size = min(size, max(1.0, self._residues / 4))
+            size = min(size, self._queued / 4)
         indices: list[int] = []
         while self._queue and worker.residues < size:
             indices.append(self._queue.popleft())

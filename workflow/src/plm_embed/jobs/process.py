@@ -5,7 +5,6 @@ device was left in.
 """
 
 import asyncio
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -27,11 +26,6 @@ from plm_embed.keys import Keys
 from plm_embed.store.parts import PartInfo
 
 CONTEXT: Any = multiprocessing.get_context("spawn")
-ORPHANED = signal.SIGUSR2
-"""The signal that a worker gets when its parent process ends. Not SIGTERM: threads of the parent
-may keep its end of the pipe open a little longer, so that the pipe does not tell the two apart.
-"""
-
 Chunk = tuple[Keys, list[str], bool]
 """Keys and sequences to embed; True: have them, and all before, in the store before the answer."""
 
@@ -39,8 +33,8 @@ Chunk = tuple[Keys, list[str], bool]
 class Message(NamedTuple):
     """A sign of life of a worker, or its answer to a chunk.
 
-    parts and skipped (reasons by key): since the last message; share: of the chunk's tokens that
-    are computed, 0 to 1; seconds: that the chunk took, 0 before the first one. With them the worker
+    parts and skipped (reasons by key): of this process; share: of the chunk's tokens that are
+    computed, 0 to 1; seconds: that the chunk took, 0 before the first one. With them the worker
     asks for the next chunk; None: it is at work.
     """
 
@@ -98,13 +92,11 @@ def serve(  # noqa: PLR0917
     """Run the process of a worker. To the parent go a `Message` when the device works, now and
     then, and for each chunk; and the error that ends it.
 
-    After a SIGTERM what is finished is published, and the process ends.
+    After a SIGTERM, and when the parent has ended, what is finished is published, and the process
+    ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":  # elsewhere the closed pipe must do
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-        ctypes.CDLL(None).prctl(set_parent_death_signal, ORPHANED)
     startup.spare_collector()
     log_to_stderr()
     if gpu is not None:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import job_id, moment
-from plm_embed.jobs.process import ORPHANED, Chunk, Message
+from plm_embed.jobs.process import Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
@@ -116,16 +115,17 @@ class Worker:
             self.info.threads = torch.get_num_threads()
         self._weights, self._settings = weights, settings
         self._model: tuple[Engine, Room] | None = None
-        self._signals: set[int] = set()  # that came: no further batch is computed
+        self._self_test: SelfTest | None = None
+        self._pipe: Connection | None = None
+        self._told = time.monotonic()
+        self._stopped = False  # by a signal: no further batch is computed
         self._rows = Rows(fingerprint.long_sequences)
+        self._parts: list[PartInfo] = []
+        self._skipped: dict[str, str] = {}
         self._scratch: Path | None = None
         self._stack = ExitStack()
         self._writer = self._stack.enter_context(ThreadPoolExecutor(1))
         self._writing = self._writer.submit(lambda: None)
-        # since the last message
-        self._parts: list[PartInfo] = []
-        self._skipped: dict[str, str] = {}
-        self._self_test: SelfTest | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -135,17 +135,16 @@ class Worker:
             self.publish(wait=True)
 
     def serve(self, pipe: Connection) -> None:
-        """Embed chunk after chunk, until the parent sends None or a signal comes."""
-        last = time.monotonic()
+        """Embed chunk after chunk, until the parent sends None or a signal comes. EOFError or
+        BrokenPipeError when the parent has ended.
+        """
 
-        def tell(share: float) -> None:
-            nonlocal last
-            if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
-                last = time.monotonic()
-                pipe.send(self.message(share))
+        def stop(*_: object) -> None:
+            self._stopped = True
 
+        self._pipe = pipe
         pipe.send(self.message(seconds=0.0))
-        while not self._signals:
+        while not self._stopped:
             if not pipe.poll(SECONDS_BETWEEN_LOOKS):
                 continue
             chunk: Chunk | None = pipe.recv()
@@ -153,22 +152,19 @@ class Worker:
                 return
             self.load()
             # until there is something to publish, a signal ends the process at once
-            for number in (signal.SIGTERM, ORPHANED):
-                signal.signal(number, lambda number, _: self._signals.add(number))
+            signal.signal(signal.SIGTERM, stop)
             keys, sequences, publish = chunk
-            seconds = self.embed(keys, sequences, tell)
+            seconds = self.embed(keys, sequences)
             if publish:
                 self.publish(wait=True)
-            if not self._signals:
+            if not self._stopped:
                 pipe.send(self.message(seconds=seconds))
-        raise EOFError if ORPHANED in self._signals else PassingError("stopped by a signal")
+        raise PassingError("stopped by a signal")
 
     def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
-        """Return the next message to the parent."""
-        parts, self._parts = self._parts, []
-        skipped, self._skipped = self._skipped, {}
-        tested = self._self_test
-        return Message(self.store.fingerprint, self.info, parts, skipped, tested, share, seconds)
+        """Return a message to the parent."""
+        fingerprint, tested = self.store.fingerprint, self._self_test
+        return Message(fingerprint, self.info, self._parts, self._skipped, tested, share, seconds)
 
     def load(self) -> tuple[Engine, Room]:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
@@ -182,14 +178,9 @@ class Worker:
             log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)
         return self._model
 
-    def embed(
-        self,
-        keys: Keys,
-        sequences: list[str],
-        tell: Callable[[float], object] = lambda _: None,
-    ) -> float:
+    def embed(self, keys: Keys, sequences: list[str]) -> float:
         """Compute the vectors of sequences, long ones first if they come so; return the seconds
-        that it took. `tell` is called after each batch with the share that is computed, 0 to 1.
+        that it took.
 
         The last ones may not be published when it returns. None may be too long for the policy.
         """
@@ -209,11 +200,13 @@ class Worker:
             last, done = now, done + step.counted
             self.info.tokens_per_second = done / max(now - began, 1e-6)
             self.info.progressed = moment()
-            tell(done / stream.tokens)
+            if self._pipe and now - self._told > SECONDS_BETWEEN_MESSAGES:
+                self._told = now
+                self._pipe.send(self.message(done / stream.tokens))
             minutes = (now - self._rows.began) / 60
             if self._rows.size >= BYTES_PER_PART or minutes > self._settings.flush_minutes:
                 self.publish()
-            if self._signals:
+            if self._stopped:
                 break
         self._skipped |= {keys[i].decode(): reason for i, reason in stream.left_out.items()}
         return max(time.monotonic() - began, 1e-3)
