@@ -104,7 +104,8 @@ def serve(  # noqa: PLR0917
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    worker = failure = None
+    worker = None
+    failure: PlmEmbedError | None = None
     try:
         from plm_embed.jobs.worker import Worker  # torch: not in the parent
 

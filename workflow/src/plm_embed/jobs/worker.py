@@ -77,7 +77,8 @@ class Rows:
         """Return the rows as `write_part` takes them."""
         lengths = np.array(self.lengths, dtype=np.int32)
         windows = window_counts(lengths, self.policy)
-        scores, vectors = {}, {}
+        scores: dict[str, Array] = {}
+        vectors: dict[str, Array | list[Array]] = {}
         for name, rows in self.vectors.items():
             if name in SCORES:
                 scores[name] = np.concatenate(rows)
