@@ -332,9 +332,7 @@ def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> N
             raise StoreError(f"{path}: not found", path=path, remedy=remedy)
     files["weights"] = prepared_folder(files["weights"])
     proof, report = folder / PROOF, folder / VALIDATION
-    validation = run(
-        **files, spot_checks=spot_checks, report=report, checksums=proof, reference=None
-    )
+    validation = run(**files, spot_checks=spot_checks, report=report, checksums=proof)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))
