@@ -123,6 +123,22 @@ def need_head(manifest: Manifest) -> None:
         )
 
 
+def with_head(manifest: Manifest) -> Manifest:
+    """Return the record of prepared weights that can give scores. A head that an earlier version
+    left out is taken from their checkpoint, if that is still there or can be downloaded.
+
+    WeightsError where there is no head to be had.
+    """
+    path, folder = manifest.source.path, Path(manifest.folder or "")
+    if manifest.head_sha256 is None and (path is None or Path(path).exists()):
+        model = model_of(manifest.model, path)
+        files = files_of(Path(path), model) if path else None
+        if files is None or files.sha256 == manifest.source.sha256:
+            manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
+    need_head(manifest)
+    return manifest
+
+
 def with_sha256(model: str, sha256: str) -> Path | None:
     """Return the folder in the cache that holds these very weights of a model, if there is one."""
     for path in weights_cache().glob(f"{model}*/{MANIFEST}"):
@@ -132,23 +148,28 @@ def with_sha256(model: str, sha256: str) -> Path | None:
     return None
 
 
-def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Manifest:
+def prepare(
+    model: Model, source: Files | Path | str | None, output: Path, scores: bool = False
+) -> Manifest:
     """Make `output` a weights folder of `model` from `source`: the authors' file or a Hugging Face
     folder (config.json, files of tensors); without one from the shipped file, or a download.
 
-    Does nothing when `output` is intact and made from the same source. Returns its manifest, with
-    the place of the source that was named here. Raises WeightsError when the source cannot be read,
-    is not `model`, or is not what `output` holds. Of several processes with one `output`, one works
-    and the others wait for it.
+    Does nothing when `output` is intact and made from the same source, with the head of the
+    language model if `scores` are asked for. Returns its manifest, with the place of the source
+    that was named here. Raises WeightsError when the source cannot be read, is not `model`, or is
+    not what `output` holds. Of several processes with one `output`, one works and the others wait
+    for it.
     """
     files = source or model.shipped
     if isinstance(files, Path | str):
         files = files_of(Path(files).absolute(), model)
-    if manifest := _intact(model, files, output):
+    if manifest := _intact(model, files, output, scores):
         return manifest
     with exclusive(output):
         remove_abandoned(output)
-        if manifest := _intact(model, files, output):  # another process has made it meanwhile
+        if manifest := _intact(
+            model, files, output, scores
+        ):  # another process has made it meanwhile
             return manifest
         if files:
             return _convert(model, files, output, {"path": str(files.source)})
@@ -162,7 +183,7 @@ def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Ma
             shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
+def _intact(model: Model, files: Files | None, output: Path, scores: bool) -> Manifest | None:
     """Return the manifest of a weights folder that is what it says; None if it has to be made.
     WeightsError when it was made from other files than these, or without any than the published
     ones.
@@ -193,7 +214,8 @@ def _intact(model: Model, files: Files | None, output: Path) -> Manifest | None:
         (output / name).is_file() and sha256_file(output / name) == digest
         for name, digest in digests.items()
     )
-    if not (whole and FLOOR.keys() <= (manifest.roundings or {}).keys()):
+    complete = manifest.head_sha256 or not (scores and model.family.head)
+    if not (whole and complete and FLOOR.keys() <= (manifest.roundings or {}).keys()):
         log.info("%s: damaged, or of an earlier version: made again", output)
         return None
     log.info("%s: %s is already there and intact", output, manifest.model)
@@ -228,11 +250,11 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         ) from None
     manifest = Manifest(
         model=model.name,
-        architecture=model.architecture,
+        architecture=model.family.architecture,
         layers=model.layers,
         dim=model.dim,
         heads=model.heads,
-        max_residues=model.max_residues,
+        max_residues=model.family.max_residues,
         token_dropout=checkpoint.token_dropout,
         license=model.license,
         weights_sha256=digests[TENSORS],
