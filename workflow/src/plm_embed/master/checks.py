@@ -223,7 +223,7 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
                 row = piece.first + place
                 return f"row {row:,} of {piece.name} (key {_text(file['emb_keys'][row])})"
 
-            wrong = _marked(stored != piece.values, piece.counts)
+            wrong = _unsound(stored == piece.values, piece.counts)
             if stored.ndim == 1:
                 numbers, is_key = stored, piece.name == "emb_keys"
                 label, report = ("key", wrong_key) if is_key else (piece.name, problem)
@@ -235,7 +235,7 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
                 for place in wrong:
                     problem(f"{row_name(place)}: differs from its part")
             if numbers.dtype.kind == "f":
-                for place in _marked(~np.isfinite(numbers), piece.counts):
+                for place in _unsound(np.isfinite(numbers), piece.counts):
                     not_finite(f"{row_name(place)} holds NaN or infinity")
             rows = slice(piece.first, piece.first + len(piece.counts))
             if piece.name in norms:
@@ -252,13 +252,13 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
 
 
-def _marked(marks: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
-    """Return the places of the sequences, of which each has `counts` (m,) rows, with a mark (r,) or
-    (r, D) in one of them.
+def _unsound(sound: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
+    """Return the places of the sequences, of which each has `counts` (m,) rows, whose numbers (r,)
+    or (r, D) are not all sound.
     """
-    rows = marks.reshape(len(marks), -1).any(axis=1)
-    marked = np.logical_or.reduceat(rows, np.cumsum(counts) - counts)
-    places: list[int] = np.flatnonzero(marked).tolist()
+    rows = sound.reshape(len(sound), -1).all(axis=1)
+    whole = np.logical_and.reduceat(rows, np.cumsum(counts) - counts)
+    places: list[int] = np.flatnonzero(~whole).tolist()
     return places
 
 
