@@ -114,8 +114,8 @@ class Facts:
 
     @property
     def norms(self) -> Norms | None:
-        """Return the norms of the first representation, as validate counted them."""
-        return next(iter(self.validation.norms.values()), None) if self.validation else None
+        """Return the norms of the default representation, as validate counted them."""
+        return self.validation.norms.get("".join(self.names[:1])) if self.validation else None
 
     @property
     def license(self) -> str:

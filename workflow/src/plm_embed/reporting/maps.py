@@ -50,17 +50,16 @@ class Map(NamedTuple):
 
 
 def make_map(embeddings: Embeddings, records: Path) -> Map | None:
-    """Return the map of the first pooled representation of a master; None with fewer than three
-    vectors. records: the file of all records.
+    """Return the map of the default representation of a master; None where that is not pooled, and
+    with fewer than three vectors. records: the file of all records.
     """
-    pooled = [name for name in embeddings.names if not has_matrix(name)]
-    count = min(len(embeddings), POINTS)
-    if not pooled or count < 3:
+    name, count = embeddings.resolved("emb"), min(len(embeddings), POINTS)
+    if has_matrix(name) or count < 3:
         return None
-    vectors = _read(embeddings, 0, count, pooled[0])
+    vectors = _read(embeddings, 0, count, name)
     layout, project = component_layout("principal components", vectors)
     if count < len(embeddings):
-        layout["density"] = _density(embeddings, pooled[0], layout, project)
+        layout["density"] = _density(embeddings, name, layout, project)
     layouts = [layout]
     if count >= WORTH_UMAP and importlib.util.find_spec("umap"):
         from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
@@ -90,7 +89,7 @@ def make_map(embeddings: Embeddings, records: Path) -> Map | None:
     drawn = f"All {count:,} vectors"
     if count < len(embeddings):
         drawn = f"{count:,} of {len(embeddings):,} vectors, drawn at random"
-    return Map(data, f"{drawn}, one for each distinct sequence.")
+    return Map(data, f"{drawn} ({name}), one for each distinct sequence.")
 
 
 def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
