@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import has_matrix
-from plm_embed.master.gather import INDEX_COLUMNS
+from plm_embed.master.tables import INDEX
 from plm_embed.reading.index import RecordIndex
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.outputs import skipped_records
@@ -162,7 +162,7 @@ def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
     values with their codes; known: how many vectors have a value.
     """
-    kept = [name for name in firsts.column_names if name not in INDEX_COLUMNS]
+    kept = [name for name in firsts.column_names if name not in INDEX]
     for name in sorted(kept, key=lambda name: firsts[name].null_count):
         values = firsts[name].combine_chunks()
         texts = pc.cast(values, pa.string())
