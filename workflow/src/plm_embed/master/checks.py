@@ -98,19 +98,12 @@ def check_parts(validation: Validation, campaign: Campaign) -> None:
         if not note.is_file() or note.read_bytes().strip() != expected:  # a job writes it anew
             fault = "missing, or not the fingerprint of the completion records"
             problem(f"{note}: {fault}", delete(note, campaign.embedded))
-        dims: dict[str, int] = {}
         for name in part_names(folder):
-            path = folder / name
-            remedy = campaign.part_remedy(name) if name in campaign.parts else delete(path)
             try:
-                with read_part(path) as part:
+                with read_part(folder / name) as part:
                     part.check(campaign.fingerprint)
-                    dims = dims or part.dims
-                    if part.dims != dims:
-                        fault = f"dimensions {part.dims}, other parts have {dims}"
-                        problem(f"{path}: {fault}", remedy)
             except PlmEmbedError as error:
-                problem(error.message, remedy)
+                problem(error.message, campaign.part_remedy(name))
 
 
 def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> None:
@@ -245,8 +238,8 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             if piece.sums is not None and checksums.GROUP in file:  # else of version 0.1
                 matrix = stored.ndim == 2
                 sums = sums_of(piece.name, piece.values, piece.counts) if matrix else piece.sums
-                kept = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                for place in np.flatnonzero(kept != sums).tolist():
+                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+                for place in np.flatnonzero(stored_sums != sums).tolist():
                     problem(f"{row_name(place)}: its checksum is not that of its part")
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
