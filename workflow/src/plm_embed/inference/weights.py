@@ -157,14 +157,10 @@ def prepare(
     files = source or model.shipped
     if isinstance(files, Path | str):
         files = files_of(Path(files).absolute(), model)
-    if manifest := _intact(model, files, output, scores):
-        return manifest
     with exclusive(output):
-        remove_abandoned(output)
-        if manifest := _intact(
-            model, files, output, scores
-        ):  # another process has made it meanwhile
+        if manifest := _intact(model, files, output, scores):
             return manifest
+        remove_abandoned(output)
         if files:
             return _convert(model, files, output, {"path": str(files.source)})
         from plm_embed.models.download import download
