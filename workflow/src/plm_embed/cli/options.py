@@ -94,6 +94,17 @@ def settings(*names: str) -> Callable[[Command], Command]:
     return add
 
 
+COLUMN_REMEDIES = {
+    name: f"name yours: {option} {{}}"
+    for name, option in (
+        ("id", "--id-column"),
+        ("sequence", "--sequence-column"),
+        ("keep", "--keep"),
+    )
+}
+"""Remedies of `Table` for the options of `columns`, and --keep."""
+
+
 def columns(command: Command) -> Command:
     """Add options for the columns of tables."""
     for name, text in (("sequence", "residues"), ("id", "ids")):

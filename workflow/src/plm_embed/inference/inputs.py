@@ -18,7 +18,7 @@ from plm_embed.sequences.normalize import normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
-from plm_embed.sequences.tables import NO_VALUE, columns_named
+from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -132,12 +132,12 @@ def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
                 raise InputError(f"{sequences}: there is no such file", path=sequences)
             shown = sequences if len(sequences) <= 40 else f"{sequences[:40]}..."
             raise InputError(f"{shown!r} is not a file; put a single sequence into a list")
-        with columns_named(
+        remedies = dict.fromkeys(
+            ("id", "sequence"),
             "rename yours: a table of sequences has the columns id and sequence here; in Python, "
-            "pairs of id and sequence will do"
-        ):
-            reader = Reader(path or Path(sequences), Table())
-        yield from reader
+            "pairs of id and sequence will do",
+        )
+        yield from Reader(path or Path(sequences), Table(remedies=remedies))
         return
     for attribute, message in (
         ("read", "an open file: give its name, or the records that Biopython's SeqIO.parse reads"),
@@ -168,7 +168,7 @@ def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
             for texts in zip(*pairs, strict=True)
         )
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
-        yield batch_of(first, ids, ids, residues, faults=faults)
+        yield batch_of(first, ids, ids, residues, faults)
         first += len(block)
 
 
