@@ -255,7 +255,7 @@ def test_a_table_of_queries_may_call_its_columns_otherwise(
     words = ["search", "results", str(table), "--top", "1"]
     done = CliRunner().invoke(group, words)
     assert isinstance(done.exception, InputError)
-    assert str(done.exception).endswith("name yours: --id-column and --sequence-column")
+    assert str(done.exception).endswith("name yours: --id-column NAME")
     done = CliRunner().invoke(group, [*words, "--id-column=name", "--sequence-column=residues"])
     assert done.exit_code == 0, done.output
     assert {line.split("\t")[0] for line in done.stdout.splitlines()[1:]} == {"mine"}

@@ -34,6 +34,7 @@ _FOREIGN = {  # what text of another format begins with, white space aside
     r"(HEADER|ATOM|REMARK) {2,}|data_\w": "this is a structure (PDB, mmCIF), which is not read: "
     "download its FASTA",
     "sep=": "this line is for Excel alone: remove it",
+    "PK\3\4": "this is a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
 }
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
@@ -121,13 +122,12 @@ class Reader:
         if columns.keys() <= {*names}:
             check_columns(self.path, names, self.table)
             return "tsv" if delimiter == "\t" else "csv", delimiter
-        for start, words in _FOREIGN.items():
-            if re.match(rf"\s*(?:{start})", before):
-                raise self._refusal(f", line 1: {words}", line=1)
-        if head.startswith(b"PK\3\4") or "\0" in before:
-            kind = "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV"
-            kind = kind if head.startswith(b"PK") else "a binary file"
-            raise self._refusal(f": this is {kind} (read are FASTA, CSV, TSV and Parquet)")
+        kinds = (_FOREIGN[start] for start in _FOREIGN if re.match(rf"\s*(?:{start})", before))
+        if kind := next(kinds, ""):
+            raise self._refusal(f", line 1: {kind}", line=1)
+        if "\0" in before:
+            kind = "a binary file (read are FASTA, CSV, TSV and Parquet)"
+            raise self._refusal(f": this is {kind}")
         if fasta:
             return "fasta", ""
         if before.lstrip().startswith(";"):
