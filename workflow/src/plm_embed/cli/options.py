@@ -95,14 +95,10 @@ def settings(*names: str) -> Callable[[Command], Command]:
 
 
 COLUMN_REMEDIES = {
-    name: f"name yours: {option} {{}}"
-    for name, option in (
-        ("id", "--id-column"),
-        ("sequence", "--sequence-column"),
-        ("keep", "--keep"),
-    )
+    **{name: f"name yours: --{name}-column {{}}" for name in ("id", "sequence", "partner")},
+    "keep": "name yours: --keep {}",
 }
-"""Remedies of `Table` for the options of `columns`, and --keep."""
+"""Remedies of `Table` for the options of `columns`, --partner-column and --keep."""
 
 
 def columns(command: Command) -> Command:

@@ -209,6 +209,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
 )
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
 @columns
+@click.option("--partner-column", default="", help="Column with the second chain of pairs.")
 @WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
@@ -218,7 +219,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="The dtype that computed the vectors, and that the campaign names.",
 )
-@settings("device", "storage_dtype")
+@settings("device", "storage_dtype", "linker")
 @click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,
@@ -228,10 +229,12 @@ def import_(
     sequences: tuple[Path, ...],
     id_column: str,
     sequence_column: str,
+    partner_column: str,
     weights: Path,
     store: Path,
     layer: int,
     sample: int,
+    linker: str,
     **options: Any,
 ) -> None:
     """Adopt the vectors of another program into a store, after a check of them.
@@ -251,6 +254,7 @@ def import_(
     Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else
     by the ids of their records; those must be the sequences that were embedded. The rows count as
     computed on --device: import where the campaign computes, into its store.
+    --partner-column or --linker (25 G) make sequences pairs of chains.
 
     \b
     Examples:
@@ -265,10 +269,12 @@ def import_(
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.adopt import adopt
     from plm_embed.master.foreign import Files
+    from plm_embed.workflow.config import LINKER
 
-    table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
+    table = Table(id_column, sequence_column, partner=partner_column, remedies=COLUMN_REMEDIES)
     files = Files(vectors, index, sequences, table, index_id)
-    chosen = Settings(layers=(layer,), **options)
+    linker = linker or (LINKER if partner_column else "")
+    chosen = Settings(layers=(layer,), linker=linker, **options)
     adopted = adopt(files, store, prepared_folder(weights), chosen, sample)
     say(
         f"{count(adopted.rows, 'row')} adopted into {store}; {adopted.checked:,} checked: largest "

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import click
 
-from plm_embed import startup
 from plm_embed.cli.options import (
     COLUMN_REMEDIES,
     COUNT,
@@ -153,7 +152,6 @@ def deduplicate(
     from plm_embed.sequences.deduplicate import deduplicate as run
 
     log_command()
-    startup.keep_pandas_out()
     given = [
         Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
@@ -272,7 +270,6 @@ def gather(**files: Path) -> None:
     from plm_embed.master.gather import workflow_commit
 
     log_command()
-    startup.keep_pandas_out()
     run(**files, provenance={"workflow_commit": workflow_commit()})
 
 
@@ -305,7 +302,6 @@ def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> N
     from plm_embed.workflow.kept_config import read_kept
 
     log_command()
-    startup.keep_pandas_out()
     master = find_embeddings(results).absolute()
     folder = master.parent
     if store is None or spot_checks is None:  # paths in it start from where the run began
