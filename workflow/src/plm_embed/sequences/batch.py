@@ -57,10 +57,11 @@ def batch_of(
 
 
 def strings(
-    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]
+    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.integer]
 ) -> pa.StringArray:
     """Cut UTF-8 `text` at `ends` (n,) without copying it."""
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
 
 

@@ -121,11 +121,16 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
         text, rest = text[: line_starts[stop]], text[line_starts[stop] :]
         line_starts, line_ends, is_header = line_starts[:stop], line_ends[:stop], is_header[:stop]
         header_lines = header_lines[:MOST_RECORDS]
-    starts = line_starts[header_lines] + 1
-    headers = pc.utf8_rtrim_whitespace(_between(text, starts, line_ends[header_lines]))
-    residues, ends = text_and_ends(_between(text, line_starts[~is_header], line_ends[~is_header]))
+    lines = _pieces(text, line_starts + is_header, line_ends)  # without the '>'
+    headers = lines.take(pa.array(2 * header_lines + 1))
+    last = codes[line_ends[header_lines] - 1]
+    if ((last <= _BLANK) | (last >= _DELETE)).any():  # of whatever kind
+        headers = pc.utf8_rtrim_whitespace(headers)
+    residues, ends = text_and_ends(lines.take(pa.array(2 * np.flatnonzero(~is_header) + 1)))
     counts = np.diff(header_lines, append=len(line_ends)) - 1
-    pir = np.flatnonzero(codes[np.minimum(starts + 2, len(text) - 1)] == ord(";"))
+    pir = np.flatnonzero(
+        codes[np.minimum(line_starts[header_lines] + 3, len(text) - 1)] == ord(";")
+    )
     titled = pc.match_substring_regex(headers.take(pa.array(pir)), "^[A-Z][A-Z0-9];")
     faults: Faults = dict.fromkeys(
         pir[titled.to_numpy(zero_copy_only=False)].tolist(),
@@ -150,14 +155,18 @@ def _first_words(headers: pa.StringArray) -> pa.StringArray:
     plain = len(codes) and codes.max() < _DELETE and (codes[blanks] == _BLANK).all()
     if plain and (starts < ends).all() and (codes[starts] != _BLANK).all():  # twice as fast
         stops = np.append(blanks, len(codes))[np.searchsorted(blanks, starts)]
-        return _between(text, starts, np.minimum(stops, ends))
+        words = _pieces(text, starts, np.minimum(stops, ends))
+        return words.take(pa.array(np.arange(1, len(words), 2)))
     words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
     return pc.list_element(words, 0)
 
 
-def _between(
+def _pieces(
     text: bytes | memoryview, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> pa.StringArray:
-    """Return the pieces of `text` from `starts` to `ends` (n,), which follow one another."""
-    pieces = strings(text, np.stack([starts, ends], axis=1).ravel())
-    return pieces.take(pa.array(np.arange(1, len(pieces), 2)))
+    """Return (2 n,), without copying `text`: at each odd place what lies from one of `starts` (n,)
+    to its end, before that what precedes it.
+    """
+    edges = np.empty(2 * len(starts), np.int32)
+    edges[::2], edges[1::2] = starts, ends
+    return strings(text, edges)

@@ -148,8 +148,9 @@ class TextCheck:
         odd = _odd_lines(batch, events)
         odd &= reasons.is_null().to_numpy(zero_copy_only=False)
         odd[accepted[rows]] = False
-        for place in np.flatnonzero(odd)[:_MOST_LOOKED_AT]:
-            if kind_and_line := _odd_line(_lines(batch, int(place))):
+        places = np.flatnonzero(odd)[:_MOST_LOOKED_AT]
+        for place, lines in zip(places, _lines(batch, places), strict=True):
+            if kind_and_line := _odd_line(lines):
                 self._note(kind_and_line[0], batch, place[None], kind_and_line[1])
         if b"\1" in bytes(text_and_ends(batch.headers)[0]):
             joined = np.flatnonzero(pc.match_substring(batch.headers, "\1"))
@@ -216,15 +217,17 @@ def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.bool_]:
     return places
 
 
-def _lines(batch: Batch, place: int) -> list[str]:
-    """Return the lines of a record that are not empty."""
+def _lines(batch: Batch, places: NDArray[np.int64]) -> Iterator[list[str]]:
+    """Yield the lines of the records at `places` that are not empty."""
+    texts = batch.residues.take(pa.array(places)).to_pylist()
     if batch.lines is None:
-        return str(batch.residues[place].as_py()).splitlines()
+        yield from map(str.splitlines, texts)
+        return
     lengths, counts = batch.lines
-    first = int(counts[:place].sum())
-    ends = np.cumsum(lengths[first : first + counts[place]]).tolist()
-    text = bytes(text_and_ends(batch.residues[place : place + 1])[0])
-    return [text[a:b].decode(errors="replace") for a, b in pairwise([0, *ends]) if a < b]
+    stops = np.cumsum(counts)[places]
+    for text, start, stop in zip(texts, stops - counts[places], stops, strict=True):
+        line, ends = text.encode(), np.cumsum(lengths[start:stop]).tolist()
+        yield [line[a:b].decode(errors="replace") for a, b in pairwise([0, *ends]) if a < b]
 
 
 def _odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
