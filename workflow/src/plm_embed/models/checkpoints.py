@@ -203,16 +203,6 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     )
 
 
-def check_shapes(source: Path, model: Model) -> None:
-    """Check that a source is whole and `model` as far as the names of its files and the headers of
-    safetensors say; other files, which take time to open, are not read. WeightsError otherwise.
-    """
-    files = files_of(source, model)
-    if all(path.suffix == ".safetensors" for path in files.tensors):
-        _, config, stored = _contents(files, trusted=True)
-        _whole(source, config, stored, model)
-
-
 def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     """Read a checkpoint: it is `model`, complete, with nothing unknown in it. Whether its numbers
     are finite is seen when they are read.
