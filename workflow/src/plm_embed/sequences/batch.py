@@ -52,8 +52,8 @@ def batch_of(
     faults: Faults,
 ) -> Batch:
     """Make a batch of Python strings, n of each."""
-    arrays = (pa.array(values, pa.string()) for values in (ids, headers, residues))
-    return Batch(first, *arrays, faults=faults)
+    arrays = [pa.array(values, pa.string()) for values in (ids, headers, residues)]
+    return Batch(first, arrays[0], arrays[1], arrays[2], faults=faults)
 
 
 def strings(

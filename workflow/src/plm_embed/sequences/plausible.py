@@ -149,9 +149,10 @@ class TextCheck:
         odd &= reasons.is_null().to_numpy(zero_copy_only=False)
         odd[accepted[rows]] = False
         places = np.flatnonzero(odd)[:_MOST_LOOKED_AT]
-        for place, lines in zip(places, _lines(batch, places), strict=True):
+        for number, lines in enumerate(_lines(batch, places)):
             if kind_and_line := _odd_line(lines):
-                self._note(kind_and_line[0], batch, place[None], kind_and_line[1])
+                kind, line = kind_and_line
+                self._note(kind, batch, places[number : number + 1], line)
         if b"\1" in bytes(text_and_ends(batch.headers)[0]):
             joined = np.flatnonzero(pc.match_substring(batch.headers, "\1"))
             self._note("entries", batch, joined, "")
