@@ -22,7 +22,7 @@ from plm_embed.models import checkpoints
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.weights import MANIFEST, SELF_TEST, read_manifest
+from plm_embed.models.weights import MANIFEST, SELF_TEST, Manifest, Source, read_manifest
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
@@ -186,6 +186,16 @@ def write_demo(path: Path) -> Path:
     write_fair_esm(path, model, random_state(model, DEMO_SEED))
     path.with_name(f"{path.stem}-contact-regression.pt").unlink()
     return path
+
+
+def manifest_of(model: Model, *, token_dropout: bool = False) -> Manifest:
+    """The manifest of weights of a model that lie nowhere."""
+    shape = model.layers, model.dim, model.heads, model.max_residues
+    source, inner = Source("tensors", ""), model.attention_dim or None
+    return Manifest(
+        *(model.name, model.architecture, *shape, token_dropout, "", "", 0, source),
+        attention_dim=inner,
+    )
 
 
 def spoil_golden(folder: Path) -> None:

@@ -86,6 +86,16 @@ def _embed_like(
     return embed_like(fingerprint, name, sequences, weights, on_error)
 
 
+def _language_model(model: str, weights: "str | Path | None", **options: "Any") -> "LanguageModel":
+    """Return a model whose weights are not loaded yet."""
+    from plm_embed.startup import set_up
+
+    set_up("embed")
+    with _errors.extra():
+        from plm_embed.inference.language_model import LanguageModel
+    return LanguageModel(model, weights, **options)
+
+
 def load(
     model: str = "esm2_t6_8M_UR50D",
     *,
@@ -115,15 +125,9 @@ def load(
     The device is first checked against vectors of the reference: DeviceError if it computes
     wrongly. WeightsError if the weights cannot be had or are not the model's.
     """
-    from plm_embed.startup import set_up
-
-    set_up("embed")
-    with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel
-    model_on_device = LanguageModel(
+    return _language_model(
         model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
-    )
-    return model_on_device.load()
+    ).load()
 
 
 @_typing.overload
@@ -200,12 +204,7 @@ def embed(
     Equal sequences are computed once. The numbers are those of a campaign with the same settings
     on the same kind of machine, bit by bit, whatever else is computed with them.
     """
-    from plm_embed.startup import set_up
-
-    set_up("embed")
-    with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel
-    with LanguageModel(
+    with _language_model(
         model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
     ) as loaded:
         return loaded.embed(
@@ -253,12 +252,7 @@ def score(
     `load(model).score_variants(sequence, ["A23T"])` scores variants of a sequence. Equal sequences
     are computed once, and no score depends on what else is computed with it.
     """
-    from plm_embed.startup import set_up
-
-    set_up("embed")
-    with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel
-    with LanguageModel(model, weights, device=device, dtype=dtype, threads=threads) as loaded:
+    with _language_model(model, weights, device=device, dtype=dtype, threads=threads) as loaded:
         return loaded.score(
             sequences, scores=scores, long_sequences=long_sequences, on_error=on_error, bar=bar
         )

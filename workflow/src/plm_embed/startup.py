@@ -71,28 +71,3 @@ def end_at_once(code: int) -> NoReturn:
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by who called
         stream.flush()
     os._exit(code)
-
-
-def keep_pandas_out() -> None:
-    """Let Arrow find no pandas when it makes columns.
-
-    With the first column Arrow looks for pandas, once, and imports it if it is installed: 0.2 s of
-    a processor. Whoever asks for a data frame still gets one.
-    """
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        import pyarrow as pa
-
-        pa.array(memoryview(b"\0"))
-        pa.scalar(0)
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _NoPandas:  # importlib.abc, which has the class for it, takes 8 ms to load
-    """`sys.modules["pandas"] = None` is no way: Arrow's compiled code takes the None."""
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError(name=fullname)

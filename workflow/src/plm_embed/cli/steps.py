@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import click
 
-from plm_embed import startup
 from plm_embed.cli.options import (
     COUNT,
     DTYPE,
@@ -71,7 +70,7 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
-    from plm_embed.inference.weights import need_head, prepare, prepare_cached
+    from plm_embed.inference.weights import prepare, prepare_cached, with_head
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
@@ -84,7 +83,7 @@ def weights(
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if scores:
-        need_head(manifest)
+        manifest = with_head(manifest)
     if record:
         write_sealed(record, manifest)
     else:
@@ -154,7 +153,6 @@ def deduplicate(
     from plm_embed.sequences.tables import columns_named
 
     log_command()
-    startup.keep_pandas_out()
     given = [
         Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
@@ -216,10 +214,11 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store \\
         --record results/esm2_t33_650M_UR50D/embedded/0000.json --workers 0
     """
-    from plm_embed.inference.weights import prepared_folder
+    from plm_embed.inference.weights import prepared_folder, with_head
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
+    from plm_embed.models.weights import read_manifest
     from plm_embed.sequences.summary import check_present
 
     log_command()
@@ -227,6 +226,8 @@ def embed(
     folder = prepared_folder(weights)
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
+    if chosen.scores:
+        with_head(replace(read_manifest(folder), folder=str(folder)))
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
 
@@ -272,7 +273,6 @@ def gather(**files: Path) -> None:
     from plm_embed.master.gather import workflow_commit
 
     log_command()
-    startup.keep_pandas_out()
     run(**files, provenance={"workflow_commit": workflow_commit()})
 
 
@@ -305,7 +305,6 @@ def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> N
     from plm_embed.workflow.kept_config import read_kept
 
     log_command()
-    startup.keep_pandas_out()
     master = find_embeddings(results).absolute()
     folder = master.parent
     if store is None or spot_checks is None:  # paths in it start from where the run began

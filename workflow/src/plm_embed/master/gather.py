@@ -57,7 +57,7 @@ def gather(  # noqa: PLR0917
         outputs = [
             (stack.enter_context(row_group_writer(path, schema, hashed=False)), rows)
             for path, schema, rows in (
-                (index, tables.index_schema, tables.index()),
+                (index, tables.index_schema, tables.index),
                 (records, tables.records_schema, tables.records()),
             )
         ]

@@ -1,5 +1,5 @@
-"""A folder of prepared weights, and the record of it: whose weights they are, from where, published
-or not.
+"""A folder of prepared weights, and its record: whose weights they are, from where, published or
+not.
 
 It holds `model.safetensors`, `self_test.npz`, `lm_head.safetensors` if the checkpoint has a head,
 and `manifest.json`, a sealed JSON file that is written last and has the SHA-256 of the others. The

@@ -8,6 +8,7 @@ space is allocated when a dataset is made, so the order of the writes does not s
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -209,28 +210,14 @@ def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
     """Write rows start, start + 1, ... of a dataset from what `read_bits` gives."""
     if bits.size:
         bits = np.ascontiguousarray(bits)
-        place, kind = _rows(dataset, start, bits.shape), dataset.id.get_type()
-        dataset.id.write(h5s.create_simple(bits.shape), place, bits, kind)
-
-
-def _empty(dataset: h5py.Dataset, rows: int) -> Array:
-    kind = f"<u{dataset.id.get_type().get_size()}" if len(dataset.shape) == 2 else dataset.dtype
-    return np.empty((rows, *dataset.shape[1:]), kind)
+        space = dataset.id.get_space()
+        space.select_hyperslab((start, 0)[: bits.ndim], bits.shape)
+        dataset.id.write(h5s.create_simple(bits.shape), space, bits, dataset.id.get_type())
 
 
 def read_bits(dataset: h5py.Dataset, start: int, stop: int) -> Array:
     """Read rows start to stop of a dataset: (k, D) stored bits, or (k,) of a column."""
-    out = _empty(dataset, stop - start)
-    if out.size:
-        place = _rows(dataset, start, out.shape)
-        dataset.id.read(h5s.create_simple(out.shape), place, out, dataset.id.get_type())
-    return out
-
-
-def _rows(dataset: h5py.Dataset, start: int, shape: tuple[int, ...]) -> h5s.SpaceID:
-    space = dataset.id.get_space()
-    space.select_hyperslab((start, 0)[: len(shape)], shape)
-    return space
+    return take_bits(dataset, np.arange(start, stop))
 
 
 def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
@@ -239,17 +226,28 @@ def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
 
     Needs little more memory than its result, however far the rows lie apart.
     """
-    out = _empty(dataset, len(rows))
+    kind, columns = dataset.id.get_type(), dataset.shape[1:]
+    dtype = np.dtype(f"<u{kind.get_size()}") if columns else dataset.dtype
+    out = np.empty((len(rows), *columns), dtype)
     if not out.size:
         return out
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return read_bits(dataset, rows[0], rows[-1] + 1)
-    width = out.nbytes // len(out)
-    spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
-    apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)
-    for begin, end in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]):
-        near = rows[begin:end]
-        out[begin:end] = read_bits(dataset, near[0], near[-1] + 1)[near - near[0]]
+    edges = [0, len(rows)]
+    if rows[-1] - rows[0] > len(rows) - 1:
+        width = out.nbytes // len(out)
+        spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
+        apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)
+        edges[1:1] = (np.flatnonzero(apart) + 1).tolist()
+    # h5py keeps an account of each space: making one takes as long as reading a row
+    space, memory = dataset.id.get_space(), cache(h5s.create_simple)
+    for begin, end in pairwise(edges):
+        first, count = int(rows[begin]), int(rows[end - 1] - rows[begin]) + 1
+        block = out[begin:end]
+        if count > end - begin:
+            block = np.empty((count, *columns), dtype)
+        space.select_hyperslab((first, 0)[: out.ndim], block.shape)
+        dataset.id.read(memory(block.shape), space, block, kind)
+        if count > end - begin:
+            out[begin:end] = block[rows[begin:end] - first]
     return out
 
 

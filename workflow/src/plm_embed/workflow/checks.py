@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.settings import within_limit
+from plm_embed.inference.settings import mistakes as model_mistakes
+from plm_embed.inference.settings import resolved
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.models.family import pooling_problems, score_problem
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record
 from plm_embed.sequences.settings import why_not_kept
@@ -98,11 +98,7 @@ def notices(config: Config) -> Iterator[str]:
 
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return the part of the fingerprint that is known before anything is computed."""
-    settings = settings_of(config)
-    limits = model.name, model.max_residues, settings.linker
-    long = within_limit(settings.long_sequences, *limits)
-    layers = [layer % (model.layers + 1) for layer in settings.layers]
-    return to_plain(settings.recipe | {"long_sequences": long, "layers": layers})
+    return to_plain(resolved(settings_of(config), model, model.name).recipe)
 
 
 def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
@@ -192,25 +188,14 @@ def _model_mistakes(config: Config) -> Iterator[str]:
     except PlmEmbedError as error:
         yield str(error)
         return
-    settings = settings_of(config)
     for model in models.values():
-        path, most = source_of(config, model), model.layers
+        path = source_of(config, model)
         absent = missing(Path(path)) if path and not _prepared_from(config, model, path) else ""
         if words := _unusable(path) or absent:
             yield f"weights: {path}: {words}"
         if not (path or model.address or model.shipped):
             yield f"weights: {model.name} cannot be downloaded: name its file"
-        if outside := [layer for layer in settings.layers if not -most - 1 <= layer <= most]:
-            layers = f"{model.name} has layers 0 to {most}, and -1 for the last"
-            yield f"embedding.layers: {outside}: {layers}"
-        yield from pooling_problems(settings.pooling, model.family, model.name, settings.linker)
-        if settings.scores:
-            yield from filter(None, [score_problem(model.family, model.name, settings.linker)])
-        try:
-            limits = model.name, model.max_residues, settings.linker
-            within_limit(settings.long_sequences, *limits)
-        except PlmEmbedError as error:
-            yield str(error)
+        yield from map(str, model_mistakes(settings_of(config), model, model.name))
 
 
 def _unusable(path: str) -> str:
