@@ -191,11 +191,8 @@ def workflow_commit() -> str:
     changed; 'unknown' outside of a clone.
     """
     root = Path(__file__).parents[4]
-    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    if not (root / ".git").exists():
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    if not (root / ".git").exists() or not shutil.which("git"):
         return "unknown"
-    try:
-        command = ["git", "-C", str(root), *describe]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    done = subprocess.run(describe, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

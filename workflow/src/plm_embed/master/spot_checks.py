@@ -77,8 +77,8 @@ def check_spots(
                 log.warning("spot checks: key %s has too many tokens for the reference", key)
             for name, vector in vectors.items():
                 place = f"row {row:,} of {name} (key {key})"
-                at = np.array([row])
-                values = part.column_at(name, at) if name in SCORES else part.rows(name, at)[0]
+                only = np.array([row])
+                values = part.column_at(name, only) if name in SCORES else part.rows(name, only)[0]
                 stored = np.asarray(values, np.float64)
                 if stored.shape != vector.shape:
                     problem(f"{place}: shape {stored.shape}, the reference gives {vector.shape}")
@@ -99,8 +99,8 @@ def check_spots(
                     limit = bound(dtype, roundings, "score")
                     limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
                 if not distance <= limit:
-                    own = reference.rounding_distances(weights, sequences[key], fingerprint)
-                    limit = max(limit, OWN * allowed(dtype, own.get(name, 0.0)))
+                    rounding = reference.rounding_distances(weights, sequences[key], fingerprint)
+                    limit = max(limit, OWN * allowed(dtype, rounding.get(name, 0.0)))
                 if not distance <= limit:
                     problem(
                         f"{place}: relative distance {distance:.2g} to the reference, more than "
