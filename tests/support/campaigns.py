@@ -229,6 +229,10 @@ def part_rows(sequences: list[str], fingerprint: Fingerprint) -> PartRows:
         representations={
             name: [each[name] for each in found] for name in fingerprint.representations
         },
+        scores={
+            name: np.array([len(name) / len(sequence) for sequence in sequences], np.float32)
+            for name in fingerprint.scores
+        },
     )
 
 

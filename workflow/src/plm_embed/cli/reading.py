@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
+UNSEEN = ("cache_key", "row", "source", "number")
+"""Columns of the neighbors that are of no use on a terminal; an output file has them."""
 FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 
@@ -65,8 +67,9 @@ def search(
 
     RESULTS is a results folder, a master, or a store. The queries, a FASTA file or a table, are
     embedded here, with the model and the settings of these vectors, and compared with every vector.
-    Each line of the answer is a record: query, rank, similarity, and its columns in the index. A
-    query without a vector, such as one with unknown letters, is named and left out.
+    Each line of the answer is a record: query, rank, similarity, id, length and the columns kept
+    from the input; with --output, all columns of the index. A query without a vector, such as one
+    with unknown letters, is named and left out.
 
     \b
     Examples:
@@ -92,6 +95,7 @@ def search(
             ids or None, sequences=sequences, k=top, on_error="skip", **options
         )
     if output is None:
+        table = table.select([name for name in table.column_names if name not in UNSEEN])
         click.echo("\t".join(table.column_names))
         for line in table.to_pylist():
             click.echo("\t".join(printable(_text(value)) for value in line.values()))
@@ -179,9 +183,9 @@ def export(
     "--tolerance", default=0.0, type=click.FloatRange(0), help="Numbers this near count as equal."
 )
 def diff(*, first: Path, second: Path, tolerance: float) -> None:
-    """Compare two masters, vector by vector.
+    """Compare the vectors and scores of two masters.
 
-    The answer says whether keys and vectors are the same, which differ, and by how much. Exit code
+    The answer says whether keys and numbers are the same, which differ, and by how much. Exit code
     0: the same keys, and no number differs by more than --tolerance. 1: they differ.
 
     \b

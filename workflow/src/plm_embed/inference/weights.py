@@ -113,17 +113,6 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
-def need_head(manifest: Manifest) -> None:
-    """Raise WeightsError where prepared weights have no head of the language model."""
-    if manifest.head_sha256 is None:
-        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
-        raise WeightsError(
-            f"{folder}: has no head of the language model, which scores need: an earlier version "
-            "prepared it, or its checkpoint has none",
-            remedy=f"delete {folder} and run again, with the weights as they are published",
-        )
-
-
 def with_head(manifest: Manifest) -> Manifest:
     """Return the record of prepared weights that can give scores. A head that an earlier version
     left out is taken from their checkpoint, if that is still there or can be downloaded.
@@ -136,7 +125,12 @@ def with_head(manifest: Manifest) -> Manifest:
         files = files_of(Path(path), model) if path else None
         if files is None or files.sha256 == manifest.source.sha256:
             manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
-    need_head(manifest)
+    if manifest.head_sha256 is None:
+        raise WeightsError(
+            f"{folder}: has no head of the language model, which scores need: an earlier version "
+            "prepared it, or its checkpoint has none",
+            remedy=f"delete {folder} and run again, with the weights as they are published",
+        )
     return manifest
 
 
@@ -164,12 +158,10 @@ def prepare(
     files = source or model.shipped
     if isinstance(files, Path | str):
         files = files_of(Path(files).absolute(), model)
-    if manifest := _intact(model, files, output, scores):
-        return manifest
     with exclusive(output):
-        remove_abandoned(output)
-        if manifest := _intact(model, files, output, scores):  # by another process meanwhile
+        if manifest := _intact(model, files, output, scores):
             return manifest
+        remove_abandoned(output)
         if files:
             return _convert(model, files, output, {"path": str(files.source)})
         from plm_embed.models.download import download

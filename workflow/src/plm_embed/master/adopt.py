@@ -67,18 +67,18 @@ def adopt(
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     with read_foreign(files) as foreign:
         longest = _check_stated(foreign, fingerprint, manifest)
-        known = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
-        adopted = Adopted(by_key=any(name in known.length for _, name in foreign.names))
-        matched, rows = known.match(foreign.names, adopted.by_key), dict[str, int]()
+        inputs = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
+        adopted = Adopted(by_key=any(name in inputs.length for _, name in foreign.names))
+        matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()
         for row in range(len(foreign.vectors)):
             name = reason = matched.get(row, UNKNOWN)
-            if name in known.length:
-                length = known.length[name]
+            if name in inputs.length:
+                length = inputs.length[name]
                 if name in rows:
                     reason = "a sequence of an earlier row"
                 elif length > longest or len(spans(length, fingerprint.long_sequences)) != 1:
                     reason = "a sequence that may have been cut"
-                elif name in known.rare and "fingerprint" not in foreign.stated:
+                elif name in inputs.rare and "fingerprint" not in foreign.stated:
                     reason = "B in the sequence, which ProtTrans keeps and we read as X"
                 else:
                     rows[name] = row
@@ -91,10 +91,10 @@ def adopt(
         count = min(sample, len(rows))
         chosen = np.random.default_rng(len(rows)).choice(len(rows), count, replace=False)
         adoptable = [*rows]
-        sequences = known.residues([adoptable[place] for place in np.sort(chosen).tolist()])
+        sequences = inputs.residues([adoptable[place] for place in np.sort(chosen).tolist()])
         sampled = {rows[name]: sequence for name, sequence in sequences.items()}
         _check_sample(adopted, foreign, sampled, weights_folder, fingerprint, manifest)
-        _publish(adopted, foreign, rows, known.length, Store(store_root, fingerprint))
+        _publish(adopted, foreign, rows, inputs.length, Store(store_root, fingerprint))
     return adopted
 
 
