@@ -100,7 +100,7 @@ def watch() -> None:
         write_heartbeat(model / "embedded" / FOLDER / f"node1-{number}.json", beat)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=COLUMNS, force_terminal=True, file=nowhere)
-        console.print(view(look(RESULTS), console))
+        console.print(view(look(RESULTS)))
         drawn = console.export_svg(title="plm-embed watch results")
     without_fonts = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the network
     (PICTURES / "watch.svg").write_text(without_fonts, encoding="utf-8")

@@ -21,7 +21,7 @@ import esm  # noqa: F401 -- loaded once, for all that is forked
 import torch
 
 from plm_embed.cli import main as cli
-from plm_embed.jobs import job, node, worker  # noqa: F401 -- the same
+from plm_embed.jobs import job, other_nodes, process, worker  # noqa: F401 -- the same
 from plm_embed.master import gather, validate  # noqa: F401 -- the same
 
 FORK = multiprocessing.get_context("fork")
@@ -101,15 +101,15 @@ def prepare_process() -> None:
                     and int(link.name) != connection.fileno()
                 ):
                     os.dup2(nothing, int(link.name))
-        node.serve(connection, *arguments)
+        process.serve(connection, *arguments)
 
-    def process(target: object, args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: ARG001 (as multiprocessing has it)
+    def new_process(target: object, args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: ARG001 (as multiprocessing has it)
         return FORK.Process(target=serve, args=args, daemon=daemon)
 
-    node.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)
-    job.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
-    job._has_pals = lambda: False
-    job.SECONDS_TO_CHECK, job.SECONDS_FOR_CACHES = 3.0, 0.0
+    process.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=new_process)
+    other_nodes.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
+    other_nodes._has_pals = lambda: False
+    job.SECONDS_FOR_CACHES = 0.0
 
 
 class Job:

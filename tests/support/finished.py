@@ -68,7 +68,6 @@ def finished_campaign(root: Path) -> Path:
         index=outputs[1],
         records=outputs[2],
         spot_checks=2,
-        reference=None,
         report=model / "validation.json",
         checksums=model / "checksums.sha256",
     )

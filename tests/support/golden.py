@@ -1,23 +1,22 @@
 """Golden vectors: what the authors' formulas give in float64, written out family by family.
 
-To make the golden set of a new family, add a tiny model to `support.tiny_models`, and fill five
-tables below from the authors' code, with the names of tensors that their files have: FORMULAS,
-WORDS, AROUND, CONFIG and HEADS. CONFIG must agree with the tiny model: three layers, width 32, two
-heads unless it says otherwise. Then run
+To make the golden set of a new family, add a tiny model to `support.tiny_models`, and from the
+authors' code, with the names of tensors that their files have, an entry to FORMULAS and one to
+PUBLISHED, which must agree with the tiny model. Then run
 
 PYTHONPATH=workflow/src:tests python -m support.golden amplify
 
 It writes a checkpoint of random numbers in the published layout, sequences, and `reference.npz`:
 token ids, means over the residues after each layer, and all tokens of some sequences. It fails if
-the formulas leave a tensor unread that is not one of HEADS. Nothing here is shared with the engine,
-or with the reference in models/reference.py.
+the formulas leave a tensor unread that is not one of `heads`. Nothing here is shared with the
+engine, or with the reference in models/reference.py.
 """
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.registry import Model
+from plm_embed.sequences.alphabet import Alphabet
 from support.tiny_models import TINY
 
 SETS = Path(__file__).parents[1] / "data" / "golden_families"
@@ -315,79 +315,95 @@ FORMULAS: dict[str, Callable[[Weights, Config, Tensor], States]] = {
     "nt_v2": esm,
     "saprot": esm,
 }
-WORDS = {
-    "amplify": ["<pad>", "<unk>", "<mask>", "<bos>", "<eos>", "|", *"LAGVSERTIDPKQNFYMHWCB"],
-    # utils/esm_loader.py of westlake-repl/SaProt
-    "saprot": [
-        *("<cls>", "<pad>", "<eos>", "<unk>", "<mask>"),
-        *map("".join, product("ACDEFGHIKLMNPQRSTVWY#", "pynwrqhgdlvtmfsaeikc#")),
-    ],
+
+
+@dataclass(frozen=True)
+class Published:
+    """The files of a family as its authors publish them, with the tiny model's sizes.
+
+    words: tokens in the order of their ids. around: the first and last token of a sequence. config:
+    config.json. heads: tensors that no embedding needs. prefixes: what stands before names of the
+    family's table that begin so; the first that fits counts.
+    """
+
+    words: Sequence[str]
+    around: tuple[str, str]
+    config: Config
+    heads: Mapping[str, tuple[int, ...]]
+    prefixes: Mapping[str, str] = field(default_factory=lambda: {"": ""})
+
+
+PUBLISHED = {
+    "amplify": Published(
+        words=["<pad>", "<unk>", "<mask>", "<bos>", "<eos>", "|", *"LAGVSERTIDPKQNFYMHWCB"],
+        around=("<bos>", "<eos>"),
+        config={
+            "architectures": ["AMPLIFY"],
+            "model_type": "AMPLIFY",
+            "vocab_size": 27,
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "intermediate_size": 128,  # of which two thirds, up to a multiple of 8, are used: 88
+            "hidden_act": "SwiGLU",
+            "rms_norm": True,
+            "norm_eps": 1e-05,
+            "att_bias": False,
+            "ffn_bias": False,
+            "layer_norm_after_embedding": False,
+            "layer_norm_before_last_layer": True,
+            "pad_token_id": 0,
+            "max_length": 2048,
+        },
+        heads={"layer_norm_2.weight": (32,), "decoder.weight": (27, 32), "decoder.bias": (27,)},
+    ),
+    "saprot": Published(
+        words=[  # utils/esm_loader.py of westlake-repl/SaProt
+            *("<cls>", "<pad>", "<eos>", "<unk>", "<mask>"),
+            *map("".join, product("ACDEFGHIKLMNPQRSTVWY#", "pynwrqhgdlvtmfsaeikc#")),
+        ],
+        around=("<cls>", "<eos>"),
+        config={
+            "architectures": ["EsmForMaskedLM"],
+            "attention_probs_dropout_prob": 0.0,
+            "emb_layer_norm_before": False,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.0,
+            "hidden_size": 32,
+            "intermediate_size": 128,
+            "layer_norm_eps": 1e-05,
+            "mask_token_id": 4,
+            "max_position_embeddings": 1026,
+            "model_type": "esm",
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "pad_token_id": 1,
+            "position_embedding_type": "rotary",
+            "token_dropout": True,
+            "vocab_size": 446,
+        },
+        heads={
+            "lm_head.bias": (446,),
+            "lm_head.dense.weight": (32, 32),
+            "lm_head.dense.bias": (32,),
+            "lm_head.layer_norm.weight": (32,),
+            "lm_head.layer_norm.bias": (32,),
+        },
+        prefixes={"embeddings.": "esm.", "": "esm.encoder."},
+    ),
 }
-"""Tokens of a new family, in the order of their ids; the first and last of a sequence are below."""
-LETTERS = {"saprot": 2}
-"""Letters of a token, where it is not one."""
+"""The families whose golden sets are made here."""
 STANDARD = "ACDEFGHIKLMNPQRSTVWY"
 """Letters that every family of proteins has tokens for."""
-AROUND = {"amplify": ("<bos>", "<eos>"), "saprot": ("<cls>", "<eos>")}
-CONFIG: dict[str, dict[str, Any]] = {
-    "amplify": {
-        "architectures": ["AMPLIFY"],
-        "model_type": "AMPLIFY",
-        "vocab_size": 27,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 128,  # of which two thirds, up to a multiple of 8, are used: 88
-        "hidden_act": "SwiGLU",
-        "rms_norm": True,
-        "norm_eps": 1e-05,
-        "att_bias": False,
-        "ffn_bias": False,
-        "layer_norm_after_embedding": False,
-        "layer_norm_before_last_layer": True,
-        "pad_token_id": 0,
-        "max_length": 2048,
-    },
-    "saprot": {
-        "architectures": ["EsmForMaskedLM"],
-        "attention_probs_dropout_prob": 0.0,
-        "emb_layer_norm_before": False,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "hidden_size": 32,
-        "intermediate_size": 128,
-        "layer_norm_eps": 1e-05,
-        "mask_token_id": 4,
-        "max_position_embeddings": 1026,
-        "model_type": "esm",
-        "num_attention_heads": 2,
-        "num_hidden_layers": 3,
-        "pad_token_id": 1,
-        "position_embedding_type": "rotary",
-        "token_dropout": True,
-        "vocab_size": 446,
-    },
-}
-"""config.json as the publisher writes it, with the tiny model's sizes."""
-HEADS = {
-    "amplify": {"layer_norm_2.weight": (32,), "decoder.weight": (27, 32), "decoder.bias": (27,)},
-    "saprot": {
-        "lm_head.bias": (446,),
-        "lm_head.dense.weight": (32, 32),
-        "lm_head.dense.bias": (32,),
-        "lm_head.layer_norm.weight": (32,),
-        "lm_head.layer_norm.bias": (32,),
-    },
-}
-"""Tensors of the published files that no embedding needs."""
 
 
-def random_checkpoint(name: str, model: Model, seed: int) -> dict[str, Tensor]:
+def random_checkpoint(files: Published, model: Model, seed: int) -> dict[str, Tensor]:
     """Random tensors by their published names: scores are far from flat, no gain is 1."""
     random = torch.Generator().manual_seed(seed)
     shapes, made = tensor_shapes(model), {}
     for published, engine in model.family.names.modules.items():
         engine_names = (engine,) if isinstance(engine, str) else engine
+        prefix = next(text for begin, text in files.prefixes.items() if published.startswith(begin))
         for layer in range(model.layers if "N" in published.split(".") else 1):
             for kind in ("weight", "bias"):
                 names = [f"{part.replace('.N.', f'.{layer}.')}.{kind}" for part in engine_names]
@@ -396,16 +412,9 @@ def random_checkpoint(name: str, model: Model, seed: int) -> dict[str, Tensor]:
                 rows = sum(shapes[part][0] for part in names)
                 drawn = torch.randn((rows, *shapes[names[0]][1:]), generator=random)
                 number = published.replace(".N.", f".{layer}.")
-                made[f"{prefix(name, published)}{number}.{kind}"] = scaled(names[0], drawn)
-    heads = {key: torch.randn(shape, generator=random) for key, shape in HEADS[name].items()}
+                made[f"{prefix}{number}.{kind}"] = scaled(names[0], drawn)
+    heads = {key: torch.randn(shape, generator=random) for key, shape in files.heads.items()}
     return made | heads
-
-
-def prefix(name: str, published: str) -> str:
-    """Return the published files' prefix of a name in the family's table."""
-    if name != "saprot":
-        return ""
-    return "esm." if published.startswith("embeddings.") else "esm.encoder."
 
 
 def scaled(name: str, drawn: Tensor) -> Tensor:
@@ -416,44 +425,37 @@ def scaled(name: str, drawn: Tensor) -> Tensor:
     return drawn * (2.0 if "q_proj" in name or "k_proj" in name else 1.0) / drawn.shape[-1] ** 0.5
 
 
-def tokenize(name: str, sequence: str) -> list[int]:
-    numbers = {word: number for number, word in enumerate(WORDS[name])}
-    first, last = (numbers[word] for word in AROUND[name])
-    width = LETTERS.get(name, 1)
+def tokenize(files: Published, sequence: str, width: int) -> list[int]:
+    """Token ids of a sequence whose tokens are of `width` letters each."""
+    numbers = {word: number for number, word in enumerate(files.words)}
+    first, last = (numbers[word] for word in files.around)
     words = [sequence[start : start + width] for start in range(0, len(sequence), width)]
     if absent := {word for word in words if word[0] in STANDARD} - numbers.keys():
-        sys.exit(f"golden: {', '.join(sorted(absent))} are not in WORDS of {name}")
+        sys.exit(f"golden: {', '.join(sorted(absent))} are not among the words of the family")
     return [first, *(numbers.get(word, numbers["<unk>"]) for word in words), last]
-
-
-def unread_tensors(name: str, weights: Weights, ids: Tensor) -> list[str]:
-    """Tensors that change nothing when they are not numbers."""
-    formulas = FORMULAS[name]
-    return [
-        key
-        for key in weights.keys() - HEADS[name].keys()
-        if formulas({**weights, key: weights[key] * math.nan}, CONFIG[name], ids)[-1]
-        .isfinite()
-        .all()
-    ]
 
 
 def write_set(name: str, folder: Path, sequences: Mapping[str, str], seed: int = 1) -> None:
     """Write the golden set of a family into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    model, config = TINY[name], CONFIG[name]
-    state = random_checkpoint(name, model, seed)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    model, files, formulas = TINY[name], PUBLISHED[name], FORMULAS[name]
+    state = random_checkpoint(files, model, seed)
+    (folder / "config.json").write_text(json.dumps(files.config, indent=2) + "\n")
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     lines = [f">{title}\n{sequence}\n" for title, sequence in sequences.items()]
     (folder / "sequences.fasta").write_text("".join(lines))
     weights = {key: tensor.double() for key, tensor in state.items()}
-    ids = [tokenize(name, sequence) for sequence in sequences.values()]
-    if unread := unread_tensors(name, weights, torch.tensor(ids[0])):
+    width = model.family.alphabet.letters_of_residue
+    ids = [torch.tensor(tokenize(files, sequence, width)) for sequence in sequences.values()]
+
+    def lacks(key: str) -> bool:
+        """Whether the formulas give numbers although this tensor holds none."""
+        spoiled = {**weights, key: weights[key] * math.nan}
+        return bool(formulas(spoiled, files.config, ids[0])[-1].isfinite().all())
+
+    if unread := [key for key in weights if key not in files.heads and lacks(key)]:
         sys.exit(f"golden: the formulas of {name} do not read {', '.join(unread)}")
-    states = [
-        torch.stack(FORMULAS[name](weights, config, torch.tensor(row))).numpy() for row in ids
-    ]
+    states = [torch.stack(formulas(weights, files.config, row)).numpy() for row in ids]
     short = sorted(range(len(ids)), key=lambda i: len(ids[i]))[2:6]
     np.savez_compressed(
         folder / "reference.npz",
@@ -470,14 +472,14 @@ def read_fasta(path: Path) -> dict[str, str]:
     return {title: residues.replace("\n", "") for title, residues in records}
 
 
-def sequences_of(name: str) -> dict[str, str]:
-    """Proteins; for SaProt with a 3Di letter behind each residue, any will do."""
+def sequences_of(alphabet: Alphabet) -> dict[str, str]:
+    """Proteins; where the alphabet has states, with one behind each residue, any will do."""
     proteins = read_fasta(SETS / "protbert" / "sequences.fasta")
-    if name != "saprot":
+    if not (known := alphabet.states):
         return proteins
     made = {}
     for title, residues in proteins.items():
-        states = re.sub("[xbuzo]", "#", residues[::-1].lower())
+        states = (x if x in known else known[-1] for x in residues[::-1].lower())
         made[title] = "".join(map("".join, zip(residues, states, strict=True)))
     return made
 
@@ -485,17 +487,14 @@ def sequences_of(name: str) -> dict[str, str]:
 def main(names: Sequence[str], sets: Path = SETS) -> None:
     tables: dict[str, Mapping[str, object]] = {
         "FORMULAS": FORMULAS,
-        "WORDS": WORDS,
-        "AROUND": AROUND,
-        "CONFIG": CONFIG,
-        "HEADS": HEADS,
+        "PUBLISHED": PUBLISHED,
         "support.tiny_models.TINY": TINY,
     }
     for name in names or [""]:
         if empty := [table for table, families in tables.items() if name not in families]:
             known = ", ".join(sorted(set.intersection(*map(set, tables.values()))))
             sys.exit(f"golden: family {name!r} is not in {', '.join(empty)}; complete: {known}")
-        write_set(name, sets / name, sequences_of(name))
+        write_set(name, sets / name, sequences_of(TINY[name].family.alphabet))
         print(*sorted((sets / name).iterdir()), sep="\n")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import node
+from plm_embed.jobs import process as worker_process
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.jobs.job import Job, embed_bucket
 from support.buckets import write_bucket
@@ -28,7 +28,7 @@ SECONDS = 300
 
 
 class ForkedWorkers:
-    """For the context of `jobs.node`: a worker that is spawned takes seconds to load torch."""
+    """For the context of `jobs.process`: a worker that is spawned takes seconds to load torch."""
 
     def Pipe(self) -> tuple[Any, Any]:  # noqa: N802
         self._ours, theirs = FORK.Pipe()
@@ -97,7 +97,7 @@ def forked(
     made = replace(Settings(device="cpu", scratch="", toks_per_batch=512), **settings)
 
     def run(pipe: Connection) -> None:
-        node.CONTEXT = ForkedWorkers()
+        worker_process.CONTEXT = ForkedWorkers()
         torch.set_num_threads(1)  # a fork has no threads, for which torch would wait for ever
         os.setsid()
         try:

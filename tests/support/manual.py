@@ -39,6 +39,15 @@ INSTALL_WHEELS = (
     'pip install "$(ls dist/plm_embed-*.whl)[all]" dist/snakemake_executor_plugin_*.whl '
     f"{CPU_INDEX}"
 )
+PIPX_INSTALL = (
+    'PIPX_DEFAULT_BACKEND=pip pipx install "$(ls dist/plm_embed-*.whl)[all]" '
+    f'--pip-args="{CPU_INDEX}"'
+)
+PIPX_INJECT = "pipx inject plm-embed dist/snakemake_executor_plugin_*.whl"
+UVX = (
+    'uvx --python 3.11 --torch-backend cpu --from "$(ls dist/plm_embed-*.whl)[all]" plm-embed run '
+    "proteins.fasta --model esm2_8m"
+)
 
 UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
 
@@ -82,15 +91,9 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "test_standalone.py makes an environment for the wheel",
     ),
-    INSTALL_WHEELS: ("", "test_standalone.py runs it"),
-    'PIPX_DEFAULT_BACKEND=pip pipx install "$(ls dist/plm_embed-*.whl)[all]" '
-    f'--pip-args="{CPU_INDEX}"': (
-        "",
-        "needs pipx and a network",
+    **dict.fromkeys(
+        (INSTALL_WHEELS, PIPX_INSTALL, PIPX_INJECT, UVX), ("", "test_standalone.py runs it")
     ),
-    "pipx inject plm-embed dist/snakemake_executor_plugin_*.whl": ("", "needs pipx"),
-    'uvx --python 3.12 --torch-backend cpu --from "$(ls dist/plm_embed-*.whl)[all]" plm-embed run '
-    "proteins.fasta --model esm2_8m": ("", "needs uv and a network"),
     "conda env create --file environment.yaml": ("", "needs conda; test_requirements.py checks it"),
     "conda activate plm-embed": ("", "needs conda"),
     "snakemake --profile profiles/local --configfile my_config.yaml": (

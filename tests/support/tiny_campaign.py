@@ -95,9 +95,9 @@ def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
 
 
 def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
-    from plm_embed.jobs import node
+    from plm_embed.jobs import process
 
-    node.CONTEXT = ForkedWorkers()
+    process.CONTEXT = ForkedWorkers()
     logging.root.handlers.clear()
     sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
     os.dup2(sys.stdout.fileno(), 1)

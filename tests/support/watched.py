@@ -67,15 +67,15 @@ def shown(results: Path) -> str:
     """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
     console = Console(width=140 + len(str(results)), force_terminal=False)
     with console.capture() as capture:
-        console.print(view(watch.look(results), console, plain=True))
+        console.print(view(watch.look(results), plain=True))
     return capture.get()
 
 
-def screen(results: Path, width: int, height: int = 24) -> list[str]:
-    """Lines on a terminal of this size."""
-    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+def screen(results: Path, width: int) -> list[str]:
+    """Lines on a terminal of this width."""
+    console = Console(width=width, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(view(watch.look(results), console))
+        console.print(view(watch.look(results)))
     return capture.get().splitlines()
 
 

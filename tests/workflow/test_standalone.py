@@ -3,11 +3,12 @@ nothing else.
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
@@ -18,7 +19,7 @@ from packaging.requirements import Requirement
 
 import plm_embed
 from support.campaigns import Campaign, gathered_campaign
-from support.manual import INSTALL_WHEELS
+from support.manual import INSTALL_WHEELS, PIPX_INJECT, PIPX_INSTALL, UVX
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
@@ -63,20 +64,21 @@ def requirements(found: Distribution) -> list[str]:
     return [one.name for one in parsed if not one.marker or one.marker.evaluate({"extra": ""})]
 
 
-def link(names: Iterable[str], folder: Path) -> None:
-    """Let `folder` have these distributions of the present interpreter, and all that they need."""
+def closure(names: Iterable[str]) -> Iterator[Distribution]:
+    """Yield these distributions of the present interpreter, and all that they need."""
     waiting = list(names)
     for name in waiting:
-        found = distribution(name)
-        waiting += [one for one in requirements(found) if one not in waiting]
-        for top in {
-            file.parts[0]
-            for file in found.files or ()
-            if file.parts[0] not in ("..", "__pycache__")
-        }:
-            target = folder / top
-            if not target.exists():
-                target.symlink_to(Path(str(found.locate_file(top))))
+        held = distribution(name)
+        waiting += [other for other in requirements(held) if other not in waiting]
+        yield held
+
+
+def link(held: Distribution, folder: Path) -> None:
+    """Let `folder` have the files of a distribution of the present interpreter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for top in {file.parts[0] for file in held.files or ()} - {"..", "__pycache__"}:
+        if not (folder / top).exists():
+            (folder / top).symlink_to(str(held.locate_file(top)))
 
 
 def alone() -> dict[str, str]:
@@ -142,12 +144,40 @@ def installed(wheel: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def index(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of installers that find all that the package needs in a folder of wheels,
+    and nothing elsewhere. In these wheels a path to the modules stands for the modules.
+    """
+    folder = tmp_path_factory.mktemp("index")
+    (about,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
+    needed = {Requirement(line).name for line in PathDistribution(about).requires or ()}
+    for held in closure(needed - {"plm-embed"}):
+        name = re.sub(r"[-.]+", "_", held.name)
+        link(held, folder / name)
+        about_it = f"{name}-{held.version}.dist-info"
+        files = {
+            f"{name}.pth": f"{folder / name}\n",
+            f"{about_it}/METADATA": held.read_text("METADATA") or "",
+            f"{about_it}/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
+        }
+        files[f"{about_it}/RECORD"] = "".join(f"{file},,\n" for file in files)
+        with zipfile.ZipFile(folder / f"{name}-{held.version}-py3-none-any.whl", "w") as made:
+            for file, text in files.items():
+                made.writestr(file, text)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+    uv = {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(folder)}
+    return alone() | pip | uv | {"PATH": path}
+
+
+@pytest.fixture(scope="module")
 def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`plm-embed` of an environment as `pip install .` makes it, without extras."""
     folder = tmp_path_factory.mktemp("base")
     packages = installed(wheel, folder)
     (about,) = packages.glob("plm_embed-*.dist-info")
-    link(requirements(Distribution.at(about)), packages)
+    for held in closure(requirements(Distribution.at(about))):
+        link(held, packages)
     return folder / "bin" / "plm-embed"
 
 
@@ -174,18 +204,12 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
             assert f"plm_embed/clone/{path.relative_to(ROOT)}" in names
 
 
-def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
-    """The manual's line installs the wheels where all that they need is there, so that pip needs no
-    network; then the package runs without its clone.
-    """
+def test_a_campaign_without_a_clone(wheel: Path, index: dict[str, str], tmp_path: Path) -> None:
+    """The manual's line installs the wheels; then the package runs without its clone."""
     packages = environment(tmp_path / "venv")
-    (about,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
-    needed = {Requirement(line).name for line in PathDistribution(about).requires or ()}
-    link(needed - {"plm-embed"}, packages)
-    pip = {"PIP_PYTHON": str(tmp_path / "venv"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command, folder = ["bash", "-c", INSTALL_WHEELS], wheel.parents[1]
-    subprocess.run(command, cwd=folder, env=alone() | pip | {"PATH": path}, check=True)
+    variables = index | {"PIP_PYTHON": str(tmp_path / "venv")}
+    subprocess.run(command, cwd=folder, env=variables, check=True)
     for executor in ("pbs", "slurm_steady"):
         assert (packages / f"snakemake_executor_plugin_{executor}").is_dir()
     (tmp_path / "demo").mkdir()
@@ -220,8 +244,32 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
     assert repeated.returncode == 0 and "Nothing to be done" in repeated.stderr
 
 
+def test_pipx_makes_the_environment(wheel: Path, index: dict[str, str], tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "PIPX_HOME": str(tmp_path / "pipx")}
+    home |= {"PIPX_DISABLE_SHARED_LIBS_AUTO_UPGRADE": "1"}
+    for line in (PIPX_INSTALL, PIPX_INJECT):
+        command = ["bash", "-c", line]
+        subprocess.run(command, cwd=wheel.parents[1], env=index | home, check=True)
+    done = run(tmp_path, tmp_path / ".local" / "bin" / "plm-embed", "--version")
+    assert done.returncode == 0 and plm_embed.__version__ in done.stdout, done.stderr
+    (packages,) = (tmp_path / "pipx" / "venvs" / "plm-embed").glob("lib/python*/site-packages")
+    for executor in ("pbs", "slurm_steady"):
+        assert (packages / f"snakemake_executor_plugin_{executor}").is_dir()
+
+
+def test_uvx_makes_the_environment(wheel: Path, index: dict[str, str], tmp_path: Path) -> None:
+    (wheel.parents[1] / "proteins.fasta").write_text(">a\nMKTAYIAKQR\n>b\nMKVLA\n")
+    line = UVX.replace("esm2_8m", f"esm2_t3_untrained --set buckets=1 --results {tmp_path}/results")
+    command, home = ["bash", "-c", line], {"UV_CACHE_DIR": str(tmp_path / "uv")}
+    subprocess.run(command, cwd=wheel.parents[1], env=index | home, check=True)
+    with plm_embed.open(tmp_path / "results") as embeddings:
+        assert sorted(embeddings.ids) == ["a", "b"]
+
+
 def test_reading_needs_four_packages(wheel: Path, campaign: Campaign, tmp_path: Path) -> None:
-    link(READING, installed(wheel, tmp_path / "venv"))
+    packages = installed(wheel, tmp_path / "venv")
+    for held in closure(READING):
+        link(held, packages)
     done = run(tmp_path, tmp_path / "venv" / "bin" / "python", "-c", SCRIPT, campaign.master)
     assert done.returncode == 0, done.stderr
     *unknown, torch, pandas, absent = done.stdout.splitlines()

@@ -72,7 +72,7 @@ status = pty.spawn([sys.executable, "-m", "plm_embed", *sys.argv[1:]])
 sys.exit(os.waitstatus_to_exitcode(status))
 """
     done = plm_embed("weights", "--model", "absent", "--output", "w", code=code)
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert done.stdout.startswith("plm-embed: error: model: 'absent'"), done.stdout
 
 
@@ -190,22 +190,25 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "words", "code"),
     [
-        (["embed"], "Missing argument 'BUCKET'"),
-        (["emded"], "No such command 'emded'"),
-        (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
-        (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650"),
+        (["embed"], "Missing argument 'BUCKET'", 1),
+        (["emded"], "No such command 'emded'", 1),
+        (["search", "absent.h5", "MKV"], "absent.h5", 1),
+        (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta", 78),
+        (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650", 78),
         (
             ["embed", "absent.parquet", "--weights", ".", "--store", "s", "--record", "e/0.json"],
             "absent.parquet",
+            1,
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None:
+def test_a_users_mistake_ends_in_words(arguments: list[str], words: str, code: int) -> None:
+    """A step of the workflow that no other attempt can do has a status of its own."""
     done = plm_embed(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == code
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 

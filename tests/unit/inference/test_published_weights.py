@@ -11,8 +11,15 @@ from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import registry
+from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import MANIFEST, caveat, read_manifest
-from support.checkpoints import TINY_ESM2, random_state, write_fair_esm, write_hugging_face
+from support.checkpoints import (
+    DEMO,
+    TINY_ESM2,
+    random_state,
+    write_fair_esm,
+    write_hugging_face,
+)
 
 
 def test_the_published_file_is_known_by_its_sha256(
@@ -39,6 +46,16 @@ def test_the_published_file_is_known_by_its_sha256(
     # stays
     for again in (source, bare):
         assert prepare(model, again, tmp_path / "out2").published == "sha256"
+
+
+def test_own_weights_under_the_name_of_the_demo_are_not_the_demo(tmp_path: Path) -> None:
+    demo = MODELS["esm2_t3_untrained"]
+    own = write_fair_esm(tmp_path / "own.pt", demo, random_state(demo, 7))
+    for number, (source, words) in enumerate(
+        ((DEMO, "random numbers, not"), (own, "unpublished weights of another origin"))
+    ):
+        made = prepare(demo, source, tmp_path / f"out{number}")
+        assert caveat(demo.name, made).startswith(words)
 
 
 def test_manifests_of_earlier_versions(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_windows_are_of_residues(
 def test_a_checkpoint_is_told_from_esm_2_of_its_shape() -> None:
     assert model_of("mine", source("saprot")).family.name == "saprot"
     assert find_model("westlake-repl/SaProt_650M_AF2") is MODELS["SaProt_650M_AF2"]
-    with pytest.raises(WeightsError, match="its configuration says vocab_size: 446, not 33"):
+    with pytest.raises(WeightsError, match="it says vocab_size: 446, not 33"):
         read(source("saprot"), MODELS["esm2_t3_untrained"])
 
 

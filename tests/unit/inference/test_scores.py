@@ -3,6 +3,7 @@ bits.
 """
 
 import argparse
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ import esm
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plm_embed
+from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, DeviceError, InputError, WeightsError
 from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
 from plm_embed.inference.inputs import named_sequences
@@ -239,36 +242,58 @@ def test_variants_are_scored_by_masked_marginals(
 
 
 def test_models_and_scores_that_there_are_none_of(prepared: Path) -> None:
-    with pytest.raises(ConfigError, match=r"prot_t5.*no probabilities of residues; ESM-2,"):
+    with pytest.raises(ConfigError, match=r"prot_t5.*no probabilities of residues; docs/python"):
         plm_embed.score(["MKT"], "prot_t5_xl_uniref50")
     with pytest.raises(ConfigError, match=r"scores: 'log_likelyhood' is not .*log_likelihood"):
         plm_embed.score(["MKT"], MODEL, scores=["log_likelyhood"], weights=prepared)  # type: ignore[list-item]
 
 
-def test_weights_without_a_head_have_vectors_and_no_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an earlier version prepared them. The remedy is what the message says."""
-    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path))
-    folder = Path(prepare_cached(MODELS[MODEL]).folder or "")
-    vectors = plm_embed.embed(PEPTIDES, MODEL)
-    scores = plm_embed.score(PEPTIDES, MODEL)["log_likelihood"]
-    manifest = read_manifest(folder)
+def without_head(folder: Path) -> None:
+    """Make prepared weights what an earlier version left, which kept no head."""
     with np.load(folder / "self_test.npz") as stored:
         np.savez(folder / "self_test.npz", mean=stored["mean"])
     digest = checkpoints.sha256_file(folder / "self_test.npz")
-    write_sealed(folder / MANIFEST, replace(manifest, head_sha256=None, self_test_sha256=digest))
+    manifest = replace(read_manifest(folder), head_sha256=None, self_test_sha256=digest)
+    write_sealed(folder / MANIFEST, manifest)
     (folder / HEAD).unlink()
-    assert np.array_equal(plm_embed.embed(PEPTIDES, MODEL), vectors)
-    assert read_manifest(folder).head_sha256 is None
-    with pytest.raises(WeightsError, match=r"no head of the language model") as caught:
-        plm_embed.score(PEPTIDES, MODEL)
-    assert f"delete {folder}" in str(caught.value)
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
-    assert np.array_equal(plm_embed.score(PEPTIDES, MODEL)["log_likelihood"], scores)
-    assert read_manifest(folder).weights_sha256 == manifest.weights_sha256
+
+
+def test_a_head_that_an_earlier_version_left_out_is_taken_from_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
+    source = shutil.copy(checkpoints.DEMO, tmp_path / "untrained.pt")
+    made = prepare_cached(MODELS[MODEL], source)
+    folder = Path(made.folder or "")
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    scores = plm_embed.score(PEPTIDES, MODEL, weights=folder)["log_likelihood"]
+    without_head(folder)
+    vectors = plm_embed.embed(PEPTIDES, MODEL, weights=folder)
+    assert read_manifest(folder).head_sha256 is None  # vectors need none
+    with plm_embed.load(MODEL, weights=folder) as model:
+        assert np.array_equal(model.embed(PEPTIDES, bar=False), vectors)
+        assert np.array_equal(model.score(PEPTIDES, bar=False)["log_likelihood"], scores)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+    without_head(folder)
+    command = ["weights", "--model", MODEL, "--source", str(source), "--scores"]
+    assert not CliRunner().invoke(group, command, catch_exceptions=False).exit_code
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+
+@pytest.mark.parametrize("change", ["gone", "other weights"])
+def test_without_the_checkpoint_the_remedy_is_named(change: str, tmp_path: Path) -> None:
+    source, folder = Path(shutil.copy(checkpoints.DEMO, tmp_path / "x.pt")), tmp_path / "prepared"
+    prepare(MODELS[MODEL], source, folder)
+    without_head(folder)
+    source.unlink()
+    if change == "other weights":
+        checkpoints.write_fair_esm(
+            source, MODELS[MODEL], checkpoints.random_state(MODELS[MODEL], 9)
+        )
+    with pytest.raises(WeightsError, match="no head of the language model") as caught:
+        plm_embed.score(PEPTIDES, MODEL, weights=folder)
+    assert f"delete {folder} and run again" in str(caught.value)
 
 
 def test_a_device_that_computes_wrong_scores_fails_its_self_test(

@@ -5,18 +5,16 @@ several nodes.
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.heartbeat import heartbeats
-from plm_embed.jobs.job import Job, start_nodes
+from plm_embed.jobs.other_nodes import node_number, start_nodes
 from support.jobs import (
     finish,
     make_bucket,
@@ -138,7 +136,6 @@ if [ "$host" = dies ]; then
   until ls $JOBS/*-1.json; do kill -0 $job || exit; sleep 0.05; done > /dev/null 2>&1
   kill -9 $job; pkill -9 -P $job; exit 9
 fi
-if [ "$host" = hangs ]; then exec sleep 600.25; fi
 export NODE_SCRATCH=$NODES/$host
 exec "$@"
 """
@@ -210,26 +207,6 @@ def test_a_signal_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> N
     assert not (tmp_path / "embedded" / "0000.json").exists()
 
 
-def test_a_node_that_never_answers_is_not_waited_for_when_nothing_is_missing(
-    tmp_path: Path, prepared: Path
-) -> None:
-    """What the hanging node was to do, another job has done meanwhile."""
-    make_bucket(tmp_path, 60)
-    with start(tmp_path, prepared, "--nodes", "2", **on_two(tmp_path, "hangs")) as job:
-        wait_for_parts(tmp_path, 30)
-        other = tmp_path / "other"
-        other.mkdir()
-        (other / "0000.parquet").symlink_to(tmp_path / "0000.parquet")
-        (other / "store").symlink_to(tmp_path / "store")
-        finish(start(other, prepared))
-        try:
-            _, errors = job.communicate(timeout=300)
-        finally:
-            subprocess.run(["pkill", "-f", "sleep 600.25"], check=False)
-    assert job.returncode == 0, errors
-    assert record_of(tmp_path).unique == 60
-
-
 NOTE = 'printf "%s\\n" "$@" > "$0.$1"\n'
 PALS = 'if [ "$1" = --help ]; then echo "  --no-abort-on-failure"; exit; fi\n' + NOTE
 COMMAND = [sys.executable, "-P", "-m", "plm_embed", "embed", "a b"]
@@ -290,9 +267,6 @@ def test_too_few_nodes_are_said_in_words() -> None:
         start_nodes(2, [])
 
 
-def test_which_node_it_is_says_the_option_or_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpiexec_says_which_node_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALS_RANKID", "2")
-    job = Job(*[Path()] * 4, workers=1, share=Path("x.npy"))
-    assert job.number == 3  # the first node is none of its ranks
-    assert replace(job, node=1).number == 1
-    assert replace(job, share=None).number == 0
+    assert node_number() == 3  # the first node is none of its ranks

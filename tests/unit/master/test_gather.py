@@ -30,7 +30,6 @@ from support.campaigns import (
     Campaign,
     make_campaign,
     publish,
-    seal_sequences,
     vectors,
     write_completion,
 )
@@ -261,11 +260,3 @@ def test_the_announced_size_is_the_size(tmp_path: Path, caplog) -> None:
     assert campaign.master.stat().st_size > 2 * DIM * (4 * rows + 2 * residues)
     announced = int(caplog.text.split("about ")[1].split(" bytes")[0].replace(",", ""))
     assert announced > 2 * DIM * (4 * rows + 2 * residues)
-
-
-def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path)
-    inputs = read_summary(campaign.sequences).inputs
-    seal_sequences(campaign.sequences, inputs=(*inputs, inputs[0]))
-    with pytest.raises(PlmEmbedError, match="named twice"):
-        campaign.gather()

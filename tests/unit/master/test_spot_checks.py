@@ -15,8 +15,8 @@ from plm_embed.master import spot_checks
 from plm_embed.master.campaign import Campaign as Gathered
 from plm_embed.master.campaign import read_campaign
 from plm_embed.master.checks import Findings
-from plm_embed.master.spot_checks import Reference, Vectors, check_spots, draw
-from plm_embed.store.hdf5 import open_hdf5
+from plm_embed.master.spot_checks import check_spots, draw
+from plm_embed.store.parts import read_part
 from support.campaigns import EVERYTHING, Campaign, gathered_campaign, reference
 
 
@@ -35,11 +35,11 @@ def gathered(campaign: Campaign, **changes: Any) -> Gathered:
 def drawn(campaign: Campaign, count: int, **changes: Any) -> dict[int, str]:
     """The sequences of drawn rows."""
     plan = gathered(campaign, **changes)
-    with open_hdf5(campaign.master) as file:
-        rows = draw(file, plan, count)
-        keys = file["emb_keys"][...]
+    with read_part(campaign.master) as part:
+        rows = draw(part, plan, count)
+        keys = part.keys[rows]
     pairs = list(spot_checks._sequences(plan, rows))
-    assert [name.encode() for name, _ in pairs] == keys[rows].tolist()
+    assert [name.encode() for name, _ in pairs] == keys.tolist()
     assert all(key(sequence) == name for name, sequence in pairs)
     return dict(zip(rows.tolist(), (sequence for _, sequence in pairs), strict=True))
 
@@ -88,12 +88,12 @@ def test_the_reference_is_told_how_many_tokens_it_may_take(
 
     def computing(
         weights: Path, sequences: list[str], fingerprint: Fingerprint, **more: object
-    ) -> list[Vectors]:
+    ) -> list[dict[str, np.ndarray]]:
         calls.extend([fingerprint, more])
         return reference(weights, sequences, fingerprint)
 
     monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", computing)
-    assert problems(campaign, None, 2) == ()
+    assert problems(campaign, 2) == []
     assert calls == [
         campaign.fingerprint.of_reference,
         {"most_tokens": spot_checks.SPOT_MOST, "masked_tokens": spot_checks.SPOT_MASKED},
@@ -134,12 +134,9 @@ def test_a_bucket_that_was_damaged_is_named(tmp_path: Path) -> None:
         dict(spot_checks._sequences(plan, np.arange(3)))
 
 
-def problems(campaign: Campaign, reference: Reference | None, count: int) -> tuple[str, ...]:
+def problems(campaign: Campaign, count: int) -> list[str]:
     findings = Findings()
-    with open_hdf5(campaign.master) as file:
-        check_spots(
-            findings, file, gathered(campaign), campaign.weights, count, reference=reference
-        )
+    check_spots(findings, campaign.master, gathered(campaign), campaign.weights, count)
     return findings.checks["spot checks"].listed
 
 
@@ -151,9 +148,10 @@ def test_the_reference_stands_for_any_device_and_precision(other: dict[str, str]
 
 
 def test_a_row_with_too_many_tokens_for_the_reference_is_told(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert problems(campaign, lambda *_: [{}], 1) == ()
+    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", lambda *_, **__: [{}])
+    assert problems(campaign, 1) == []
     (sequence,) = drawn(campaign, 1).values()
     assert f"key {key(sequence)} has too many tokens for the reference" in caplog.text
 
@@ -161,15 +159,12 @@ def test_a_row_with_too_many_tokens_for_the_reference_is_told(
 def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def moved(weights: Path, texts: list[str], fingerprint: Fingerprint) -> list[Vectors]:
-        exact = reference(weights, texts, fingerprint)
-        return [{kind: 1.05 * vector for kind, vector in vectors.items()} for vectors in exact]
+    def moved(*call: Any, **_: int) -> list[dict[str, np.ndarray]]:
+        return [{kind: 1.05 * v for kind, v in vectors.items()} for vectors in reference(*call)]
 
-    names = campaign.fingerprint.representations
+    path = "plm_embed.inference.reference"
+    monkeypatch.setattr(f"{path}.reference_vectors", moved)
     for rounding, refused in ((0.02, False), (0.001, True)):
-        distances = dict.fromkeys(names, rounding)
-        monkeypatch.setattr(
-            "plm_embed.inference.reference.rounding_distances",
-            lambda *_, distances=distances: distances,
-        )
-        assert bool(problems(campaign, moved, 1)) == refused
+        distances = dict.fromkeys(campaign.fingerprint.representations, rounding)
+        monkeypatch.setattr(f"{path}.rounding_distances", lambda *_, distances=distances: distances)
+        assert bool(problems(campaign, 1)) == refused

@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     wrong = edited("prott5", tmp_path / "b", **{"shared.weight": torch.ones(128, 32).half()})
     with pytest.raises(PlmEmbedError, match=r"two different tensors for embed_tokens\.weight"):
         read(wrong, TINY["prott5"])
-    with pytest.raises(PlmEmbedError, match=r"configuration says feed_forward_proj: 'gated"):
+    with pytest.raises(PlmEmbedError, match=r"prott5_tiny: it says feed_forward_proj: 'gated"):
         read(source("ankh"), TINY["prott5"])
     with pytest.raises(PlmEmbedError, match=r"an unknown model .* asked for is esmc_300m"):
         read(source("esmc"), MODELS["esmc_300m"])

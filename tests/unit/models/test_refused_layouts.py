@@ -88,7 +88,7 @@ def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Pat
         ),
         (
             {"model": {}, "cfg": {"model": argparse.Namespace(encoder_layers=2)}},
-            r"an unknown model \(0 layers, width 0, 4 heads\)",
+            r"an unknown model \(esm2, 0 layers, width 0, 4 heads\)",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_another_model_is_named_beside_the_one_asked_for(tmp_path: Path) -> None
         ):
             read(source, wanted)
     source = write_fair_esm(tmp_path / "tiny.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
-    with pytest.raises(PlmEmbedError, match=r"an unknown model \(2 layers, width 32, 4 heads\)"):
+    with pytest.raises(PlmEmbedError, match=r"an unknown model \(esm2, 2 layers, width 32, 4"):
         read(source, wanted)
     # equal shapes: the name decides
     source = write_fair_esm(tmp_path / "esm2_t6_8M_UR50D.pt", demo, state)

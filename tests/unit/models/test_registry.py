@@ -1,16 +1,21 @@
 """The table of models and the search in it."""
 
 import re
+import shutil
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import esm
 import pytest
 import torch
 
-from plm_embed.errors import PlmEmbedError
+import plm_embed
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.family import Learned
-from plm_embed.models.registry import MODELS, find_model
+from plm_embed.models.registry import MODELS, find_model, read_models
 
 
 @pytest.mark.parametrize(
@@ -54,9 +59,60 @@ def test_find_model_says_what_was_meant(name: str, hint: str) -> None:
     assert hint in str(error.value)
 
 
-def test_no_name_means_two_models() -> None:
-    names = [name.lower() for model in MODELS.values() for name in (model.name, *model.aliases)]
-    assert not {name for name in names if names.count(name) > 1}
+GOOD = """
+esm2:
+  license: MIT
+  models:
+    mine: {layers: 3, dim: 32, heads: 2, url: "https://x/mine.pt", aliases: [short]}
+    other: {layers: 3, dim: 32, heads: 2, hub: me/other}
+"""
+MISTAKES = {
+    ("layers: 3, ", ""): "esm2: mine: layers: is missing; add it",
+    ("  license: MIT\n", ""): "esm2: mine: license: is missing; add it",
+    (
+        'url: "https://x/mine.pt", ',
+        "",
+    ): "esm2: mine: url: is missing, and so is hub; add one of them",
+    ("heads: 2, url", "head: 2, url"): "esm2: mine: head: is no field; did you mean heads?",
+    ("layers: 3", "layers: three"): "esm2: mine: layers: Expected `int`, got `str`; correct it",
+    (
+        "esm2",
+        "esm_2",
+    ): "esm_2: is no family that models/families/__init__.py lists; did you mean esm2?",
+    ("models", "model"): "esm2: models: is missing; list the models of the family there",
+    ("other:", "mine:"): "line 5: mine is there twice; correct it",
+    ("other:", "MINE:"): "esm2: MINE: mine is a name of mine already; choose another",
+    ("hub: me/other", "hub: me/other, aliases: [Short]"): "esm2: other: short is a name of mine "
+    "already; choose another",
+    ("other:", "other"): "line 6: mapping values are not allowed in this context; correct it",
+}
+
+
+@pytest.mark.parametrize(("change", "words"), MISTAKES.items(), ids=MISTAKES.values())
+def test_a_mistake_in_the_table_is_named(
+    change: tuple[str, str], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(GOOD)
+    assert [*read_models(path)] == ["mine", "short", "other"]
+    path.write_text(GOOD.replace(*change, 1))
+    with pytest.raises(ConfigError) as error:
+        read_models(path)
+    assert str(error.value) == f"models.yaml: {words}"
+
+
+def test_a_mistake_in_the_shipped_table_is_one_line(tmp_path: Path) -> None:
+    package = shutil.copytree(Path(plm_embed.__file__).parent, tmp_path / "plm_embed")
+    table = package / "models" / "models.yaml"
+    table.write_text(table.read_text().replace("      heads: 20\n", "", 1))
+    command = [sys.executable, "-m", "plm_embed", "weights", "--model", "esm2_8m"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "plm-embed: error: models.yaml: esm2: esm2_t6_8M_UR50D: heads: is missing; add it\n"
+    )
 
 
 def test_licenses_say_what_is_not_for_everyone() -> None:

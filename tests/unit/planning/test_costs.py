@@ -4,6 +4,7 @@ import pytest
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
 from support.campaigns import completion
@@ -52,16 +53,9 @@ def test_an_estimate_is_a_share_of_the_peak_of_the_dtype() -> None:
     [
         ("V100", M650, "bfloat16", "V100: it is not made for bfloat16; name another one"),
         ("L4", MODELS["esm2_t48_15B_UR50D"], "auto", "24 GB do not hold the weights, 30.2 GB in"),
-        ("A100 MIG 1g.5gb", M3B, "auto", "its 5 GB do not hold"),
+        ("NVIDIA A100 MIG 1g.5gb", M3B, "auto", "not known; known are V100, A100"),
         ("T4", MODELS["esmc_6b"], "auto", "its 16 GB do not hold the weights, 25.4 GB in float32"),
-        (
-            "H100 MIG 1g.10gb",
-            MODELS["esmc_6b"],
-            "bfloat16",
-            "10 GB do not hold the weights, 12.7 GB",
-        ),
-        ("TPU", M650, "auto", "not known; known are V100, A100"),
-        (costs.cpu_label(), M650, "bfloat16", "its speed in bfloat16 is not known"),
+        (costs.device_label(cpu_name(), 1), M650, "bfloat16", "its speed in bfloat16 is not known"),
     ],
 )
 def test_a_device_that_cannot_serve_is_refused(
@@ -69,16 +63,6 @@ def test_a_device_that_cannot_serve_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         costs.estimated(device, model, TODO, dtype)
-
-
-def test_esm_c_6b_fits_cards_of_40_gb_and_more() -> None:
-    for device in ("A100", "A100 80GB", "H100"):
-        assert costs.estimated(device, MODELS["esmc_6b"], TODO, "auto").tokens_per_second > 5_000
-
-
-def test_a_slice_has_its_share_of_arithmetic() -> None:
-    assert 0.9 * 3 / 7 <= speed("A100 MIG 3g.20gb") / speed("A100") < 0.45
-    assert 0.1 < speed("A100 MIG 1g.5gb") / speed("A100") < 0.14
 
 
 def test_speeds_are_those_of_the_records_of_this_model_and_dtype() -> None:
@@ -98,13 +82,11 @@ def test_speeds_are_those_of_the_records_of_this_model_and_dtype() -> None:
         ("NVIDIA A100-PCIE-40GB", "A100"),
         ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
         ("NVIDIA A100 80GB PCIe", "A100 80GB"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100 MIG 1g.5gb"),
-        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "A100 80GB MIG 3g.40gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
         ("H100 PCIE", "H100 PCIe"),  # a type in SLURM, h100_pcie
         ("NVIDIA H100 NVL", "H100 NVL"),
-        ("NVIDIA H100 80GB HBM3 MIG 1c.2g.20gb", "H100 MIG 2g.20gb"),
         ("NVIDIA H200", "H200"),
         ("NVIDIA GH200 480GB", "NVIDIA GH200 480GB"),
         ("NVIDIA A10", "A10"),
@@ -128,4 +110,5 @@ def test_a_pseudo_perplexity_takes_a_pass_for_each_residue() -> None:
     skipped = costs.work(M650, {150: 1}, LongSequences("skip", 100), masked=True)
     assert (skipped.sequences, skipped.tokens) == (0, 0)
     plain = costs.work(M650, {48: 2}, LongSequences())
-    assert costs.work(M650, {48: 2}, LongSequences(), masked=True).flops == 49 * plain.flops
+    masked = costs.work(M650, {48: 2}, LongSequences(), masked=True)
+    assert masked.flops == pytest.approx(49 * plain.flops)

@@ -107,10 +107,10 @@ def test_a_profile_without_gpus_is_planned_for_its_cores(
     (own / "profile.yaml").write_text(yaml.safe_dump(content))
     cluster = plan(configfile, LARGE, profile=str(own), lengths=lengths)
     (cores,) = cluster.models[0].speeds
-    assert cores.device.endswith(", 8 threads") and "of 8 x " in cores.basis
+    assert cores.device.endswith(", 8 threads") and "GFLOP/s" in cores.basis
     assert cluster.jobs.workers == 2 and cluster.jobs.local == 0
     shown = text(cluster)
-    assert "on 2 workers each" in shown and "worker-hours: " in shown and "GPU" not in shown
+    assert "on 2 workers each" in shown and "worker-hours" in shown and "GPU" not in shown
 
 
 def test_a_gpu_may_be_asked_for_by_any_name(configfile: Path, tmp_path: Path) -> None:
@@ -120,27 +120,28 @@ def test_a_gpu_may_be_asked_for_by_any_name(configfile: Path, tmp_path: Path) ->
     assert found.models[0].speeds[0].device == "H100" and found.jobs.workers == 1
 
 
-def test_weights_at_hand_are_compared_with_the_model(configfile: Path, tmp_path: Path) -> None:
+def test_weights_at_hand_are_named_for_what_they_are(configfile: Path, tmp_path: Path) -> None:
     folder = checkpoints.write_hugging_face(
         tmp_path / "hf", TINY_ESM2, checkpoints.random_state(TINY_ESM2, 1)
     )
+    own = shutil.copy(folder / "model.safetensors", tmp_path / "own.safetensors")
 
-    def weights(model: str) -> str:
-        (forecast,) = plan(configfile, [f"model={model}", f"weights={folder}"]).models
-        assert not forecast.verified
+    def weights(*settings: str) -> str:
+        (forecast,) = plan(configfile, settings).models
+        assert not forecast.verified or "to be compared" in forecast.weights
         return forecast.weights
 
-    assert weights("mine") == f"{folder}, {UNPUBLISHED}"
-    words = weights("esm2_8m")
-    assert words.startswith(f"{folder} holds") and "asked for is esm2_t6_8M_UR50D" in words
-    (folder / "model.safetensors").unlink()
-    assert "holds neither model.safetensors nor" in weights("esm2_8m")
+    assert weights("model=mine", f"weights={folder}") == f"{folder}, {UNPUBLISHED}"
+    assert weights("model=esm2_8m", f"weights={folder}").startswith(f"{folder}, to be compared")
+    for path in (folder, own):
+        assert "unpublished weights of another origin" in weights(f"weights={path}")
+    assert "random numbers" in weights()
 
 
 def test_it_fits_a_screen_of_80_columns(configfile: Path, lengths: Path) -> None:
     shown = text(plan(configfile, LARGE, profile="pbs", lengths=lengths), 80)
     words = " ".join(shown.split())
-    assert " GPU-hours: " in words and "with 8, " in words and " GPUs at a time" in words
+    assert " on 4 GPUs each; the profile gives each " in words and " GPU-hours" in words
     lines = [line for line in shown.splitlines() if "snakemake" not in line]
     assert max(map(len, lines)) <= 80 and len(lines) < 24
 

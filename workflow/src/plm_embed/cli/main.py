@@ -14,6 +14,7 @@ from plm_embed.errors import (
     CONFIG_FAULT,
     NODE_FAULT,
     ConfigError,
+    InputError,
     NodeError,
     PassingError,
     PlmEmbedError,
@@ -31,8 +32,8 @@ def main() -> None:
     keep their traceback.
 
     A log that says `unfinished:` belongs to a step that another attempt may well complete. The exit
-    code of embed is NODE_FAULT where another node may do the same work, and CONFIG_FAULT where no
-    attempt can.
+    code of embed is NODE_FAULT where another node may do the same work. That of any step of the
+    workflow is CONFIG_FAULT where its settings or inputs are wrong: no attempt can help.
     """
     startup.spare_collector()
     log_to_stderr()
@@ -47,8 +48,8 @@ def main() -> None:
         sys.exit(NODE_FAULT if isinstance(error, NodeError) else 1)
     except PlmEmbedError as error:
         print(printable(f"plm-embed: error: {error}"), file=sys.stderr)
-        hopeless = isinstance(error, ConfigError) and sys.argv[1:2] == ["embed"]
-        sys.exit(CONFIG_FAULT if hopeless else 1)
+        hopeless = isinstance(error, ConfigError | InputError)
+        sys.exit(CONFIG_FAULT if hopeless and sys.argv[1:2] and sys.argv[1] in STEPS else 1)
     except click.UsageError as error:
         text = io.StringIO()
         error.show(text)
@@ -77,6 +78,7 @@ SECTIONS = {
     ),
 }
 """The commands by what people do with them, each with its module, which only it loads."""
+STEPS = SECTIONS["Single steps, which the workflow calls"]
 _MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
 
 

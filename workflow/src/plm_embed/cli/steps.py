@@ -71,7 +71,7 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
-    from plm_embed.inference.weights import need_head, prepare, prepare_cached
+    from plm_embed.inference.weights import prepare, prepare_cached, with_head
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
@@ -84,7 +84,7 @@ def weights(
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if scores:
-        need_head(manifest)
+        manifest = with_head(manifest)
     if record:
         write_sealed(record, manifest)
     else:
@@ -214,10 +214,11 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store \\
         --record results/esm2_t33_650M_UR50D/embedded/0000.json --workers 0
     """
-    from plm_embed.inference.weights import prepared_folder
+    from plm_embed.inference.weights import prepared_folder, with_head
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
+    from plm_embed.models.weights import read_manifest
     from plm_embed.sequences.summary import check_present
 
     log_command()
@@ -225,6 +226,8 @@ def embed(
     folder = prepared_folder(weights)
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
+    if chosen.scores:
+        with_head(replace(read_manifest(folder), folder=str(folder)))
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
 
@@ -316,9 +319,7 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
             raise StoreError(f"{path}: not found", path=path, remedy=remedy)
     files["weights"] = prepared_folder(files["weights"])
     proof, report = folder / PROOF, folder / VALIDATION
-    validation = run(
-        **files, spot_checks=spot_checks, report=report, checksums=proof, reference=None
-    )
+    validation = run(**files, spot_checks=spot_checks, report=report, checksums=proof)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))

@@ -33,7 +33,7 @@ from plm_embed.inference.inputs import (
 )
 from plm_embed.inference.settings import DeviceName, Settings, check_word
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
-from plm_embed.inference.weights import prepared_weights, with_sha256
+from plm_embed.inference.weights import prepared_weights, with_head, with_sha256
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
@@ -187,6 +187,9 @@ class LanguageModel:
         )
         if self._engine is None:  # what is wrong does not wait for a download
             loading.resolved(settings, self._model, self._model.name)
+        if scores and self.load().manifest.head_sha256 is None:
+            with_head(self.manifest)
+            self._engine = None  # loaded again, with the head
         return loading.fingerprint_of(self.load().manifest, settings, self.device)
 
     @overload

@@ -14,8 +14,7 @@ from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
 from plm_embed.models.family import Reference
 from plm_embed.models.reference import all_states, token_scores
-from plm_embed.models.tokens import TENSOR, TokenizerFile
-from plm_embed.sequence_windows import spans, stored_spans, whole
+from plm_embed.sequence_windows import spans, whole
 
 
 def hidden_states(
@@ -85,12 +84,10 @@ def reference_vectors(
         for values, states, piece in zip(vectors, hidden, pieces, strict=True):
             scores = token_scores(manifest, head, states[manifest.layers], tokenize(piece))
             values[TOKEN_SCORES] = scores.numpy()
-    if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
+    if "per_token" in fingerprint.pooling:
+        tokens = family.tokenizer.within(tensors)
         for values, piece in zip(vectors, pieces, strict=True):
-            first, stop = np.array(
-                family.tokenizer.spans(tensors[TENSOR].numpy().tobytes(), piece)
-            ).T
-            values[SPANS] = stored_spans(first, stop)
+            values[SPANS] = family.spans(tokens.letters, tokens.tokenize(piece))
     computed = iter(vectors)
     complete = [
         whole(fingerprint, [next(computed) for _ in cut], cut) if fit else {}

@@ -123,6 +123,22 @@ def need_head(manifest: Manifest) -> None:
         )
 
 
+def with_head(manifest: Manifest) -> Manifest:
+    """Return the record of prepared weights that can give scores. A head that an earlier version
+    left out is taken from their checkpoint, if that is still there or can be downloaded.
+
+    WeightsError where there is no head to be had.
+    """
+    path, folder = manifest.source.path, Path(manifest.folder or "")
+    if manifest.head_sha256 is None and (path is None or Path(path).exists()):
+        model = model_of(manifest.model, path)
+        files = files_of(Path(path), model) if path else None
+        if files is None or files.sha256 == manifest.source.sha256:
+            manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
+    need_head(manifest)
+    return manifest
+
+
 def with_sha256(model: str, sha256: str) -> Path | None:
     """Return the folder in the cache that holds these very weights of a model, if there is one."""
     for path in weights_cache().glob(f"{model}*/{MANIFEST}"):
@@ -132,24 +148,29 @@ def with_sha256(model: str, sha256: str) -> Path | None:
     return None
 
 
-def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Manifest:
+def prepare(
+    model: Model, source: Files | Path | str | None, output: Path, scores: bool = False
+) -> Manifest:
     """Make `output` a weights folder of `model` from `source`: the authors' file or a Hugging Face
     folder (config.json, files of tensors); without one from the shipped file, or a download.
 
-    Does nothing when `output` is intact and made from the same source. Returns its manifest, with
-    the source that was named here, for equal tensors may have come from others. Raises WeightsError
+    Does nothing when `output` is intact and made from the same source, with the head of the
+    language model if `scores` are asked for. Returns its manifest, with the source that was named
+    here, for equal tensors may have come from others. Raises WeightsError
     when the source cannot be read, is not `model`, or is not what `output` holds. Of several
     processes with one `output`, one works and the others wait for it.
     """
     files = source or model.shipped
     if isinstance(files, Path | str):
         files = files_of(Path(files).absolute(), model)
-    held, whole = _held(model, files, output)
+    held, whole = _held(model, files, output, scores)
     if held and whole:
         return held
     with exclusive(output):
         remove_abandoned(output)
-        held, whole = _held(model, files, output)  # another process may have made it meanwhile
+        held, whole = _held(
+            model, files, output, scores
+        )  # another process may have made it meanwhile
         if held and whole:
             return held
         if files:
@@ -164,7 +185,9 @@ def prepare(model: Model, source: Files | Path | str | None, output: Path) -> Ma
             shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _held(model: Model, files: Files | None, output: Path) -> tuple[Manifest | None, bool]:
+def _held(
+    model: Model, files: Files | None, output: Path, scores: bool
+) -> tuple[Manifest | None, bool]:
     """Return the manifest of a weights folder, if there is one, and whether the folder was made
     from these files, or without any from the published ones, and is what the manifest says.
     """
@@ -188,7 +211,8 @@ def _held(model: Model, files: Files | None, output: Path) -> tuple[Manifest | N
         if not (output / name).is_file() or sha256_file(output / name) != digest:
             log.info("%s: %s missing or damaged: made again", output, name)
             return manifest, False
-    if not FLOOR.keys() <= (manifest.roundings or {}).keys():  # a dtype is not measured
+    lacks_head = scores and model.family.head and not manifest.head_sha256
+    if lacks_head or not FLOOR.keys() <= (manifest.roundings or {}).keys():
         log.info("%s: prepared by an earlier version: completed", output)
         return manifest, False
     log.info("%s: %s is already there and intact", output, manifest.model)
@@ -233,11 +257,11 @@ def _convert(
         ) from None
     manifest = Manifest(
         model=model.name,
-        architecture=model.architecture,
+        architecture=model.family.architecture,
         layers=model.layers,
         dim=model.dim,
         heads=model.heads,
-        max_residues=model.max_residues,
+        max_residues=model.family.max_residues,
         token_dropout=checkpoint.token_dropout,
         license=model.license,
         weights_sha256=sha256,

@@ -6,11 +6,11 @@ import logging
 import os
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from plm_embed.errors import ConfigError, NodeError
 
@@ -57,20 +57,19 @@ def scratch_folder(setting: str, needed: int, fallback: Path) -> Iterator[Path]:
     if base == fallback:
         base.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(base)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    log.info("scratch: %s", folder)
-    try:
-        with (folder / ".lock").open("w") as handle:
-            # held as long as this process lives: the sign that the folder is in use. Some network
-            # filesystems know no locks; then nobody cleans up there either
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
-    except OSError as error:
-        error.filename = error.filename or str(folder)  # a write that fails does not say where
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with TemporaryDirectory(prefix=PREFIX, dir=base, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        log.info("scratch: %s", folder)
+        try:
+            with (folder / ".lock").open("w") as handle:
+                # held as long as this process lives: the sign that the folder is in use. Some
+                # network filesystems know no locks; then nobody cleans up there either
+                with suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield folder
+        except OSError as error:
+            error.filename = error.filename or name  # a write that fails does not say where
+            raise
 
 
 def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:

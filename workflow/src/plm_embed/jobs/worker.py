@@ -1,4 +1,4 @@
-"""The process of a worker: a model on one device embeds the chunks of a bucket that the parent
+"""A worker in its process: a model on one device embeds the chunks of a bucket that the parent
 sends, and their vectors become parts of the store.
 """
 
@@ -7,13 +7,12 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import job_id, moment
-from plm_embed.jobs.node import ORPHANED, Chunk, Message
+from plm_embed.jobs.process import Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
@@ -61,14 +60,13 @@ class Rows:
     began: float = field(default_factory=time.monotonic)
 
     def add(self, key: bytes, length: int, vectors: Vectors) -> None:
-        """Take the vectors of a sequence of `length` residues."""
-        stored = stored_residues(np.array([length]), self.policy)[0]
+        """Add the vectors of a sequence of `length` residues; each of these must have its row."""
+        expected = stored_residues(np.array([length]), self.policy)[0]
         for name, values in vectors.items():
-            if name.startswith("per_residue_") and len(values) != stored:
-                words = f"{name} of sequence {key.decode()}: {len(values)} rows"
+            rows = span_ends(values)[-1, 1] if name == SPANS else len(values)
+            if (name == SPANS or name.startswith("per_residue_")) and rows != expected:
+                words = f"{name} of sequence {key.decode()}: {rows} rows"
                 raise RuntimeError(f"{words} for {length} residues")
-            if name == SPANS and span_ends(values)[-1, 1] != stored:
-                raise RuntimeError(f"sequence {key.decode()}: its tokens are not all its letters")
             # a copy: the next batch takes the same memory
             self.vectors.setdefault(name, []).append(np.array(values))
             self.size += 4 * values.size
@@ -78,15 +76,14 @@ class Rows:
     def part(self) -> PartRows:
         """Return the rows as `write_part` takes them."""
         lengths = np.array(self.lengths, dtype=np.int32)
-        scores: dict[str, Array] = {
-            name: np.concatenate(self.vectors[name]) for name in SCORES if name in self.vectors
-        }
-        vectors = {
-            name: rows if has_matrix(name) else np.stack(rows)
-            for name, rows in self.vectors.items()
-            if name not in scores
-        }
         windows = window_counts(lengths, self.policy)
+        scores: dict[str, Array] = {}
+        vectors: dict[str, Array | list[Array]] = {}
+        for name, rows in self.vectors.items():
+            if name in SCORES:
+                scores[name] = np.concatenate(rows)
+            else:
+                vectors[name] = rows if has_matrix(name) else np.stack(rows)
         return PartRows(np.array(self.keys, dtype="S64"), lengths, windows, vectors, scores)
 
 
@@ -102,17 +99,14 @@ class Worker:
     ) -> None:
         """Set up and check the device. info: of the process before, to count on from."""
         self.device = devices.choose_device(settings.device)
-        devices.set_up(self.device, settings.threads, settings.compute_dtype)
-        devices.check(self.device)
         manifest = replace(read_manifest(weights), folder=str(weights))
         fingerprint = loading.fingerprint_of(manifest, settings, self.device)
         devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
+        devices.check(self.device)
         self.store = Store(store, fingerprint)
+        name = devices.device_name(self.device)
         self.info = replace(
-            info or WorkerInfo(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            device=devices.device_name(self.device),
+            info or WorkerInfo(), host=socket.gethostname(), pid=os.getpid(), device=name
         )
         if self.device.type == "cuda":
             properties = torch.cuda.get_device_properties(self.device)
@@ -120,19 +114,19 @@ class Worker:
             self.info.capability = f"{properties.major}.{properties.minor}"
         else:
             self.info.threads = torch.get_num_threads()
-        self.signals: set[int] = set()
-        """Signals that came: no further batch is computed."""
         self._weights, self._settings = weights, settings
         self._model: tuple[Engine, Room] | None = None
+        self._self_test: SelfTest | None = None
+        self._pipe: Connection | None = None
+        self._told = time.monotonic()
+        self._stopped = False  # by a signal: no further batch is computed
         self._rows = Rows(fingerprint.long_sequences)
+        self._parts: list[PartInfo] = []
+        self._skipped: dict[str, str] = {}
         self._scratch: Path | None = None
         self._stack = ExitStack()
         self._writer = self._stack.enter_context(ThreadPoolExecutor(1))
         self._writing = self._writer.submit(lambda: None)
-        # since the last message
-        self._parts: list[PartInfo] = []
-        self._skipped: dict[str, str] = {}
-        self._self_test: SelfTest | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -142,17 +136,16 @@ class Worker:
             self.publish(wait=True)
 
     def serve(self, pipe: Connection) -> None:
-        """Embed chunk after chunk, until the parent sends None or a signal comes."""
-        last = time.monotonic()
+        """Embed chunk after chunk, until the parent sends None or a signal comes. EOFError or
+        BrokenPipeError when the parent has ended.
+        """
 
-        def tell(share: float) -> None:
-            nonlocal last
-            if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
-                last = time.monotonic()
-                pipe.send(self.message(share))
+        def stop(*_: object) -> None:
+            self._stopped = True
 
-        pipe.send(self.message())
-        while not self.signals:
+        self._pipe = pipe
+        pipe.send(self.message(seconds=0.0))
+        while not self._stopped:
             if not pipe.poll(SECONDS_BETWEEN_LOOKS):
                 continue
             chunk: Chunk | None = pipe.recv()
@@ -160,15 +153,19 @@ class Worker:
                 return
             self.load()
             # until there is something to publish, a signal ends the process at once
-            for number in (signal.SIGTERM, ORPHANED):
-                signal.signal(number, lambda number, _: self.signals.add(number))
+            signal.signal(signal.SIGTERM, stop)
             keys, sequences, publish = chunk
-            seconds = self.embed(keys, sequences, tell)
+            seconds = self.embed(keys, sequences)
             if publish:
                 self.publish(wait=True)
-            if not self.signals:
+            if not self._stopped:
                 pipe.send(self.message(seconds=seconds))
-        raise EOFError if ORPHANED in self.signals else PassingError("stopped by a signal")
+        raise PassingError("stopped by a signal")
+
+    def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
+        """Return a message to the parent."""
+        fingerprint, tested = self.store.fingerprint, self._self_test
+        return Message(fingerprint, self.info, self._parts, self._skipped, tested, share, seconds)
 
     def load(self) -> tuple[Engine, Room]:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
@@ -182,14 +179,9 @@ class Worker:
             log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)
         return self._model
 
-    def embed(
-        self,
-        keys: Keys,
-        sequences: list[str],
-        tell: Callable[[float], object] = lambda _: None,
-    ) -> float:
+    def embed(self, keys: Keys, sequences: list[str]) -> float:
         """Compute the vectors of sequences, long ones first if they come so; return the seconds
-        that it took. `tell` is called after each batch with the share that is computed, 0 to 1.
+        that it took.
 
         The last ones may not be published when it returns. None may be too long for the policy.
         """
@@ -198,25 +190,27 @@ class Worker:
             folder = scratch_folder(self._settings.scratch, 2 * BYTES_PER_PART, beside)
             self._scratch = self._stack.enter_context(folder)
         stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
-        total, done = max(stream.tokens, 1), 0
         began = last = time.monotonic()
+        done = 0
         for step in stream.run():
             for i, vectors in step.finished:
                 self._rows.add(keys[i], stream.lengths[i], vectors)
-            time_now = time.monotonic()
+            now = time.monotonic()
             self._rows.tokens += step.tokens
-            self._rows.seconds += time_now - last
-            last, done = time_now, done + step.counted
-            self.info.tokens_per_second = done / max(time_now - began, 1e-6)
+            self._rows.seconds += now - last
+            last, done = now, done + step.counted
+            self.info.tokens_per_second = done / max(now - began, 1e-6)
             self.info.progressed = moment()
-            tell(done / total)
-            full = self._rows.size >= BYTES_PER_PART
-            if full or time_now - self._rows.began > 60 * self._settings.flush_minutes:
+            if self._pipe and now - self._told > SECONDS_BETWEEN_MESSAGES:
+                self._told = now
+                self._pipe.send(self.message(done / stream.tokens))
+            minutes = (now - self._rows.began) / 60
+            if self._rows.size >= BYTES_PER_PART or minutes > self._settings.flush_minutes:
                 self.publish()
-            if self.signals:
+            if self._stopped:
                 break
         self._skipped |= {keys[i].decode(): reason for i, reason in stream.left_out.items()}
-        return time.monotonic() - began
+        return max(time.monotonic() - began, 1e-3)
 
     def publish(self, wait: bool = False) -> None:
         """Begin to publish the finished vectors, after the part before; wait: until it is there."""
@@ -231,8 +225,14 @@ class Worker:
         """Write a part: on scratch, then beside its final place, then by rename."""
         assert self._scratch
         info, local = self.info, self._scratch / "part.h5"
-        origin: dict[str, Any] = {"device": info.device, "host": info.host, "job": job_id()}
-        origin |= {"ended": moment(), "seconds": round(rows.seconds, 3), "tokens": rows.tokens}
+        origin = {
+            "device": info.device,
+            "host": info.host,
+            "job": job_id(),
+            "ended": moment(),
+            "seconds": round(rows.seconds, 3),
+            "tokens": rows.tokens,
+        }
         try:
             write_part(local, rows.part(), self.store.fingerprint, origin)
         except OSError as error:
@@ -247,10 +247,3 @@ class Worker:
         info.tokens += rows.tokens
         info.seconds += rows.seconds
         log.info("published %s: %d sequences, %.1f MB", part.name, part.rows, part.bytes / 1e6)
-
-    def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
-        """Return the next message to the parent."""
-        parts, self._parts = self._parts, []
-        skipped, self._skipped = self._skipped, {}
-        tested = self._self_test
-        return Message(self.store.fingerprint, self.info, parts, skipped, tested, share, seconds)

@@ -3,24 +3,24 @@ says of itself.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import StoreError, delete
-from plm_embed.fingerprint import (
-    IMPORTED_DEVICE,
-    POOLING_DEFINITIONS,
-    Fingerprint,
-    has_matrix,
-)
+from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.bucket import Bucket, read_bucket
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store.blocks import locate
 from plm_embed.store.parts import SCHEMA_VERSION, PartInfo, parts_folder, read_part
+
+CHANGED = "its bytes are not those that were written"
+"""The fault of a part."""
 
 
 class Campaign:
@@ -29,7 +29,7 @@ class Campaign:
 
     sequences: folder of deduplicate; embedded: folder of the completion records. rows: the first
     row of each bucket in the master, in key order; parts: by name; records: the completion records
-    that name a part; residues: rows of the per-residue datasets; dims: D by representation.
+    that name a part.
     """
 
     fingerprint: Fingerprint
@@ -38,20 +38,22 @@ class Campaign:
         self.sequences, self.embedded, self.store = sequences, embedded, store
         self.rows: dict[str, int] = {}
         self.parts: dict[str, PartInfo] = {}
-        self.records: dict[str, list[Path]] = {}
-        self.dims: dict[str, int] = {}
-        self.vectors = self.skipped = self.residues = 0
+        self.records = defaultdict[str, list[Path]](list)
+        self.vectors = self.skipped = self._residues = 0
         self.devices: set[str] = set()
-        self.versions: dict[str, set[str]] = {}
-        self.batch_dependent = False
+        self._versions = defaultdict[str, set[str]](set)
+        self._batch_dependent = False
 
     def bucket(self, name: str) -> Bucket:
         """Read a bucket's keys and completion record. StoreError where one is not whole."""
         path = self.sequences / "buckets" / f"{name}.parquet"
         return read_bucket(path, self.embedded / f"{name}.json")
 
-    def add(self, bucket: Bucket) -> None:
-        """Count a bucket. StoreError where its completion record does not go with the others."""
+    def add(self, name: str) -> None:
+        """Count a bucket. StoreError where its completion record is not whole or of other
+        settings.
+        """
+        bucket = self.bucket(name)
         completion = bucket.completion
         if not self.rows:
             self.fingerprint = completion.fingerprint
@@ -64,35 +66,18 @@ class Campaign:
                 remedy=delete(self.embedded),
             )
         for part in completion.parts:
-            if self.parts.setdefault(part.name, part) != part:
-                raise StoreError(
-                    f"{bucket.record}: its size or hash of {part.name} differs from that in "
-                    f"{self.records[part.name][0].name}",
-                    path=bucket.record,
-                    remedy=delete(bucket.record, *self.records[part.name]),
-                )
-            self.records.setdefault(part.name, []).append(bucket.record)
-        self.rows[bucket.name] = self.vectors
+            self.parts[part.name] = part
+            self.records[part.name].append(bucket.record)
+        self.rows[name] = self.vectors
         self.vectors += len(bucket.keys)
         self.skipped += len(completion.skipped)
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
-            self.residues += int(rows.sum())
+            self._residues += int(rows.sum())
         self.devices.update(completion.devices)
-        self.batch_dependent |= completion.batch_dependent
+        self._batch_dependent |= completion.batch_dependent
         for library, version in completion.versions.items():
-            self.versions.setdefault(library, set()).add(version)
-
-    def measure(self) -> None:
-        """Read the dimensions of the vectors from a part, and the number of tokens from all, where
-        letters do not tell it.
-        """
-        for name in [*self.parts][: not self.dims]:
-            with read_part(self.parts_folder / name) as part:
-                self.dims = part.dims
-        if "per_token" in self.fingerprint.pooling:
-            located = (locate(self.bucket(name), self.store) for name in self.rows)
-            self.residues = sum(int(bucket.residues.sum()) for bucket in located)
+            self._versions[library].add(version)
 
     @property
     def parts_folder(self) -> Path:
@@ -111,8 +96,14 @@ class Campaign:
             elif (size := path.stat().st_size) != info.bytes:
                 wrong[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
             elif hashed and sha256_file(path) != info.sha256:
-                wrong[name] = "its bytes are not those that were written"
+                wrong[name] = CHANGED
         return wrong
+
+    def wrong_part(self, faults: Mapping[str, str]) -> StoreError:
+        """Return the error for the first of damaged or missing parts, with the remedy for all."""
+        name, fault = next(iter(faults.items()))
+        path = self.parts_folder / name
+        return StoreError(f"{path}: {fault}", path=path, remedy=self.part_remedy(*faults))
 
     def part_remedy(self, *names: str) -> str:
         """Return the remedy for damaged or missing parts: delete them, and their records."""
@@ -121,11 +112,23 @@ class Campaign:
         parts = (self.parts_folder / name for name in names)
         return delete(*parts, *(records if few else [self.embedded]))
 
-    @property
+    @cached_property
+    def dims(self) -> dict[str, int]:
+        """D by representation, as the first part has it; nothing where there are no parts."""
+        for name in self.parts:
+            with read_part(self.parts_folder / name) as part:
+                return part.dims
+        return {}
+
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes by representation: (n, D), or (R, D) per residue."""
+        """Shapes by representation: (n, D), or (R, D) where there are matrices."""
+        residues = self._residues
+        if "per_token" in self.fingerprint.pooling:  # letters do not tell the number of tokens
+            located = (locate(self.bucket(name), self.store) for name in self.rows)
+            residues = sum(int(bucket.residues.sum()) for bucket in located)
         return {
-            name: (self.residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
+            name: (residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
             for name in self.fingerprint.representations
         }
 
@@ -133,15 +136,13 @@ class Campaign:
         """Return all attributes of the master by name: the fingerprint whole, and again as plain
         attributes for readers that do not know it (max_length 0: no limit).
         """
-        fingerprint, summary = self.fingerprint, read_summary(self.sequences)
-        counted = asdict(summary)
+        fingerprint, counted = self.fingerprint, asdict(read_summary(self.sequences))
         named = ("inputs", "records", "accepted", "skipped", "unique", "policy")
-        inputs = {name: counted[name] for name in named if counted.get(name) is not None}
-        versions = self.versions.items()
+        inputs = {name: counted[name] for name in named if counted[name] is not None}
         invariance = "not promised by the engine"
         if fingerprint.batch_invariant:
             invariance = "promised by the engine"
-            if self.batch_dependent:
+            if self._batch_dependent:
                 invariance += ", but a self-test of this campaign saw otherwise"
             if any(IMPORTED_DEVICE in name for name in self.devices):
                 invariance += ", except for vectors that another program computed"
@@ -163,7 +164,9 @@ class Campaign:
             "window_overlap": fingerprint.long_sequences.overlap,
             "engine": fingerprint.engine,
             "batch_invariance": invariance,
-            "library_versions": {name: ", ".join(sorted(several)) for name, several in versions},
+            "library_versions": {
+                name: ", ".join(sorted(several)) for name, several in self._versions.items()
+            },
             "devices": sorted(self.devices),
             "inputs": inputs | {"embedded": self.vectors},
             **provenance,
@@ -185,10 +188,7 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     """Read all completion records. StoreError unless they go together and their parts are there."""
     campaign = Campaign(sequences, embedded, store)
     for name in bucket_names(sequences):
-        campaign.add(campaign.bucket(name))
+        campaign.add(name)
     if wrong := campaign.wrong_parts(hashed=False):
-        name, fault = next(iter(wrong.items()))
-        path = campaign.parts_folder / name
-        raise StoreError(f"{path}: {fault}", path=path, remedy=campaign.part_remedy(*wrong))
-    campaign.measure()
+        raise campaign.wrong_part(wrong)
     return campaign

@@ -16,20 +16,19 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import has_matrix, storage_bytes
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead
 from plm_embed.jobs.bucket import Bucket
-from plm_embed.master.campaign import Campaign, read_campaign
-from plm_embed.master.tables import BYTES, INDEX, Tables
+from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
+from plm_embed.master.tables import BYTES, Tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, locate
 from plm_embed.store.hdf5 import Array, connect, create_column, create_vectors, write_bits
 
-INDEX_COLUMNS = tuple(INDEX)
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +48,7 @@ def gather(  # noqa: PLR0917
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(embedded, *folders)
-    check_room(campaign, master)
+    check_room(campaign, master.parent)
     tables = Tables(campaign, records.parent)
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
@@ -86,42 +85,44 @@ def gather(  # noqa: PLR0917
     _log.info("gathered %s vectors into %s", f"{campaign.vectors:,}", master)
 
 
-def check_room(campaign: Campaign, master: Path) -> None:
-    """Raise PlmEmbedError unless the disk has room for the master, and for the tables twice (they
-    are compressed, and the new ones have a column more).
+def check_room(campaign: Campaign, folder: Path) -> None:
+    """Raise PlmEmbedError unless the disk of a folder has room for the master, and for the tables
+    twice (they are compressed, and the new ones have a column more).
     """
-    folder, fingerprint = campaign.sequences, campaign.fingerprint
-    tables = [folder / "records.parquet", *(folder / "members").glob("*.parquet")]
+    fingerprint, sequences = campaign.fingerprint, campaign.sequences
+    tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
     needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
-    needed += BYTES * read_summary(folder).records
-    needed += (80 + 8 * (len(checksums.COLUMNS) + len(campaign.shapes))) * campaign.vectors
-    needed += (4 + 8) * len(fingerprint.scores) * campaign.vectors
+    needed += BYTES * read_summary(sequences).records
+    # a row has a key, three numbers, and a checksum of each of these and of its vectors
+    columns = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
+    needed += columns * campaign.vectors
     numbers = sum(rows * dim for rows, dim in campaign.shapes.values())
     needed += storage_bytes(fingerprint.storage_dtype) * numbers
-    free = shutil.disk_usage(master.parent).free
-    vectors, about = f"{campaign.vectors:,}", f"{needed:,}"
-    _log.info("gather: %s vectors, about %s bytes to write, %s free", vectors, about, f"{free:,}")
+    free = shutil.disk_usage(folder).free
+    words = f"the master needs about {needed:,} bytes, {free:,} are free"
+    _log.info("%s", words)
     if needed > free:
         remedy = "make room and run again (nothing was written, the store is whole)"
-        if master.exists():
-            remedy += f"\n{master} stays until the new one is whole; it may be removed"
-        words = f"{master.parent}: the master needs about {needed:,} bytes, {free:,} are free"
-        raise PlmEmbedError(words, path=master.parent, remedy=remedy)
+        raise PlmEmbedError(f"{folder}: {words}", path=folder, remedy=remedy)
+
+
+def column_types(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return the columns of a master, a number or key per row, and their types."""
+    columns = {"emb_keys": "S64", "length": "<i4", "windows": "<i4"}
+    return columns | dict.fromkeys(fingerprint.scores, "<f4")
 
 
 def create_master(file: h5py.File, campaign: Campaign) -> None:
     """Create all datasets of the master at their final size."""
-    scores, names = campaign.fingerprint.scores, campaign.fingerprint.representations
-    checksums.create(file, (*scores, *names), campaign.vectors)
-    columns = {"emb_keys": "S64", "length": "<i4", "windows": "<i4"}
-    columns |= dict.fromkeys(scores, "<f4")
-    for name, kind in columns.items():
-        create_column(file, name, campaign.vectors, kind)
+    fingerprint, count = campaign.fingerprint, campaign.vectors
+    checksums.create(file, (*fingerprint.scores, *fingerprint.representations), count)
+    for name, kind in column_types(fingerprint).items():
+        create_column(file, name, count, kind)
     group = file.create_group("representations")
     for name, shape in campaign.shapes.items():
-        create_vectors(group, name, shape, campaign.fingerprint.storage_dtype)
+        create_vectors(group, name, shape, fingerprint.storage_dtype)
         if has_matrix(name) and "offset" not in file:
-            create_column(file, "offset", campaign.vectors + 1, "<i8")
+            create_column(file, "offset", count + 1, "<i8")
         if not has_matrix(name) and "emb" not in file:
             file["emb"] = group[name]
 
@@ -130,21 +131,14 @@ def unchanged_buckets(campaign: Campaign) -> Iterator[Bucket]:
     """Yield the buckets, each once the bytes of its parts are those that were written. StoreError
     for a part that has changed.
     """
-    paths = [campaign.parts_folder / name for name in campaign.parts]
     # two parts ahead, so that they are in memory when they are read
-    hashes = ahead(map(sha256_file, paths), 2)
-    unchecked = iter(campaign.parts.values())
-    unchanged: set[str] = set()
+    hashes = ahead(map(sha256_file, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
+    unchecked, unchanged = iter(campaign.parts.values()), set[str]()
     for bucket in map(campaign.bucket, campaign.rows):
         while not unchanged.issuperset(part.name for part in bucket.completion.parts):
             part = next(unchecked)
             if next(hashes) != part.sha256:
-                path = campaign.parts_folder / part.name
-                raise StoreError(
-                    f"{path}: its bytes are not those that were written",
-                    path=path,
-                    remedy=campaign.part_remedy(part.name),
-                )
+                raise campaign.wrong_part({part.name: CHANGED})
             unchanged.add(part.name)
         yield bucket
 
@@ -176,18 +170,18 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
         for name, values in (columns | dict(located.scores)).items():
             yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
         edges = residue + np.concatenate([[0], np.cumsum(located.residues)])
-        if any(map(has_matrix, bucket.completion.fingerprint.representations)):
+        if any(map(has_matrix, bucket.fingerprint.representations)):
             yield Piece("offset", "offset", row, edges, row, np.ones(len(edges), np.int64), None)
         for block in blocks(located):
             inside, first = slice(block.start, block.stop), row + block.start
             for name, bits in block.bits.items():
-                flat = has_matrix(name)
-                counts = located.residues[inside] if flat else ones[inside]
+                start, counts = first, ones[inside]
+                if has_matrix(name):
+                    start, counts = int(edges[block.start]), located.residues[inside]
                 if name in located.sums:  # as the part keeps them: what changes a row here shows
                     sums = located.sums[name][inside]
                 else:  # a part of release 0.1
                     sums = sums_of(name, bits, counts)
-                start = int(edges[block.start]) if flat else first
                 yield Piece(name, f"representations/{name}", start, bits, first, counts, sums)
         row, residue = row + len(bucket.keys), int(edges[-1])
 

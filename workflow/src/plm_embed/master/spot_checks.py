@@ -3,19 +3,16 @@ compared.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import STORED, allowed, bound, score_bound
-from plm_embed.errors import WeightsError
-from plm_embed.fingerprint import SCORES, SPANS, Fingerprint, has_matrix
+from plm_embed.fingerprint import SCORES, SPANS
 from plm_embed.io.parquet import record_batches
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.checks import Findings
@@ -24,12 +21,9 @@ from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import check_keys, read_again, verified
-from plm_embed.store.hdf5 import decode, read_bits, take_bits
+from plm_embed.store.parts import Part, read_part
 
 log = logging.getLogger(__name__)
-Vectors = dict[str, NDArray[np.float32]]
-"""Vectors by representation: (D,), or (L, D) where there is a matrix."""
-Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
 
 SPOT_TOKENS = 2000
 """Most tokens of a piece of a sequence that is drawn: the reference holds heads x L x L numbers
@@ -52,41 +46,42 @@ _ROWS = 1 << 10
 
 
 def check_spots(
-    findings: Findings,
-    file: h5py.File,
-    campaign: Campaign,
-    weights: Path,
-    count: int,
-    *,
-    reference: Reference | None = None,
+    findings: Findings, master: Path, campaign: Campaign, weights: Path, count: int
 ) -> tuple[Spot, ...]:
-    """Compare `count` rows of a master with what `reference` computes (default: that of the model's
-    family, one sequence at a time).
+    """Compare `count` rows of a master with what the reference of the model's family computes, one
+    sequence at a time.
 
     The bound is that of the probes of the self-test of the prepared weights. Some sequences amplify
     rounding more than these: what lies beyond it is judged by the rounding of its own sequence.
     """
     fingerprint, dtype = campaign.fingerprint, campaign.fingerprint.compute_dtype
     spots: list[Spot] = []
-    with findings.check(
-        "spot checks", "Some vectors, drawn at random, agree with those of an independent program."
-    ) as problem:
-        rows = draw(file, campaign, count)
+    with (
+        findings.check(
+            "spot checks",
+            "Some vectors, drawn at random, agree with those of an independent program.",
+        ) as problem,
+        read_part(master) as part,
+    ):
+        rows = draw(part, campaign, count)
         if not len(rows):
             return ()
-        if not reference:
-            from plm_embed.inference.reference import reference_vectors  # loads torch
+        from plm_embed.inference import reference  # loads torch
 
-            reference = partial(reference_vectors, most_tokens=SPOT_MOST, masked_tokens=SPOT_MASKED)
         sequences = dict(_sequences(campaign, rows))
-        computed = reference(weights, [*sequences.values()], fingerprint.of_reference)
+        computed = reference.reference_vectors(
+            weights, [*sequences.values()], fingerprint.of_reference,
+            most_tokens=SPOT_MOST, masked_tokens=SPOT_MASKED,
+        )  # fmt: skip
         roundings = read_manifest(weights).roundings
         for row, key, vectors in zip(rows.tolist(), sequences, computed, strict=True):
             if not vectors:
                 log.warning("spot checks: key %s has too many tokens for the reference", key)
             for name, vector in vectors.items():
                 place = f"row {row:,} of {name} (key {key})"
-                stored = _numbers(file, name, row, fingerprint)
+                at = np.array([row])
+                values = part.column_at(name, at) if name in SCORES else part.rows(name, at)[0]
+                stored = np.asarray(values, np.float64)
                 if stored.shape != vector.shape:
                     problem(f"{place}: shape {stored.shape}, the reference gives {vector.shape}")
                     continue
@@ -106,8 +101,8 @@ def check_spots(
                     limit = score_bound(dtype, roundings)
                     limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
                 if not distance <= limit:
-                    rounding = _rounding(weights, sequences[key], fingerprint, name)
-                    limit = max(limit, OWN * allowed(dtype, rounding))
+                    own = reference.rounding_distances(weights, sequences[key], fingerprint)
+                    limit = max(limit, OWN * allowed(dtype, own.get(name, 0.0)))
                 if not distance <= limit:
                     problem(
                         f"{place}: relative distance {distance:.2g} to the reference, more than "
@@ -116,14 +111,14 @@ def check_spots(
     return tuple(spots)
 
 
-def draw(file: h5py.File, campaign: Campaign, count: int) -> NDArray[np.int64]:
+def draw(part: Part, campaign: Campaign, count: int) -> NDArray[np.int64]:
     """Draw random rows of a master (increasing), the same on every repetition; fewer when too few
     of their sequences are short enough for the reference.
     """
     fingerprint, vectors = campaign.fingerprint, campaign.vectors
     random = np.random.default_rng(int(fingerprint.of_reference.id, 16))
     rows = np.sort(random.choice(vectors, min(vectors, _TRIES * count), replace=False))
-    lengths = take_bits(file["length"], rows)
+    lengths = part.column_at("length", rows)
     model = MODELS.get(fingerprint.model)
     most = SPOT_TOKENS * (model.family.letters_per_token if model else 1)
     short = [
@@ -153,26 +148,3 @@ def _sequences(campaign: Campaign, rows: NDArray[np.int64]) -> Iterator[tuple[st
             chosen = pa.Table.from_batches([batch.filter(pc.is_in(batch["key"], keys))])
             check_keys(path, chosen)
             yield from zip(chosen["key"].to_pylist(), chosen["sequence"].to_pylist(), strict=True)
-
-
-def _numbers(file: h5py.File, name: str, row: int, fingerprint: Fingerprint) -> NDArray[np.float64]:
-    """Return a stored vector (D,), a matrix (L, D) per residue, or a score (1,)."""
-    if name in SCORES:
-        score: NDArray[np.float64] = np.array([file[name][row]], np.float64)
-        return score
-    start, stop = file["offset"][row : row + 2].tolist() if has_matrix(name) else (row, row + 1)
-    bits = read_bits(file["representations"][name], start, stop)
-    numbers: NDArray[np.float64] = decode(bits, fingerprint.storage_dtype).astype(np.float64)
-    return numbers if has_matrix(name) else numbers[0]
-
-
-def _rounding(weights: Path, sequence: str, fingerprint: Fingerprint, name: str) -> float:
-    """Return how far rounding alone moves a representation of a sequence; without the weights 0, so
-    that the probes' bound decides.
-    """
-    from plm_embed.inference.reference import rounding_distances  # loads torch
-
-    try:
-        return rounding_distances(weights, sequence, fingerprint).get(name, 0.0)
-    except WeightsError:
-        return 0.0

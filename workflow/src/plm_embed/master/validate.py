@@ -21,7 +21,7 @@ from plm_embed.master.checks import (
     check_tables,
     check_weights,
 )
-from plm_embed.master.spot_checks import Reference, check_spots
+from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
 from plm_embed.store.hdf5 import open_hdf5
 
@@ -40,31 +40,30 @@ def validate(
     spot_checks: int,
     report: Path,
     checksums: Path,
-    reference: Reference | None,
 ) -> Validation:
     """Check a gathered campaign.
 
     Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own
-    folder, only when nothing is wrong. `spot_checks` random rows are compared with what `reference`
-    computes; None: the reference path of the model's family.
+    folder, only when nothing is wrong. `spot_checks` random rows are compared with what the
+    reference path of the model's family computes.
     """
     checksums.unlink(missing_ok=True)
     findings, campaign = Findings(), Campaign(sequences, embedded, store)
     counts, norms, spots, rounding = Counts(), dict[str, Norms](), tuple[Spot, ...](), ""
     check_completion_records(findings, campaign)
-    if sound := bool(campaign.rows):
+    if campaign.rows:
         check_parts(findings, campaign)
         rounding = check_weights(findings, campaign, weights)
         with (
-            findings.check("master", "The file with all vectors can be opened and read."),
+            findings.check(
+                "master", "The file with all vectors can be opened and read.", delete(master)
+            ),
             open_hdf5(master, delete(master)) as file,
         ):
             check_attributes(findings, file, campaign)
             if check_layout(findings, file, campaign):
                 norms = check_rows(findings, file, campaign)
-                spots = check_spots(
-                    findings, file, campaign, weights, spot_checks, reference=reference
-                )
+                spots = check_spots(findings, master, campaign, weights, spot_checks)
         counted = check_tables(findings, campaign, index, records)
         unique = campaign.vectors + campaign.skipped
         counts = Counts(unique=unique, vectors=campaign.vectors, **counted)
@@ -79,7 +78,7 @@ def validate(
         counts=counts,
         norms=norms,
         spot_checks=spots,
-        fingerprint=campaign.fingerprint if sound else None,
+        fingerprint=campaign.fingerprint if campaign.rows else None,
         files={path.name: digest for path, digest in files.items()},
         rounding=rounding,
     )

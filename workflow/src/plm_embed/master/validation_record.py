@@ -2,7 +2,7 @@
 and what was counted on the way.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ PROOF = "checksums.sha256"
 """The file beside it, only of a result that is right."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Check:
     """A check, with the first of its problems. meaning: a sentence for people, the fact that a
     passed check proves.
@@ -24,7 +24,7 @@ class Check:
     meaning: str = ""
     result: Literal["passed", "failed"] = "passed"
     problems: int = 0
-    listed: tuple[str, ...] = ()
+    listed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
-from plm_embed.models.family import TASK_HEADS, Family, Learned, T5RelativeBias
+from plm_embed.models.family import LM_HEAD, TASK_HEADS, Family, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model, family_of, find_model
 from plm_embed.models.tokens import TENSOR, TokenizerFile, Vocabulary
 from plm_embed.models.weights import MANIFEST, Layout, Tensors, read_manifest
@@ -41,7 +41,7 @@ BARE = (
     "holds tensors without the model's settings (a bare state_dict). Use fair-esm's own layout, or "
     "a Hugging Face folder with config.json and model.safetensors"
 )
-OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
 
@@ -99,23 +99,26 @@ class Checkpoint:
     head: "dict[str, torch.Tensor]"
 
 
-def files_of(source: Path, model: Model) -> Files:
-    """List the files of a source. WeightsError when one is missing."""
-    named = source
+def files_of(source: Path, model: Model | None = None) -> Files:
+    """List the files of a source, for a model with the one that decides its tokens. WeightsError
+    when one is missing.
+    """
+    named, tokenizer = source, None
     if source.name in TENSOR_FILES and (source.parent / "config.json").is_file():
         source = source.parent
     folder = source if source.is_dir() else source.parent
     if not source.exists():
         raise _wrong(source, "does not exist. Name the published file or a Hugging Face folder")
+    if model and model.tokenizer_file:
+        tokenizer = folder / model.tokenizer_file
+        if not tokenizer.is_file():
+            raise _wrong(
+                folder,
+                f"lacks {tokenizer.name}, which decides the tokens of {model.name}. Copy it from "
+                "where the weights are published",
+            )
     if source.stem == "adapter_model":
         raise _adapter(source)
-    tokenizer = folder / model.tokenizer_file if model.tokenizer_file else None
-    if tokenizer and not tokenizer.is_file():
-        raise _wrong(
-            folder,
-            f"lacks {model.tokenizer_file}, which decides the tokens of {model.name}. Copy it from "
-            "where the weights are published",
-        )
     if source.is_file():
         return Files(named, (source,), tokenizer=tokenizer)
     config = path if (path := folder / "config.json").is_file() else None
@@ -148,83 +151,6 @@ def shard_names(index: Path) -> list[str]:
     return sorted(set(names.values()))
 
 
-def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
-    """Read a checkpoint: it is `model`, complete, with nothing unknown in it. Whether its numbers
-    are finite is seen when they are read.
-
-    `published`: the files are known by their SHA-256, so no other checksum is looked at. Raises
-    WeightsError that names the source when it is damaged, unsafe to read, another model, or
-    incomplete.
-    """
-    import torch
-
-    layout, config, stored = _contents(files, published)
-    tensors = _checked(files.source, config, stored, model)
-    if head := [tensor.name for tensor in stored if tensor.name.startswith(TASK_HEADS)]:
-        log.info("%s: the tensors of its task head are not used: %s", files.source, some(head))
-    kinds = {
-        name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
-        for name, tensor in tensors.items()
-    }
-    readers = {name: tensor.read for name, tensor in tensors.items()}
-    made = {TENSOR: _tokenizer(files.tokenizer, model)} if files.tokenizer else {}
-    if model.family.cleared_rows:
-        made["embed_tokens.weight"] = table = readers["embed_tokens.weight"]().clone()
-        table[torch.tensor(model.family.cleared_rows)] = 0
-    for name, tensor in made.items():
-        kinds[name], readers[name] = tensor, partial(torch.Tensor.detach, tensor)
-    whole = Tensors(readers)
-    lm_head = _head(files.source, stored, whole, model)
-    return Checkpoint(layout, bool(config.get("token_dropout")), kinds, whole, lm_head)
-
-
-def check_shapes(source: Path, model: Model) -> None:
-    """Check that a source is whole and `model` as far as the names of its files and the headers of
-    safetensors say; other files, which take time to open, are not read. WeightsError otherwise.
-    """
-    files = files_of(source, model)
-    if all(path.suffix == ".safetensors" for path in files.tensors):
-        _, config, stored = _contents(files, trusted=True)
-        _checked(source, config, stored, model)
-
-
-def _checked(
-    source: Path, config: Mapping[str, Any], stored: Iterable[Stored], model: Model
-) -> dict[str, Stored]:
-    """Return the tensors by the engine's names. WeightsError when they are not a whole `model`."""
-    tensors = _renamed(stored, model.family)
-    problems = _problems(model, config, tensors)
-    if BARE in problems:
-        raise _wrong(source, BARE)
-    _check_model(source, config, tensors, model)
-    if problems:
-        raise _wrong(source, f"is not a complete {model.name}: it {some(problems)}")
-    return tensors
-
-
-def _head(
-    source: Path, stored: Iterable[Stored], tensors: Tensors, model: Model
-) -> "dict[str, torch.Tensor]":
-    """Return the tensors of the language model's head; none where they are not all there, or not
-    finite: vectors need no head.
-    """
-    names, expected = model.family.names, head_shapes(model)
-    parts = {name: tensor for tensor in stored if (name := names.head_name(tensor.name))}
-    if parts and model.family.head and model.family.head.tied:
-        table = tensors["embed_tokens.weight"]
-        kind = str(table.dtype).removeprefix("torch.")
-        parts["out.weight"] = Stored(source, "", tuple(table.shape), kind, lambda _: table)
-    if {name: tensor.shape for name, tensor in parts.items()} == expected and all(
-        tensor.dtype in _FLOATS.values() for tensor in parts.values()
-    ):
-        head = {name: tensor.read(slice(None)) for name, tensor in parts.items()}
-        if all(tensor.isfinite().all() for tensor in head.values()):
-            return head
-    if parts:
-        log.info("%s: the head of its language model is not whole: no scores", source)
-    return {}
-
-
 def model_of(name: str, weights: Path | str | None = None) -> Model:
     """Return the model of a name: a published one, or else that of the checkpoint, or the prepared
     weights, at `weights`: of the first family that all its tensors fit.
@@ -237,7 +163,7 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     except ConfigError:
         if not weights:
             raise
-    if not OWN_NAME.fullmatch(str(name)):
+    if not _OWN_NAME.fullmatch(str(name)):
         raise ConfigError(
             f"model: {name!r}: the name of a model of your own has letters, digits, '.', '_' and "
             "'-' only, and begins with a letter or a digit",
@@ -257,22 +183,16 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
             "the weights if they are your own",
             path=source,
         )
+    _, config, stored = _contents(files_of(source), trusted=True)
     folder = source if source.is_dir() else source.parent
-    families = [
-        family
-        for family in dict.fromkeys(model.family for model in MODELS.values())
-        if isinstance(file := family.tokenizer, Vocabulary) or (folder / file.name).is_file()
-    ]
-    files = files_of(source, Model(name, families[0], 0, 0, 0))
-    _, config, stored = _contents(files, trusted=True)
-    nearest: dict[str, list[str]] = {}
-    for family in families:
-        tensors = _renamed(stored, family)
-        model = _fitted(name, family, config, tensors)
-        nearest[family.name] = _problems(model, config, tensors)
-        if not nearest[family.name]:
-            return model
-    likest, problems = min(nearest.items(), key=lambda item: len(item[1]))
+    mismatches: dict[str, list[str]] = {}
+    for family in dict.fromkeys(model.family for model in MODELS.values()):
+        tokenizer = family.tokenizer
+        if isinstance(tokenizer, Vocabulary) or (folder / tokenizer.name).is_file():
+            model, _, mismatches[family.name] = _fit(Model(name, family, 0, 0, 0), config, stored)
+            if not mismatches[family.name]:
+                return model
+    likest, problems = min(mismatches.items(), key=lambda item: len(item[1]))
     if problems == [BARE]:
         raise _wrong(source, BARE)
     raise WeightsError(
@@ -281,6 +201,61 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
         'head: model.base_model.save_pretrained("folder")',
         path=source,
     )
+
+
+def check_shapes(source: Path, model: Model) -> None:
+    """Check that a source is whole and `model` as far as the names of its files and the headers of
+    safetensors say; other files, which take time to open, are not read. WeightsError otherwise.
+    """
+    files = files_of(source, model)
+    if all(path.suffix == ".safetensors" for path in files.tensors):
+        _, config, stored = _contents(files, trusted=True)
+        _whole(source, config, stored, model)
+
+
+def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
+    """Read a checkpoint: it is `model`, complete, with nothing unknown in it. Whether its numbers
+    are finite is seen when they are read.
+
+    `published`: the files are known by their SHA-256, so no other checksum is looked at. Raises
+    WeightsError that names the source when it is damaged, unsafe to read, another model, or
+    incomplete.
+    """
+    import torch
+
+    layout, config, stored = _contents(files, published)
+    tensors = _whole(files.source, config, stored, model)
+    if unused := [tensor.name for tensor in stored if tensor.name.startswith(TASK_HEADS)]:
+        log.info("%s: the tensors of its task head are not used: %s", files.source, some(unused))
+    parts = {
+        name.removeprefix(LM_HEAD): tensors.pop(name)
+        for name in list(tensors)
+        if name.startswith(LM_HEAD)
+    }
+    kinds = {
+        name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
+        for name, tensor in tensors.items()
+    }
+    readers = {name: tensor.read for name, tensor in tensors.items()}
+    own = {TENSOR: _tokenizer(files.tokenizer, model)} if files.tokenizer else {}
+    if model.family.cleared_rows:
+        own["embed_tokens.weight"] = table = readers["embed_tokens.weight"]().clone()
+        table[torch.tensor(model.family.cleared_rows)] = 0
+    for name, tensor in own.items():
+        kinds[name], readers[name] = tensor, partial(torch.Tensor.detach, tensor)
+    if parts and model.family.head and model.family.head.tied:
+        table = readers["embed_tokens.weight"]()
+        parts["out.weight"] = tensors["embed_tokens.weight"]._replace(read=lambda: table)
+    head = {}
+    if {name: part.shape for name, part in parts.items()} == head_shapes(model) and all(
+        part.dtype in _FLOATS.values() for part in parts.values()
+    ):
+        head = {name: part.read() for name, part in parts.items()}
+    if parts and not (head and all(tensor.isfinite().all() for tensor in head.values())):
+        log.info("%s: the head of its language model is not whole: no scores", files.source)
+        head = {}  # vectors need none
+    dropout = config.get("token_dropout", model.family.encoder.token_dropout == "always")
+    return Checkpoint(layout, bool(dropout), kinds, Tensors(readers), head)
 
 
 def _contents(files: Files, trusted: bool) -> tuple[Layout, dict[str, Any], list[Stored]]:
@@ -341,30 +316,6 @@ def _in_safetensors(path: Path) -> list[Stored]:
     return stored
 
 
-def _renamed(stored: Iterable[Stored], family: Family) -> dict[str, Stored]:
-    """Return the tensors that a family uses by the engine's names; unknown ones by their own."""
-    tensors: dict[str, Stored] = {}
-    for tensor in stored:
-        names = family.names.engine_names(tensor.name)
-        if not names:
-            continue
-        if not (tensor.shape and tensor.shape[0]):
-            raise _wrong(tensor.path, f"holds {names[0]} without numbers")
-        rows, rest = divmod(tensor.shape[0], len(names))
-        if rest:
-            both = " and ".join(names)
-            raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be split")
-        for number, name in enumerate(names):
-            part = tensor._replace(
-                shape=(rows, *tensor.shape[1:]),
-                read=partial(tensor.read, slice(number * rows, (number + 1) * rows)),
-            )
-            if name in tensors and not tensors[name].read().equal(part.read()):
-                raise _wrong(tensor.path, f"holds two different tensors for {name}")
-            tensors[name] = part
-    return tensors
-
-
 def _unpickle(path: Path, trusted: bool) -> Any:
     """Read a pickle as data: nothing in it can run. The one class allowed is `argparse.Namespace`,
     which fair-esm's own files hold.
@@ -378,10 +329,10 @@ def _unpickle(path: Path, trusted: bool) -> Any:
             with zipfile.ZipFile(path) as archive:
                 member = archive.testzip()
             if member:
-                raise _not_loaded(path, f"{member} in it does not match its checksum")
+                raise zipfile.BadZipFile(f"{member} in it does not match its checksum")
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
-    except (MemoryError, WeightsError):
+    except MemoryError:
         raise
     # both readers raise whatever they stumble over: struct.error, KeyError, NotImplementedError ...
     except Exception as error:
@@ -447,85 +398,106 @@ def _tokenizer(path: Path, model: Model) -> "torch.Tensor":
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def _fitted(
-    name: str, family: Family, config: Mapping[str, Any], tensors: Mapping[str, Stored]
-) -> Model:
-    """Return the model that these tensors would be in a family; 0 for sizes that nothing shows."""
+def _renamed(stored: Iterable[Stored], family: Family) -> dict[str, Stored]:
+    """Return the tensors that a family uses by the engine's names; unknown ones by their own."""
+    tensors: dict[str, Stored] = {}
+    for tensor in stored:
+        names = family.names.engine_names(tensor.name)
+        if not names:
+            continue
+        if not (tensor.shape and tensor.shape[0]):
+            raise _wrong(tensor.path, f"holds {names[0]} without numbers")
+        rows, rest = divmod(tensor.shape[0], len(names))
+        if rest:
+            both = " and ".join(names)
+            raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be split")
+        for number, name in enumerate(names):
+            part = tensor._replace(
+                shape=(rows, *tensor.shape[1:]),
+                read=partial(tensor.read, slice(number * rows, (number + 1) * rows)),
+            )
+            if name in tensors and not tensors[name].read().equal(part.read()):
+                raise _wrong(tensor.path, f"holds two different tensors for {name}")
+            tensors[name] = part
+    return tensors
 
+
+def _fit(
+    model: Model, config: Mapping[str, Any], stored: Iterable[Stored]
+) -> tuple[Model, dict[str, Stored], list[str]]:
+    """Return the model that a checkpoint holds if it is of a model's family and has its number of
+    heads where nothing shows it, the tensors by the engine's names, and what speaks against it
+    being a whole one: of the tensors that are missing, unknown or of another kind the first few
+    show each.
+    """
+    family, tensors = model.family, _renamed(stored, model.family)
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
     columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
     layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
     dim, hidden = columns.get("embed_tokens.weight", 0), rows.get("layers.0.fc1.weight", 0)
     inner = rows.get("layers.0.self_attn.q_proj.weight", 0)
     stated = (config[key] for key in _HEADS if type(config.get(key)) is int)
-    heads = next(stated, columns.get("embed_distances.weight", 0))
+    heads = next(stated, columns.get("embed_distances.weight", 0)) or model.heads
     positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
     if isinstance(positions, Learned) and count and not family.max_tokens:
         encoder = replace(family.encoder, positions=replace(positions, rows=count))
         longest = count - positions.offset - family.extra_tokens
         family = replace(family, encoder=encoder, max_residues=longest)
     attention_dim = 0 if inner == dim else inner
-    return Model(name, family, len(layers), dim, heads, attention_dim, hidden)
-
-
-def _problems(model: Model, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> list[str]:
-    """List what speaks against a configuration and tensors being a whole model: first the tensors
-    that are missing, unknown or of another kind, by turns, so that the first few show each.
-    """
-    shapes = tensor_shapes(model, tensors)
-    missing = [] if model.layers else ["lacks layers.0"]
+    fitted = Model(model.name, family, len(layers), dim, heads, attention_dim, hidden)
+    if not config and (family.required or not heads):
+        return fitted, tensors, [BARE]
+    contradiction = family.contradiction(config)
+    problems = [f"says {contradiction}"] if contradiction else []
+    problems += [
+        f"does not say {key} in config.json" for key in family.required if key not in config
+    ]
+    if not heads:
+        problems.append("does not say its number of heads (num_attention_heads in config.json)")
+    elif fitted.inner % heads:
+        problems.append(f"has {heads} heads for a width of {fitted.inner}")
+    shapes = tensor_shapes(fitted, tensors)
+    missing = [] if layers else ["lacks layers.0"]
     missing += [f"lacks {name}" for name in shapes if name not in tensors]
     unknown = [
-        f"has {name}, which no name in the family matches" for name in tensors if name not in shapes
+        f"has {name}, which no name in the family matches"
+        for name in tensors
+        if name not in shapes and not name.startswith(LM_HEAD)
     ]
     wrong = []
-    for name in shapes.keys() & tensors.keys():
+    for name in sorted(shapes.keys() & tensors.keys()):
         if tensors[name].dtype not in _FLOATS.values():
             wrong.append(f"holds {name} as {tensors[name].dtype}")
         elif tensors[name].shape != shapes[name]:
             wrong.append(f"holds {name} with shape {tensors[name].shape}, not {shapes[name]}")
-    turns = chain.from_iterable(zip_longest(missing, unknown, sorted(wrong)))
-    problems = [problem for problem in turns if problem]
-    if contradiction := model.family.contradiction(config):
-        problems.append(f"says {contradiction}")
-    if not config and (model.family.required or not model.heads):
-        return [*problems, BARE]
-    absent = [key for key in model.family.required if key not in config]
-    problems += [f"does not say {key} in config.json" for key in absent]
-    if not model.heads:
-        problems.append("does not say its number of heads (num_attention_heads in config.json)")
-    elif model.inner % model.heads:
-        problems.append(f"has {model.heads} heads for a width of {model.inner}")
-    return problems
+    turns = chain.from_iterable(zip_longest(missing, unknown, wrong))
+    return fitted, tensors, problems + [problem for problem in turns if problem]
 
 
-def _check_model(
-    source: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored], model: Model
-) -> None:
-    """Raise WeightsError, with the model that it may be, when a checkpoint is of another one."""
-    fitted = _fitted(model.name, model.family, config, tensors)
-    fitted = replace(fitted, heads=fitted.heads or model.heads)
-    contradiction = model.family.contradiction(config)
-    if contradiction or fitted.shape != model.shape:
-        alike = (
-            other.name
-            for other in MODELS.values()
-            if (other.layers, other.dim, other.heads) == (fitted.layers, fitted.dim, fitted.heads)
-            and not other.family.contradiction(config)
-        )
-        why = f": its configuration says {contradiction}" if contradiction else ""
-        words = f"{fitted.layers} layers, width {fitted.dim}, {fitted.heads} heads"
+def _whole(
+    source: Path, config: Mapping[str, Any], stored: Iterable[Stored], model: Model
+) -> dict[str, Stored]:
+    """Return the tensors by the engine's names. WeightsError when they are not a whole `model`:
+    with the model that they may be if they are of another one.
+    """
+    fitted, tensors, problems = _fit(model, config, stored)
+    unsuitable = BARE in problems or model.family.contradiction(config)
+    if fitted.sizes != model.sizes and not unsuitable:
+        alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
         raise _wrong(
             source,
-            f"holds {next(alike, 'an unknown model')} ({words}), but the model asked for is "
-            f"{model.name} ({model.shape}){why}.\nCheck `model` and `weights`",
+            f"holds {next(alike, 'an unknown model')} ({fitted.shape}), but the model asked for is "
+            f"{model.name} ({model.shape}).\nCheck `model` and `weights`",
         )
+    if problems:
+        raise _wrong(source, f"is not a complete {model.name}: it {some(problems)}")
     # some models have one shape, and only a name can tell them apart
     named = MODELS.get(source.stem if source.is_file() else source.name)
     if named and model.name in MODELS and named.address != model.address:
         raise _wrong(
             source, f"is named after {named.name}, but the model asked for is {model.name}"
         )
+    return tensors
 
 
 def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
@@ -543,36 +515,40 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     """Return names and shapes of every tensor that a model needs, and of those that it may have and
     that are among `tensors`. Names are fair-esm's without prefixes, where it has such a tensor.
     """
-    encoder, dim, inner = model.family.encoder, model.dim, model.inner
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def add(name: str, *shape: int, bias: bool = False) -> None:
-        shapes[f"{name}.weight"] = shape
-        shapes.update({f"{name}.bias": shape[:1]} if bias else {})
-
-    add("embed_tokens", encoder.rows, dim)
-    if isinstance(encoder.positions, Learned):
-        add("embed_positions", encoder.positions.rows, dim)
-    if isinstance(encoder.positions, T5RelativeBias):
-        add("embed_distances", encoder.positions.count, model.heads)
+    encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
+    positions, attention = encoder.positions, encoder.attention_bias
+    before = encoder.embedding_norm == "always" or (
+        encoder.embedding_norm == "optional"
+        and any(name.startswith("emb_layer_norm_before") for name in tensors)
+    )
+    block: list[tuple[str, tuple[int, ...], bool]] = [  # name, shape of the weight, with a bias
+        ("self_attn_layer_norm", (dim,), encoder.norm_bias),
+        ("final_layer_norm", (dim,), encoder.norm_bias),
+        *((f"self_attn.{part}_proj", (inner, dim), attention) for part in "qkv"),
+        *(
+            (f"self_attn.{part}_layer_norm", (inner,), False)
+            for part in ("qk" if encoder.query_key_norm else "")
+        ),
+        ("self_attn.out_proj", (dim, inner), attention),
+        ("fc1", (hidden, dim), encoder.up_bias),
+        *([("fc_gate", (hidden, dim), encoder.up_bias)] if encoder.gated else []),
+        ("fc2", (dim, hidden), encoder.down_bias),
+    ]
+    modules: list[tuple[str, tuple[int, ...], bool]]
+    modules = [("embed_tokens", (encoder.rows, dim), False)]
+    if isinstance(positions, Learned):
+        modules.append(("embed_positions", (positions.rows, dim), False))
+    if isinstance(positions, T5RelativeBias):
+        modules.append(("embed_distances", (positions.count, model.heads), False))
     if encoder.token_types:
-        add("embed_types", 2, dim)
-    before = "emb_layer_norm_before"
-    if encoder.embedding_norm == "always" or (
-        encoder.embedding_norm == "optional" and any(name.startswith(before) for name in tensors)
-    ):
-        add(before, dim, bias=encoder.norm == "layer")
-    for layer in (f"layers.{number}." for number in range(model.layers)):
-        for name in ("self_attn_layer_norm", "final_layer_norm"):
-            add(layer + name, dim, bias=encoder.norm_bias)
-        for part in "qkv":
-            add(f"{layer}self_attn.{part}_proj", inner, dim, bias=encoder.attention_bias)
-        for part in "qk" if encoder.query_key_norm else "":
-            add(f"{layer}self_attn.{part}_layer_norm", inner)
-        add(f"{layer}self_attn.out_proj", dim, inner, bias=encoder.attention_bias)
-        for name in ("fc1", "fc_gate") if encoder.gated else ("fc1",):
-            add(layer + name, model.hidden, dim, bias=encoder.up_bias)
-        add(f"{layer}fc2", dim, model.hidden, bias=encoder.down_bias)
+        modules.append(("embed_types", (2, dim), False))
+    if before:
+        modules.append(("emb_layer_norm_before", (dim,), encoder.norm == "layer"))
+    for layer in range(model.layers):
+        modules += [(f"layers.{layer}.{name}", shape, bias) for name, shape, bias in block]
     if encoder.order == "pre" and encoder.final_norm:
-        add("emb_layer_norm_after", dim, bias=encoder.final_norm_bias)
+        modules.append(("emb_layer_norm_after", (dim,), encoder.final_norm_bias))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape, bias in modules:
+        shapes |= {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
     return shapes

@@ -26,8 +26,8 @@ def download(model: Model, folder: Path) -> Path:
             return folder
         from torch import hub
 
-        known = model.sha256[0] if model.sha256 else None
-        hub.download_url_to_file(model.url, str(folder / file), known)
+        sha256 = model.sha256[0] if model.sha256 else None
+        hub.download_url_to_file(model.url, str(folder / file), sha256)
         return folder / file
     except (OSError, RuntimeError, ValueError) as error:  # both libraries raise these
         place = file or model.hub.rpartition("/")[2]

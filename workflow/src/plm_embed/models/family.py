@@ -79,6 +79,10 @@ class Encoder:
     positions: Rotary | Learned | T5RelativeBias | ALiBi
     token_types: bool = False
     """Add row 0 of a table of two token types to the embedding."""
+    token_dropout: Literal["never", "always", "optional"] = "never"
+    """Multiply the embedding by 1 - 0.15 * 0.8, as ESM-2 does, whose training masked 15 % of the
+    tokens and zeroed 80 % of these; with `optional` the checkpoint's configuration decides.
+    """
     embedding_norm: Literal["never", "always", "optional"] = "never"
     """A norm after the embedding; with `optional` the checkpoint decides."""
     order: Literal["pre", "post"] = "pre"
@@ -130,6 +134,8 @@ class Head:
 
 TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
 """Beginnings of the names that a head for a task has in a fine-tuned checkpoint of any family."""
+LM_HEAD = "lm_head/"
+"""Beginning of the engine's names of the language model's head."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class Names:
     modules: a published name and the engine's, both without `.weight` or `.bias`, or with a kind of
     its own. N is the number of a layer. Several names share out the rows of one tensor.
     prefixes: what a name may begin with besides. unused: beginnings of names that are no part of
-    the encoder. head: published names of the modules of the language model's head, and `Head`'s.
+    the model. head: published names of the modules of the language model's head, and `Head`'s.
     """
 
     modules: Mapping[str, str | tuple[str, ...]]
@@ -149,17 +155,21 @@ class Names:
 
     def engine_names(self, name: str) -> tuple[str, ...]:
         """Return the engine's names of a tensor: none if it is not used, its own if unknown."""
-        if name.startswith(TASK_HEADS) or name.endswith(
-            ("inv_freq", "position_ids", "_extra_state")
-        ):
-            return ()
-        bare = self._bare(name)
-        if bare.startswith(self.unused):
+        bare = name
+        for prefix in self.prefixes:
+            bare = bare.removeprefix(prefix)
+        # norms of checkpoints from TensorFlow, and those that transformers 5 writes
+        bare = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", bare))
+        module, _, kind = bare.rpartition(".")
+        if module in self.head:
+            return (f"{LM_HEAD}{self.head[module]}.{kind}",)
+        constants = ("inv_freq", "position_ids", "_extra_state")
+        if name.startswith(TASK_HEADS) or bare.startswith(self.unused) or name.endswith(constants):
             return ()
         layer = re.search(r"(?<=\.)\d+(?=\.)", bare)
         if layer:
             bare = f"{bare[: layer.start()]}N{bare[layer.end() :]}"
-        module, _, kind = bare.rpartition(".")
+            module = bare.rpartition(".")[0]
         engine = self.modules.get(bare) or self.modules.get(module)
         if engine is None:
             return (name,)
@@ -168,18 +178,6 @@ class Names:
             f"{part}{suffix}".replace(".N.", f".{layer[0]}." if layer else ".N.")
             for part in ((engine,) if isinstance(engine, str) else engine)
         )
-
-    def head_name(self, name: str) -> str:
-        """Return the name in the head of the language model of a tensor; empty for any other."""
-        module, _, kind = self._bare(name).rpartition(".")
-        return f"{self.head[module]}.{kind}" if module in self.head else ""
-
-    def _bare(self, name: str) -> str:
-        """Return a published name without prefixes."""
-        for prefix in self.prefixes:
-            name = name.removeprefix(prefix)
-        # norms of checkpoints from TensorFlow, and those that transformers 5 writes
-        return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +188,10 @@ class Family:
     """
 
     name: str
+    architecture: str
+    """The kind of model that a checkpoint can tell. Families of one architecture differ in nothing
+    but their names.
+    """
     tokenizer: Vocabulary | TokenizerFile
     encoder: Encoder
     names: Names
@@ -199,10 +201,6 @@ class Family:
     """Values that a checkpoint's configuration must not contradict."""
     required: tuple[str, ...] = ()
     """Keys that it must have, for tensors do not show what they say."""
-    architecture: str = ""
-    """The kind of model that a checkpoint can tell; by default the name. Families of one
-    architecture differ in nothing but their names.
-    """
     alphabet: Alphabet = PROTEIN
     max_residues: int | None = None
     """The longest sequence that the positions allow; None where there is no limit."""
@@ -219,9 +217,6 @@ class Family:
     implementation; without one the published formulas in float64 serve.
     """
     reference_name: str = "the published formulas in float64"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "architecture", self.architecture or self.name)
 
     def reference(
         self,
@@ -241,7 +236,9 @@ class Family:
         """Name a value of a checkpoint's configuration that is another one in this family; empty
         without any.
         """
-        for key, value in self.config.items():
+        dropout = self.encoder.token_dropout
+        values = {} if dropout == "optional" else {"token_dropout": dropout == "always"}
+        for key, value in {**values, **self.config}.items():
             if config.get(key, value) != value:
                 return f"{key}: {config[key]!r}, not {value!r}"
         return ""
@@ -304,8 +301,10 @@ def score_problem(family: Family, model: str, linker: str = "") -> str:
         return "embedding.scores: pairs of chains have none; leave them out, or the linker"
     if family.head:
         return ""
-    able = "ESM-2, ESM-1b, ESM-1v, ESM C, ProtBERT and AMPLIFY have scores"
-    return f"embedding.scores: {model} gives no probabilities of residues; {able}"
+    return (
+        f"embedding.scores: {model} gives no probabilities of residues; docs/python.md names the "
+        "families that do"
+    )
 
 
 def pooling_problems(

@@ -63,22 +63,15 @@ def all_states(
 
 
 @torch.inference_mode()
-def log_probabilities(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor) -> Tensor:
-    """Return the log-probabilities (tokens, V) of all tokens, in float64, by the head of the
-    language model after the last layer's representation (tokens, D).
-    """
-    formulas = _Formulas(manifest, manifest.family.encoder, head, None, "")
-    x = state.double()
-    if "dense.weight" in head:
-        x = _ACTIVATIONS["gelu"](formulas.linear("dense", x))
-    return torch.log_softmax(formulas.linear("out", formulas.norm("layer_norm", x)), -1)
-
-
 def token_scores(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor, ids: Ids) -> Tensor:
     """Return the log-probability of each residue and the entropy at its place, (L, 2) float64, by
-    the last layer's representation (tokens, D) of a sequence; ids (tokens,).
+    the head of the language model after the last layer's representation (tokens, D) of a sequence;
+    ids (tokens,).
     """
-    logs = log_probabilities(manifest, head, state)
+    formulas, x = _Formulas(manifest, manifest.family.encoder, head, None, ""), state.double()
+    if "dense.weight" in head:
+        x = _ACTIVATIONS["gelu"](formulas.linear("dense", x))
+    logs = torch.log_softmax(formulas.linear("out", formulas.norm("layer_norm", x)), -1)  # (T, V)
     chosen = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
     scores = torch.cat([chosen, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
     return scores[slice(*manifest.family.residues(len(ids)))]
@@ -152,14 +145,19 @@ class _Formulas:
 
     def block(self, x: Tensor, biases: Tensor | float) -> Tensor:
         """Run a transformer block over x (T, D), with biases (H, T, T) of scores."""
-        layers = self.manifest.layers
+        layers, before = self.manifest.layers, self.encoder.order == "pre"
         shrink = math.sqrt(layers / (self.encoder.residual_layers or layers))
         first, second = "self_attn_layer_norm", "final_layer_norm"
-        if self.encoder.order == "pre":
-            x = x + self.attention(self.norm(first, x), biases) / shrink
-            return x + self.feed_forward(self.norm(second, x)) / shrink
-        x = self.norm(first, x + self.attention(x, biases) / shrink)
-        return self.norm(second, x + self.feed_forward(x) / shrink)
+        x = x + self.attention(self.norm(first, x) if before else x, biases) / shrink
+        x = x if before else self.norm(first, x)
+        y = self.norm(second, x) if before else x
+        if self.encoder.gated:
+            z = _ACTIVATIONS[self.encoder.activation](self.linear("fc_gate", y))
+            z = z * self.linear("fc1", y)
+        else:
+            z = _ACTIVATIONS[self.encoder.activation](self.linear("fc1", y))
+        x = x + self.linear("fc2", z) / shrink
+        return x if before else self.norm(second, x)
 
     def attention(self, y: Tensor, biases: Tensor | float) -> Tensor:
         q, k, v = (self.linear(f"self_attn.{part}_proj", y) for part in "qkv")  # (T, A)
@@ -177,12 +175,6 @@ class _Formulas:
         shares = torch.softmax((scores + biases).to(y.dtype), -1)
         mixed = self.round(shares, result=True) @ v
         return self.linear("self_attn.out_proj", mixed.transpose(0, 1).reshape(len(y), -1))
-
-    def feed_forward(self, y: Tensor) -> Tensor:
-        activation = _ACTIVATIONS[self.encoder.activation]
-        if self.encoder.gated:
-            return self.linear("fc2", activation(self.linear("fc_gate", y)) * self.linear("fc1", y))
-        return self.linear("fc2", activation(self.linear("fc1", y)))
 
     def biases(self, length: int) -> Tensor | float:
         """(H, T, T) by the published formulas in floating point."""

@@ -1,17 +1,21 @@
 """The models by their published names and aliases, from models.yaml."""
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import yaml
+
 from plm_embed.errors import ConfigError, WeightsError
-from plm_embed.io.files import read_shipped
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.family import Family
 from plm_embed.models.tokens import TokenizerFile
 from plm_embed.wording import did_you_mean
 
 HUB = "https://huggingface.co"
+TABLE = Path(__file__).with_name("models.yaml")
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Model:
 
     @property
     def architecture(self) -> str:
+        """The kind of model that a checkpoint can tell."""
         return self.family.architecture
 
     @property
@@ -83,21 +88,85 @@ class Model:
         return self.family.max_residues
 
     @property
+    def sizes(self) -> Hashable:
+        """Everything that tensors and a configuration show."""
+        return self.family.encoder, self.layers, self.dim, self.heads, self.inner, self.hidden
+
+    @property
     def shape(self) -> str:
+        """Its shape in words."""
         return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
-MODELS: dict[str, Model] = {}
-for _family, _group in read_shipped(Path(__file__).with_name("models.yaml")).items():
-    for _name, _entries in _group.pop("models").items():
-        _values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in (_group | _entries).items()
-        }
-        MODELS[_name] = Model(name=_name, family=FAMILIES[_family], **_values)
-_BY_NAME = {
-    name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
-}
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A loader that refuses a key that is there twice, of which YAML would drop the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        values: dict[Any, Any] = super().construct_mapping(node, deep)
+        if len(values) < len(node.value):
+            keys = [key.value for key, _ in node.value]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise yaml.MarkedYAMLError(
+                problem=f"{twice} is there twice", problem_mark=node.start_mark
+            )
+        return values
+
+
+def read_models(path: Path) -> dict[str, Model]:
+    """Return the models of a table such as models.yaml by their names and aliases, in lower case.
+    ConfigError that says which entry and field is wrong, and what to do.
+    """
+
+    def mistake(*words: str) -> ConfigError:
+        return ConfigError(": ".join((path.name, *words)), path=path)
+
+    try:
+        table = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}" if error.problem_mark else "its syntax"
+        raise mistake(line, f"{error.problem}; correct it") from None
+    by_name: dict[str, Model] = {}
+    for family, group in table.items():
+        if family not in FAMILIES:
+            hint = did_you_mean(family, FAMILIES)
+            raise mistake(family, f"is no family that models/families/__init__.py lists{hint}")
+        if not isinstance(group, dict) or not isinstance(group.get("models"), dict):
+            raise mistake(family, "models: is missing; list the models of the family there")
+        shared = {key: value for key, value in group.items() if key != "models"}
+        for name, values in group["models"].items():
+            try:
+                model = _entry(name, FAMILIES[family], shared | (values or {}))
+            except ValueError as error:
+                raise mistake(family, name, str(error)) from None
+            words = {word.lower(): model for word in (name, *model.aliases)}
+            for word in words.keys() & by_name.keys():
+                other = by_name[word].name
+                raise mistake(family, name, f"{word} is a name of {other} already; choose another")
+            by_name |= words
+    return by_name
+
+
+def _entry(name: str, family: Family, values: dict[str, Any]) -> Model:
+    """Return a model by its entry in the table. ValueError for a field that is wrong or missing."""
+    parts = {part.name: part for part in fields(Model) if part.name not in ("name", "family")}
+    for key, value in values.items():
+        if key not in parts:
+            raise ValueError(f"{key}: is no field{did_you_mean(key, parts) or '; remove it'}")
+        try:
+            values[key] = msgspec.convert(value, parts[key].type)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{key}: {error}; correct it") from None
+    for key, part in parts.items():
+        if key not in values and (part.default is MISSING or key == "license"):
+            raise ValueError(f"{key}: is missing; add it")
+    model = Model(name, family, **values)
+    if model.trained and not model.address:
+        raise ValueError("url: is missing, and so is hub; add one of them")
+    return model
+
+
+_BY_NAME = read_models(TABLE)
+MODELS = {model.name: model for model in _BY_NAME.values()}
 
 
 def find_model(name: str) -> Model:

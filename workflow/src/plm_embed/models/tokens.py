@@ -117,10 +117,6 @@ class TokenizerFile:
     name: str
     read: Callable[[bytes], Tokens]
     """The tokenizer that the content describes. ValueError, with what is wrong, if it is none."""
-    spans: Callable[[bytes, str], list[tuple[int, int]]]
-    """The first letter of each of a sequence's tokens and one past its last, by other means than
-    those of `read`, so that one can prove the other.
-    """
     prefix: tuple[str, ...]
     suffix: tuple[str, ...] = ()
     """Special tokens before and behind those of the sequence."""

@@ -1,5 +1,5 @@
-"""A folder of prepared weights, and the record of it: whose weights they are, from where, published
-or not.
+"""A folder of prepared weights, and its record: whose weights they are, from where, published or
+not.
 
 It holds `model.safetensors`, `self_test.npz`, `lm_head.safetensors` if the checkpoint has a head,
 and `manifest.json`, a sealed JSON file that is written last and has the SHA-256 of the others. The
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plm_embed.accuracy import Rounding
 from plm_embed.errors import WeightsError
+from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import read_sealed
 from plm_embed.models.family import Family
-from plm_embed.models.registry import MODELS, family_of
+from plm_embed.models.registry import MODELS, Model, family_of
 
 if TYPE_CHECKING:
     import torch
@@ -131,12 +132,12 @@ class Tensors(Mapping[str, "torch.Tensor"]):
 def caveat(name: str, manifest: Manifest | None) -> str:
     """Say why a model's weights are not known to be the published ones; empty when they are."""
     model = MODELS.get(name)
-    if model and not model.trained:
-        return "random numbers, not the published weights of any model: these vectors mean nothing"
     if model is None:
         return UNPUBLISHED
     if manifest is None:
         return f"{NOT_VERIFIED}: nothing here says where they came from"
+    if not model.trained:
+        return demo_caveat(model, manifest.source.sha256)
     doubts = []
     if manifest.published != "sha256" and model.sha256:
         doubts.append("not a published file whose SHA-256 is known")
@@ -146,6 +147,13 @@ def caveat(name: str, manifest: Manifest | None) -> str:
     if model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
         doubts.append(f"its {model.tokenizer_file} makes other tokens than the published one")
     return f"{NOT_VERIFIED}: {'; '.join(doubts)}" if doubts else ""
+
+
+def demo_caveat(model: Model, sha256: str) -> str:
+    """Say what weights under the name of the demo's model are, by the SHA-256 of their file."""
+    if model.shipped and sha256 != sha256_file(model.shipped):
+        return "unpublished weights of another origin, under the name of the demo's model"
+    return "random numbers, not the published weights of any model: these vectors mean nothing"
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import count as plural
 
 log = logging.getLogger(__name__)
-_SLICE = re.compile(r"\s(?:\d+c\.)?(?P<sevenths>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 BYTES_PER_SCORE = 12
 """Bytes for a score and its checksum."""
 BYTES_PER_ROW = 108
@@ -67,19 +66,20 @@ def work(
     *,
     masked: bool = False,
 ) -> Work:
-    """Return the work of sequences that are given by their number by length, each with a linker;
-    `masked`: with a pass for each residue besides, where it is masked.
+    """Return the work of sequences that are given by their number by length, each with a linker.
+
+    masked: with a pass for each residue besides, in which it is masked in one of its windows.
     """
     sequences, tokens, flops = 0, 0, 0.0
     for length, count in lengths.items():
-        cut = spans(length, policy)
-        pieces = [model.family.tokens(stop - start + len(linker)) for start, stop in cut]
-        shares = [high - low for low, high in pairwise(edges(cut))] if masked and cut else []
-        passes = [piece * (1 + share) for piece, share in zip_longest(pieces, shares, fillvalue=0)]
-        sequences += count if pieces else 0
-        tokens += count * sum(passes)
-        of_pieces = zip(passes, pieces, strict=True)
-        flops += count * sum(number * flops_per_token(model, piece) for number, piece in of_pieces)
+        windows = spans(length, policy)
+        sequences += count if windows else 0
+        bounds = edges(windows) if masked and windows else [0] * (len(windows) + 1)
+        for (start, stop), (low, high) in zip(windows, pairwise(bounds), strict=True):
+            window = model.family.tokens(stop - start + len(linker))
+            passed = count * window * (1 + high - low)
+            tokens += passed
+            flops += passed * flops_per_token(model, window)
     return Work(sequences, tokens, flops)
 
 
@@ -107,65 +107,47 @@ def measured(model: str, dtype: str, records: Iterable[Completion], place: str) 
 
 
 def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
-    """Return the speed of a GPU of gpus.yaml, of a slice of one, or of cores like this machine's.
+    """Return the speed of a GPU of gpus.yaml, or of cores like this machine's.
 
     Raises ConfigError for a device that is not known, or cannot hold or compute the model.
     """
-
-    def unfit(why: str) -> ConfigError:
-        remedy = "name another one, such as --device A100"
-        return ConfigError(f"--device: {device}: {why}", key="--device", remedy=remedy)
-
-    table, gpu = gpu_table(), known_gpu(device)
-    flops = todo.flops / todo.tokens
+    table, flops = gpu_table(), todo.flops / todo.tokens
     name, _, threads = device.rpartition(", ")
     if name == cpu_name():
         if dtype not in ("auto", "float32"):
-            raise unfit(f"its speed in {dtype} is not known")
-        count, rate, share = int(threads.split()[0]), _matrix_rate(), table["cpu_efficiency"]
-        peak = f"{f'{count} x ' * (count > 1)}{rate / 1e9:,.0f} GFLOP/s"
-        basis = f"estimated: {share:.0%} of {peak}, measured here just now"
-        return Speed(device, count * share * rate / flops, basis)
+            raise _unfit(device, f"its speed in {dtype} is not known")
+        peak, share = int(threads.split()[0]) * _matrix_rate(), table["cpu_efficiency"]
+        basis = f"estimated: {share:.0%} of {peak / 1e9:,.0f} GFLOP/s, measured here just now"
+        return Speed(device, share * peak / flops, basis)
+    gpu = table["gpus"].get(device)
     if gpu is None:
-        raise unfit(f"not known; known are {', '.join(table['gpus'])}")
+        raise _unfit(device, f"not known; known are {', '.join(table['gpus'])}")
     used, memory = gpu["auto"] if dtype == "auto" else dtype, gpu["memory_gb"]
     if used not in gpu["peaks"]:
-        raise unfit(f"it is not made for {used}")
-    needed = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
-    if needed > memory:
-        raise unfit(f"its {memory} GB do not hold the weights, {needed:,.1f} GB in {used}")
+        raise _unfit(device, f"it is not made for {used}")
+    weights = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
+    if weights > memory:
+        problem = f"its {memory} GB do not hold the weights, {weights:,.1f} GB in {used}"
+        raise _unfit(device, problem)
     peak, share = gpu["peaks"][used] * 1e12, gpu.get("efficiency", table["efficiency"])
     seconds = flops / (share * peak) + table["sequence_seconds"] * todo.sequences / todo.tokens
     basis = f"estimated: {share:.0%} of {peak / 1e12:.4g} TFLOP/s in {used}"
     return Speed(device, 1 / seconds, basis)
 
 
+def _unfit(device: str, problem: str) -> ConfigError:
+    remedy = "name another one, such as --device A100"
+    return ConfigError(f"--device: {device}: {problem}", key="--device", remedy=remedy)
+
+
 def device_label(device: str, threads: int | None = None) -> str:
-    """Return a short name: 'A100' for 'NVIDIA A100-SXM4-40GB', 'A100 MIG 1g.5gb' for a slice;
-    a CPU's name with the number of its threads.
+    """Return a short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its
+    threads; any other name as it is, also that of a slice of a GPU (MIG), which is slower.
     """
     for name, gpu in gpu_table()["gpus"].items():
-        if re.search(rf"\b{gpu['match']}\b", device):
-            piece = _SLICE.search(device)
-            return f"{name} MIG {piece['sevenths']}g.{piece['memory']}gb" if piece else str(name)
+        if re.search(rf"\b{gpu['match']}\b", device) and " MIG " not in device:
+            return str(name)
     return f"{device}, {plural(threads, 'thread')}" if threads else device
-
-
-def cpu_label(threads: int = 1) -> str:
-    """Return the short name of cores of this machine."""
-    return device_label(cpu_name(), threads)
-
-
-def known_gpu(label: str) -> dict[str, Any] | None:
-    """Return the entry of gpus.yaml for a GPU, or what follows from it for a slice (MIG)."""
-    table = gpu_table()
-    gpu: dict[str, Any] | None = table["gpus"].get(label.partition(" MIG ")[0])
-    piece = _SLICE.search(label)
-    if gpu is None or piece is None:
-        return gpu
-    share = table["slice"] * int(piece["sevenths"]) / 7
-    peaks = {dtype: share * peak for dtype, peak in gpu["peaks"].items()}
-    return {**gpu, "memory_gb": int(piece["memory"]), "peaks": peaks}
 
 
 @cache

@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import read_table
 from plm_embed.io.paths import missing
 from plm_embed.jobs.bucket import is_done
-from plm_embed.keys import bucket_names, key_array
+from plm_embed.keys import key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
-from plm_embed.sequences.summary import Summary, known_summary, read_summary, summary_file
+from plm_embed.sequences.summary import Summary, bucket_names, known_summary, summary_file
 from plm_embed.store.parts import parts_folder, read_part
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
@@ -46,7 +46,7 @@ class Input:
 def counted_input(config: Config, lengths: Path | None) -> Iterator[Input]:
     """Count the deduplicated sequences of the campaign, its input, or a table of lengths."""
     if lengths:
-        yield _lengths(lengths)
+        yield _from_lengths(lengths)
         return
     from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
 
@@ -74,7 +74,7 @@ def _counts(summary: Summary, how: str, folder: Path | None = None) -> Input:
     return Input(*counts, dict(summary.lengths), how, folder)
 
 
-def _lengths(path: Path) -> Input:
+def _from_lengths(path: Path) -> Input:
     """Return the counts of a summary.json, or of lines of `length number`. InputError otherwise."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if text.lstrip().startswith("{"):
@@ -98,35 +98,31 @@ def lengths_left(config: Config, model: Model, counted: Input) -> Mapping[int, i
     The device that will compute decides the rest of the fingerprint (compute_dtype auto, the
     engine): of several fingerprints that fit the settings, the one that spares most counts.
     """
-    if counted.folder is None:
-        return counted.lengths
     results, settings = Path(config["results"], model.name), known_settings(config, model)
-    choices = [counted.lengths]
-    store = Path(config["store"] or results / "store")
-    for folder in fingerprint_folders(store):
+    store, left = Path(config["store"] or results / "store"), counted.lengths
+    for folder in fingerprint_folders(store) if counted.folder else ():
         fingerprint = read_fingerprint(folder)
         stated = fingerprint.stated
-        if all(stated[key] == value for key, value in settings.items()):
-            choices.append(_lacking(counted.folder, results / "embedded", store, fingerprint))
-    return min(choices, key=lambda lengths: sum(lengths.values()))
+        if counted.folder and all(stated[key] == value for key, value in settings.items()):
+            lacking = _lacking(counted.folder, results / "embedded", store, fingerprint)
+            left = min(left, lacking, key=lambda lengths: sum(lengths.values()))
+    return left
 
 
 def _lacking(
     sequences: Path, embedded: Path, store: Path, fingerprint: Fingerprint
-) -> Counter[int]:
+) -> dict[int, int]:
     """Count by length the sequences in a folder that the store lacks."""
     parts, lacking = PartList(parts_folder(store, fingerprint)), Counter[int]()
-    for name in bucket_names(read_summary(sequences).buckets):
+    for name in bucket_names(sequences):
         bucket = sequences / "buckets" / f"{name}.parquet"
         if is_done(bucket, embedded / f"{name}.json", store, fingerprint):
             continue
         table = read_table(bucket, ["key", "length"])
         keys, absent = key_array(table["key"]), np.ones(len(table), dtype=np.bool_)
         for path in parts.between(keys[0].decode(), keys[-1].decode()) if len(keys) else ():
-            try:
-                with read_part(path) as part:
-                    absent &= part.locate(keys) < 0
-            except PlmEmbedError:
-                continue  # damaged: its sequences will be computed again
+            # a damaged one counts for nothing: its sequences will be computed again
+            with suppress(PlmEmbedError), read_part(path) as part:
+                absent &= part.locate(keys) < 0
         lacking.update(table["length"].to_numpy()[absent].tolist())
     return lacking

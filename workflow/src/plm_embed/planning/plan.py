@@ -10,19 +10,19 @@ from pathlib import Path
 
 import yaml
 
-from plm_embed.errors import ConfigError, WeightsError
+from plm_embed.errors import ConfigError
+from plm_embed.io.files import sha256_file
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
 from plm_embed.jobs.completion_record import completion_records
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
-from plm_embed.kernels.hardware import nvidia_gpus
+from plm_embed.kernels.hardware import cpu_name, nvidia_gpus
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.models.checkpoints import check_shapes
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.weights import caveat, read_record
+from plm_embed.models.weights import UNPUBLISHED, caveat, demo_caveat, read_record
 from plm_embed.planning import costs
-from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.costs import Speed, Work, device_label
 from plm_embed.planning.count import Input, counted_input, lengths_left
 from plm_embed.wording import did_you_mean, readable
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
@@ -41,7 +41,7 @@ SHORT_HOURS = 0.5
 class Forecast:
     """The work that is left of one model. weights: in words; verified: nothing speaks against
     their being the published ones; stored: unique sequences that the store has; passes: through the
-    model for each token; speeds: the first one is planned for.
+    model for each token; speeds: the first one is planned for; hours: on one such device.
     """
 
     model: str
@@ -51,22 +51,16 @@ class Forecast:
     todo: Work
     passes: float
     speeds: tuple[Speed, ...]
-
-    @property
-    def hours(self) -> float:
-        """Return the hours on one device."""
-        return self.todo.tokens / self.speeds[0].tokens_per_second / 3600
+    hours: float
 
 
 @dataclass(frozen=True)
 class Jobs:
     """Jobs of each model. workers: of a job; local: jobs that run on this machine at a time, 0 for
-    none; minutes: that the profile gives a job, or 0; hours: of the longest, with its start;
-    configured: buckets in the configuration.
+    none; minutes: that the profile gives a job, or 0; hours: of the longest, with its start.
     """
 
     buckets: int
-    configured: int
     workers: int
     local: int
     minutes: int
@@ -101,24 +95,21 @@ def plan(
     input. elsewhere: folders of completion records with speeds. ConfigError for a setting or a
     device that is wrong.
     """
-    config, (resources, threads) = read_config(configfile, settings), _embed_job(profile)
-    names = {name.lower(): name for name in costs.gpu_table()["gpus"]}
-    chosen = [names.get(name.lower(), name) for name in devices]
-    if profile and not chosen:
-        gpu = costs.device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
-        chosen = [gpu if costs.known_gpu(gpu) else "A100"]
+    config, gpus = read_config(configfile, settings), len(visible_gpus())
+    resources, threads = _embed_job(profile) if profile else ({}, 1)
+    if profile and not devices:
+        gpu = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
+        devices = [gpu if gpu in costs.gpu_table()["gpus"] else "A100"]
         if resources.get("device") == "cpu" or not asks_for_gpu(resources):
-            chosen = [costs.cpu_label(max(1, threads // (int(resources["gpu"]) or 1)))]
+            devices = [device_label(cpu_name(), max(1, threads // (int(resources["gpu"]) or 1)))]
     with counted_input(config, lengths) as counted:
-        models = [
-            _forecast(config, model, counted, chosen, elsewhere)
+        models = tuple(
+            _forecast(config, model, counted, devices, elsewhere)
             for model in models_of(config).values()
-        ]
-    here = len(visible_gpus())
-    local = 0 if chosen else 1 if here else cores()
-    longest = max(model.hours for model in models)
-    jobs = _jobs(longest, resources if profile else None, local, here, config["buckets"])
-    words = ["--cores", str(cores()), *local_resources(here)]
+        )
+    local = 0 if devices else 1 if gpus else cores()
+    jobs = _jobs(max(model.hours for model in models), resources, local, gpus, config["buckets"])
+    words = ["--cores", str(cores()), *local_resources(gpus)]
     if profile:
         words = ["--profile", profile_folder(profile)]
     if configfile:
@@ -130,17 +121,13 @@ def plan(
     results = Path(config["results"]).absolute()
     folder = next(path for path in (results, *results.parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
-    return Plan(counted, tuple(models), jobs, _bytes(config, counted), free, command)
+    return Plan(counted, models, jobs, _bytes(config, counted), free, command)
 
 
 def _embed_job(profile: str) -> tuple[Config, int]:
     """Return the resources and the threads of a job of embed by a profile, from where Snakemake
-    finds it.
-
-    ConfigError where there is no such profile.
+    finds it. ConfigError where there is no such profile.
     """
-    if not profile:
-        return {}, 1
     folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
     paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
     path = next(filter(Path.is_file, paths), None)
@@ -162,32 +149,31 @@ def _forecast(
 ) -> Forecast:
     settings = settings_of(config)
     left = lengths_left(config, model, counted)
-    policies = settings.long_sequences, settings.linker
+    policies, dtype = (settings.long_sequences, settings.linker), settings.compute_dtype
     masked = "pseudo_perplexity" in settings.scores
-    todo, whole = (
-        costs.work(model, by_length, *policies, masked=masked)
-        for by_length in (left, counted.lengths)
-    )
-    work = todo if todo.tokens else whole
+    todo = costs.work(model, left, *policies, masked=masked)
+    whole = costs.work(model, counted.lengths, *policies, masked=masked)
     plain = costs.work(model, counted.lengths, *policies)
-    dtype = settings.compute_dtype
     measured: dict[str, Speed] = {}
     for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
         records = completion_records(folder)
         for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
             measured.setdefault(speed.device, speed)
+    known = {name.lower(): name for name in costs.gpu_table()["gpus"]}
+    labels = [known.get(name.lower(), name) for name in devices]
     if not devices:  # this machine's, and what has been at work
-        present = [costs.device_label(gpu.name) for gpu in nvidia_gpus()] or [costs.cpu_label()]
-        devices = [*present, *measured]
+        present = [device_label(gpu.name) for gpu in nvidia_gpus()] or [device_label(cpu_name(), 1)]
+        labels = [*present, *measured]
     speeds = [Speed("", 1.0, "nothing to compute")]
-    if work.tokens:
+    if whole.tokens:
         speeds = [
-            measured.get(name) or costs.estimated(name, model, work, dtype)
-            for name in dict.fromkeys(devices)
+            measured.get(label) or costs.estimated(label, model, todo if left else whole, dtype)
+            for label in dict.fromkeys(labels)
         ]
-    stored = counted.unique - sum(left.values())
-    passes = whole.tokens / max(plain.tokens, 1)
-    return Forecast(model.name, *_weights(config, model), stored, todo, passes, tuple(speeds))
+    stored, passes = counted.unique - sum(left.values()), whole.tokens / max(plain.tokens, 1)
+    hours = todo.tokens / speeds[0].tokens_per_second / 3600
+    weights = _weights(config, model)
+    return Forecast(model.name, *weights, stored, todo, passes, tuple(speeds), hours)
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:
@@ -195,23 +181,22 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     the published ones.
     """
     terms = f"; license: {model.license}" if model.license not in ("", "MIT") else ""
-    record = read_record(Path(config["results"], model.name))
-    if record or not model.trained:
+    if record := read_record(Path(config["results"], model.name)):
         doubt = caveat(model.name, record)
         return (doubt or "the published ones, by their SHA-256") + terms, not doubt
-    if source := source_of(config, model):
-        if model.name not in MODELS:
-            return f"{source}, {caveat(model.name, None)}", False
-        try:
-            check_shapes(Path(source).absolute(), model)
-        except WeightsError as error:
-            return str(error).removeprefix("weights: "), False
-        if not model.sha256:
-            return f"{source}, not verified: no published checksum is known{terms}", False
-        return f"{source}, to be compared with the published ones{terms}", True
-    check = "its checksum will be verified" if model.sha256 else "no published checksum is known"
-    size = readable(_download_bytes(model))
-    return f"download of {size} from {model.address}, {check}{terms}", bool(model.sha256)
+    source = source_of(config, model) or str(model.shipped or "")
+    if not model.trained:
+        digest = sha256_file(Path(source)) if Path(source).is_file() else ""
+        return f"{source}, {demo_caveat(model, digest)}", False
+    if model.name not in MODELS:
+        return f"{source}, {UNPUBLISHED}", False
+    if source:
+        check = "to be compared with the published ones"
+    else:
+        source = f"download of {readable(_download_bytes(model))} from {model.address}"
+        check = "its checksum will be verified"
+    check = check if model.sha256 else "not verified: no published checksum is known"
+    return f"{source}, {check}{terms}", bool(model.sha256)
 
 
 def _download_bytes(model: Model) -> int:
@@ -238,14 +223,14 @@ def _bytes(config: Config, counted: Input) -> dict[str, int]:
     }
 
 
-def _jobs(hours: float, resources: Config | None, local: int, gpus: int, buckets: int) -> Jobs:
+def _jobs(hours: float, resources: Config, local: int, gpus: int, buckets: int) -> Jobs:
     """Cut so many device-hours into jobs that fit the time of a profile, if there is one.
 
     resources: of a profile for embed; local: jobs that run on this machine at a time, or 0; gpus:
     of this machine; buckets: of the configuration, for a short campaign.
     """
     workers, minutes, most = gpus if local and gpus else 1, 0, HOURS_PER_JOB
-    if resources is not None:
+    if resources:
         runtime = str(resources.get("runtime", 240))
         workers = (int(resources["gpu"]) or 1) * int(resources.get("nodes", 1))
         minutes = int(runtime) if runtime.isdecimal() else 240
@@ -261,4 +246,4 @@ def _jobs(hours: float, resources: Config | None, local: int, gpus: int, buckets
     elif local:
         count = max(count, local)
     longest = hours / (count * workers) + STARTUP_HOURS
-    return Jobs(count, buckets, workers, min(local, count), minutes, longest)
+    return Jobs(count, workers, min(local, count), minutes, longest)

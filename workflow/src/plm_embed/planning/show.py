@@ -7,13 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plm_embed.planning.costs import known_gpu
-from plm_embed.planning.plan import STARTUP_HOURS, Plan
+from plm_embed.planning.costs import gpu_table
+from plm_embed.planning.plan import Plan
 from plm_embed.wording import count, duration, readable
-
-WORKERS_AT_A_TIME = 8, 64
-LARGE_HOURS = 8.0
-"""Device-hours from which on it matters how many work at a time."""
 
 
 def show(plan: Plan, console: Console) -> None:
@@ -31,14 +27,12 @@ def show(plan: Plan, console: Console) -> None:
     sources: dict[str, None] = {}
     for model in plan.models:
         for speed in model.speeds:
-            hours = model.todo.tokens / speed.tokens_per_second / 3600
-            rate = f"{speed.tokens_per_second:,.0f}"
-            numbers = f"{model.todo.tokens:,}", rate, duration(3600 * hours)
+            seconds = model.todo.tokens / speed.tokens_per_second
+            numbers = f"{model.todo.tokens:,}", f"{speed.tokens_per_second:,.0f}", duration(seconds)
             times.add_row(model.model, speed.device, *numbers)
             sources[f"{speed.device}: {speed.basis}".lstrip(": ")] = None
     with console.capture() as tables:
-        console.print(facts)
-        console.print(times)
+        console.print(facts, times, sep="\n")
     for line in tables.get().splitlines():  # cells end in blanks
         console.out(line.rstrip(), highlight=False)
     for source in sources:
@@ -52,7 +46,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     skipped = read.records - read.accepted
     yield "records", f"{read.records:,}, {skipped:,} of them skipped ({escape(read.counted)})"
     words = f"{count(read.unique, 'sequence')}, {count(read.residues, 'residue')}"
-    if len(lengths := sorted(read.lengths)) > 1:
+    if lengths := sorted(read.lengths):
         ranks = accumulate(read.lengths[length] for length in lengths)
         middle = next(n for n, rank in zip(lengths, ranks, strict=True) if 2 * rank >= read.unique)
         words += f" ({lengths[0]:,} to {lengths[-1]:,} each, median {middle:,})"
@@ -61,10 +55,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         words = escape(model.weights)
         yield "weights", f"{model.model}: " + (words if model.verified else f"[bold red]{words}[/]")
         if model.passes > 1:
-            words = (
-                f"each residue is masked once: {model.passes:,.0f} times the work of the vectors"
-            )
-            yield "pseudo_perplexity", f"{model.model}: {words}"
+            factor = f"{model.passes:,.0f} times the work of the vectors"
+            yield "pseudo_perplexity", f"{model.model}: each residue is masked once: {factor}"
         if model.stored:
             stored = f"{model.stored:,} of {count(read.unique, 'sequence')} already"
             yield "stored", f"{model.model}: {stored}"
@@ -76,24 +68,15 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _jobs(plan: Plan) -> str:
-    jobs, models, hours = plan.jobs, len(plan.models), sum(model.hours for model in plan.models)
+    jobs, hours = plan.jobs, sum(model.hours for model in plan.models)
     if not hours:
         return "nothing to compute"
-    unit = "GPU" if known_gpu(plan.models[0].speeds[0].device) else "worker"
-    words = f"buckets={jobs.buckets}{f' for each of {models} models' * (models > 1)}"
-    if jobs.buckets != jobs.configured:
-        words += f", which fits the work better than {jobs.configured}"
-    of_workers = f" on {jobs.workers:,} {unit}s" if jobs.workers > 1 else ""
-    words += f": about {duration(3600 * jobs.hours)}{of_workers} each"
-    if start_up := jobs.hours < 1.1 * STARTUP_HOURS:
-        words += ", nearly all of it start-up"
+    unit = "GPU" if plan.models[0].speeds[0].device in gpu_table()["gpus"] else "worker"
+    models = f" for each of {len(plan.models)} models" if len(plan.models) > 1 else ""
+    workers = f" on {jobs.workers:,} {unit}s" if jobs.workers > 1 else ""
+    words = f"buckets={jobs.buckets}{models}: about {duration(3600 * jobs.hours)}{workers} each"
     if jobs.minutes:
         words += f"; the profile gives each {duration(60 * jobs.minutes)}"
-    if jobs.local and not start_up:
-        words += f"; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
-    if not jobs.local and hours > LARGE_HOURS:
-        most = jobs.buckets * jobs.workers * models
-        numbers = [*(number for number in WORKERS_AT_A_TIME if number < most), most]
-        times = ", ".join(f"{duration(3600 * hours / n)} with {n:,}" for n in numbers)
-        words += f"; {hours:,.0f} {unit}-hours: {times} {unit}s at a time"
-    return words
+    if jobs.local:
+        return f"{words}; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
+    return f"{words}; {hours:,.1f} {unit}-hours"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import delete
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import read_batches, read_schema
-from plm_embed.master.gather import INDEX_COLUMNS
+from plm_embed.master.tables import INDEX
 from plm_embed.reading.open import Embeddings
 
 POINTS = 50_000
@@ -147,7 +147,7 @@ def layout_of(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
 def first_records(index: Path, rows: Collection[int]) -> pa.Table:
     """Return the first record of each of these rows of the master, in the order of the rows."""
     names = read_schema(index, delete(index)).names
-    columns = ["id", "row", *(name for name in names if name not in INDEX_COLUMNS)]
+    columns = ["id", "row", *(name for name in names if name not in INDEX)]
     rows_array = pa.array(sorted(rows), pa.int64())
     chosen = [
         pa.table(table.filter(pc.is_in(table["row"], value_set=rows_array)))

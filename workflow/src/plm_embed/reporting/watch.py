@@ -1,4 +1,4 @@
-"""`plm-embed watch`: a campaign on a terminal of any width, or as plain text in a log.
+"""`plm-embed watch`: a campaign on a terminal, or as plain text in a log.
 
 Only small files of the results folder are read: completion records, heartbeats, the ends of logs.
 """
@@ -6,13 +6,13 @@ Only small files of the results folder are read: completion records, heartbeats,
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -29,7 +29,6 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.models.weights import RECORD
-from plm_embed.planning.costs import device_label
 from plm_embed.program import program
 from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import (
@@ -56,7 +55,8 @@ device.
 """
 PLAIN_WIDTH = 120
 WAITING = "queued or starting (on a cluster, see squeue --me)"
-MOST_ROWS = 100
+MOST_ROWS = 20
+"""Workers on a terminal, those in trouble first; `--once` prints all."""
 VALID, FAILED, UNFINISHED = 0, 1, 3
 Status = Literal["done", "at work", "failed", "waits"]
 _MARKS: dict[Status, tuple[str, str]] = {
@@ -65,16 +65,11 @@ _MARKS: dict[Status, tuple[str, str]] = {
     "failed": ("✗", "bold red"),
     "waits": ("·", "dim"),
 }
-_COLUMNS = {
-    "worker": 0, "model": 100, "bucket": 60, "device": 110, "job": 90, "done": 0, "tokens/s": 75,
-    "left": 85, "last sign": 0, "": 0,
-}  # fmt: skip
-"""Columns of the table of workers, and the narrowest terminal that shows each."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a model's campaign, and the log of the one that is at work or failed."""
+    """A step of a model's campaign, and its log."""
 
     name: str
     status: Status
@@ -86,7 +81,7 @@ class Worker:
     """A worker, its job, seconds since their last sign of life, and its trouble or ''."""
 
     job: Heartbeat
-    beat: WorkerInfo
+    info: WorkerInfo
     age: float
     trouble: str
 
@@ -147,8 +142,7 @@ class Look:
     @property
     def at_work(self) -> bool:
         """Return whether any model is at work."""
-        ended = bool(self.run and self.run.ended)
-        return not ended and any(model.at_work for model in self.models)
+        return any(model.at_work for model in self.models)
 
     @property
     def over(self) -> bool:
@@ -171,9 +165,9 @@ def watch(results: Path, *, once: bool) -> int:
         while True:
             steps = [present.over, *(model.steps for model in present.models)]
             if live:
-                live.update(view(present, console), refresh=True)
+                live.update(view(present), refresh=True)
             elif steps != seen:
-                console.print(view(present, console, plain=True), soft_wrap=True)  # whole paths
+                console.print(view(present, plain=True), soft_wrap=True)  # whole paths
             if once or present.over:
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -182,74 +176,77 @@ def watch(results: Path, *, once: bool) -> int:
 
 
 def look(results: Path) -> Look:
-    """Read the state of every model's campaign in a results folder, which need not be there yet."""
+    """Read the state of a results folder, which need not be there yet: of each model of its last
+    run, or where none was noted of each that has begun.
+    """
     if results.exists() and not results.is_dir():
         remedy = "name the results folder of a campaign"
         raise StoreError(f"{results}: is not a folder", path=results, remedy=remedy)
     run = read_run(results)
+    begun = {log.parent.name for log in results.glob("logs/*/weights.log")}
+    begun |= {path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}")}
     alive = bool(run and run.alive)
-    failure = run_failure(results)
-    tried = run.models if run else [log.parent.name for log in results.glob("logs/*/weights.log")]
-    stored = (path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}"))
-    begun = sorted({*tried, *stored})
-    # a proof that is older than the sequences is of another campaign's model
-    since = changed(results / "sequences" / SUMMARY)
-    current = [name for name in begun if (changed(results / name / PROOF) or since) >= since]
-    models = [_progress(results, name, run, alive) for name in current or begun]
-    steps = (step for model in models for step in model.steps)
-    if failure and not any(step.status in {"failed", "at work"} for step in steps):
-        models = [replace(model, steps=_not_begun(model.steps)) for model in models]
-    return Look(results, tuple(models), run, alive, failure)
-
-
-def _not_begun(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps of a model with the first that waits as failed: its job never started."""
-    first = next((step for step in steps if step.status == "waits"), None)
-    return tuple(replace(step, status="failed") if step is first else step for step in steps)
+    models = [_progress(results, name, run, alive) for name in sorted(run.models if run else begun)]
+    return Look(results, tuple(models), run, alive, run_failure(results))
 
 
 def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:
     folder, sequences = results / model, results / "sequences"
     summary, since, store = known_summary(sequences), changed(sequences / SUMMARY), store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
+    records = {path.stem: path for path in whole_files(folder / RECORDS, "*.json")}
     done = {
-        record.stem
-        for record in whole_files(folder / RECORDS, "*.json")
-        if record.stem in buckets and _is_done(sequences, store, record, changed(record), since)
+        bucket
+        for bucket in buckets & records.keys()
+        if _is_done(sequences, store, records[bucket], changed(records[bucket]), since)
     }
-    workers = sorted(_workers(folder, done), key=lambda worker: worker.job.bucket)
-    living = [worker for worker in workers if not worker.trouble]
-    jobs = list({id(worker.job): worker.job for worker in living}.values())
+    workers = [] if run and run.ended else list(_workers(folder, done))
+    jobs = {id(worker.job): worker.job for worker in workers if not worker.trouble}.values()
     running = {job.bucket for job in jobs}
     finished = float(len(done))
     for bucket in running:
         nodes = [job for job in jobs if job.bucket == bucket]
         residues = sum(job.residues_total or 0 for job in nodes)
         finished += sum(job.residues for job in nodes) / residues if residues else 0.0
-    tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
-    rate = sum(worker.beat.tokens_per_second or 0.0 for worker in living)
     fraction = finished / len(buckets) if buckets else 0.0
-    complete = bool(buckets) and done == buckets
+    tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
+    rate = sum(w.info.tokens_per_second or 0.0 for w in workers if not w.trouble)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
     errors = [error for error in failures(results, [model]) if changed(error.log) >= start]
-    errors = [error for error in errors if error.log.stem not in running]
-    lost = {error.log.stem for error in errors if error.log.parent.name == "embed"}
+    lost = {error.log.stem for error in errors if error.log.parent.name == "embed"} - running
+    complete = bool(buckets) and done == buckets
+    embed: Status = "failed" if lost else "at work" if running else "waits"
+    failed_logs = {error.log for error in errors}
     # a step that has not said why did not end well either
     begun: Status = "at work" if alive or not run else "failed" if run.failure else "waits"
-    embed: Status = "waits" if not running else begun if run and run.ended else "at work"
-    embed = "done" if complete else "failed" if lost else embed
-    used, logs = complete or bool(running), {error.log for error in errors}
-    steps = tuple(_steps(results, model, embed, start, begun, used=used, failed=logs))
-    stopped = [step.log for step in steps if step.status == "failed"]
+
+    def step(name: str, written: int, log: Path, since: int = 1) -> Step:
+        if written >= since or changed(log) < max(since, start):
+            return Step(name, "done" if written >= since else "waits")
+        return Step(name, "failed" if log in failed_logs else begun, log)
+
+    logs, newest = results / "logs" / model, max(map(changed, records.values()), default=0)
+    steps = [
+        step("weights", changed(folder / RECORD), logs / "weights.log"),
+        step("sequences", since, results / "logs" / "deduplicate.log"),
+        Step("embed", "done" if complete else embed),
+    ]
+    for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
+        written = max(map(changed, folder.glob(pattern)), default=0)
+        next_step = step(name, written, logs / f"{name}.log", newest)
+        # older than its input, it is not done
+        steps.append(next_step if steps[-1].status == "done" else Step(name, "waits"))
+        newest = max(newest, written)
+    stopped = {step.log for step in steps if step.status == "failed"}
     return Progress(
         folder,
-        steps,
+        tuple(steps),
         len(buckets),
         len(done),
         len(running),
         len(buckets - done - running - lost),
         tuple(workers),
-        tuple(e for e in errors if e.log in stopped or e.log.parent.name == "embed"),
+        tuple(error for error in errors if error.log in stopped or error.log.stem in lost),
         fraction,
         rate,
         0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
@@ -263,14 +260,12 @@ def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
 
 
 def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
-    """Yield the workers of the last start of each job that has not ended."""
+    """Yield the workers of the last start of each job that has not ended, by bucket."""
     now = datetime.now(UTC)
     beats = [beat for beat in heartbeats(folder, ended=False) if beat.bucket not in done]
-    starts: dict[str, str] = {}
-    for beat in beats:
-        if beat.node == 0:  # the others of its job started later
-            starts[beat.bucket] = max(starts.get(beat.bucket, ""), beat.started)
-    for beat in beats:
+    # the other nodes of a job start later than its first
+    starts = {beat.bucket: beat.started for beat in beats if beat.node == 0}
+    for beat in sorted(beats, key=lambda beat: beat.bucket):
         if beat.started < starts.get(beat.bucket, ""):
             continue
         age = max(0.0, (now - datetime.fromisoformat(beat.updated)).total_seconds())
@@ -281,44 +276,9 @@ def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
             yield Worker(beat, worker, age, trouble)
 
 
-def _steps(
-    results: Path, model: str, embed: Status, start: int, begun: Status, *, used: bool,
-    failed: set[Path],
-) -> Iterator[Step]:  # fmt: skip
-    """Yield the steps; one after embed that is older than its input is not done.
-
-    start: of the present run, in ns; begun: the status of a step with a log and no end; used: jobs
-    have loaded the weights; failed: logs that end with an error.
-    """
-    folder, logs = results / model, results / "logs" / model
-
-    def step(name: str, done: bool, log: Path, since: int = 0) -> Step:
-        if done or changed(log) <= since or changed(log) < start:
-            return Step(name, "done" if done else "waits")
-        return Step(name, "failed" if log in failed else begun, log)
-
-    weights = step("weights", changed(folder / RECORD) > 0, logs / "weights.log")
-    yield Step("weights", "done") if used and weights.status == "waits" else weights
-    summary = results / "sequences" / SUMMARY
-    yield step("sequences", changed(summary) > 0, results / "logs" / "deduplicate.log")
-    yield Step("embed", embed)
-    newest = max(map(changed, whole_files(folder / RECORDS, "*.json")), default=0)
-    before = embed == "done"
-    for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
-        written = max(map(changed, folder.glob(pattern)), default=0)
-        done = before and written >= newest
-        yield step(name, done, logs / f"{name}.log", newest) if before else Step(name, "waits")
-        before, newest = done, written or newest
-
-
-def view(look: Look, console: Console, *, plain: bool = False) -> RenderableType:
-    """Return a look as the console can take it; plain: with all workers, without bars."""
-    head = Group(*_head(look, plain))
-    rows = None
-    if not plain:
-        used = len(console.render_lines(head, pad=False)) + 3
-        rows = min(MOST_ROWS, max(3, console.size.height - used))
-    return Group(head, *_table(look, rows, console.width))
+def view(look: Look, *, plain: bool = False) -> RenderableType:
+    """Return a look for a console; plain: with all workers, without bars."""
+    return Group(*_head(look, plain), *_table(look, None if plain else MOST_ROWS))
 
 
 def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
@@ -363,16 +323,19 @@ def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
         age, line = time.time() - changed(step.log) / 1e9, last_line(step.log)
         last = f": {line}" if line else ""
         yield Text(f"{step.name} is at work, last line {duration(max(0.0, age))} ago{last}")
-        return
-    if not model.buckets or step.name != "embed":
+    elif not model.buckets or step.name != "embed":
         failed = step.status == "failed"
         words = "failed" if failed else f"is {WAITING}" if alive else "has not begun"
         yield Text(f"{step.name} {words}", "bold red" if failed else "")
-        return
-    if not plain:
-        bar = Table.grid(expand=True)
-        bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
-        yield bar
+    else:
+        if not plain:
+            bar = Table.grid(expand=True)
+            bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
+            yield bar
+        yield _numbers(model, alive)
+
+
+def _numbers(model: Progress, alive: bool) -> Text:
     percent = int(1000 * model.fraction) / 10  # 100 is the end
     text = Text(f"{percent:.1f} %; {model.done:,} of {count(model.buckets, 'bucket')} done, ")
     text.append(f"{model.running:,} at work, {model.queued:,} queued")
@@ -382,48 +345,35 @@ def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
         text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
     if model.eta is None:
         idle = WAITING if alive else "no worker is running"
-        yield text.append(f"; {'no speed known yet' if model.running else idle}")
-        return
+        return text.append(f"; {'no speed known yet' if model.running else idle}")
     end = datetime.now() + timedelta(seconds=model.eta)
     text.append(f"; {model.tokens_per_second:,.0f} tokens/s")
-    yield text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
+    return text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
 
 
-def _table(look: Look, rows: int | None, width: int) -> Iterator[RenderableType]:
+def _table(look: Look, rows: int | None) -> Iterator[RenderableType]:
     """Yield the table of workers, those in trouble first: all of them, or so many."""
     workers = [(model.folder.name, worker) for model in look.models for worker in model.workers]
     workers.sort(key=lambda named: not named[1].trouble)
-    cells = [_cells(model, worker) for model, worker in workers[:rows]]
-    shown = [
-        title
-        for title, least in _COLUMNS.items()
-        if width >= least
-        and any(row[title] for row in cells)
-        and (title != "model" or len(look.models) > 1)
-    ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in shown:
-        table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
-    for row in cells:
-        table.add_row(*(row[title] for title in shown), style="bold red" if row[""] else "")
-    if cells:
+    table.add_column("worker")
+    for title in ("bucket", "job", "done", "tokens/s", "left", "last sign"):
+        table.add_column(title, justify="right")
+    for model, worker in workers[:rows]:
+        job, info = worker.job, worker.info
+        name = job.host if info.gpu is None else f"{job.host} GPU {info.gpu}"
+        rate, eta = info.tokens_per_second, job.eta_seconds
+        table.add_row(
+            f"{name}, {model}" if len(look.models) > 1 else name,
+            job.bucket,
+            job.job.partition(".")[0],
+            "loading" if rate is None else f"{100 * job.fraction:.0f} %",
+            "" if rate is None else f"{rate:,.0f}",
+            "" if eta is None else duration(eta),
+            f"{duration(worker.age)} ago {worker.trouble.upper()}".rstrip(),
+            style="bold red" if worker.trouble else "",
+        )
+    if workers:
         yield table
-    if left := len(workers) - len(cells):
-        yield Text(f"and {count(left, 'more worker')}: {program()} watch --once")
-
-
-def _cells(model: str, worker: Worker) -> dict[str, str]:
-    job, beat = worker.job, worker.beat
-    rate, eta = beat.tokens_per_second, job.eta_seconds
-    return {
-        "worker": job.host if beat.gpu is None else f"{job.host} GPU {beat.gpu}",
-        "model": model,
-        "bucket": job.bucket,
-        "device": device_label(beat.device)[:32],
-        "job": job.job.partition(".")[0],
-        "done": "loading" if rate is None else f"{100 * job.fraction:.0f} %",
-        "tokens/s": "" if rate is None else f"{rate:,.0f}",
-        "left": "" if eta is None else duration(eta),
-        "last sign": f"{duration(worker.age)} ago",
-        "": worker.trouble.upper(),
-    }
+    if more := len(workers) - table.row_count:
+        yield Text(f"and {count(more, 'more worker')}: {program()} watch --once")

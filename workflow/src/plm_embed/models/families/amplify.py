@@ -10,6 +10,7 @@ from plm_embed.models.tokens import Vocabulary
 
 AMPLIFY = Family(
     name="amplify",
+    architecture="amplify",
     # 1 is <unk>: the tokenizer knows none of these letters
     tokenizer=Vocabulary(
         "LAGVSERTIDPKQNFYMHWCB",
@@ -45,7 +46,6 @@ AMPLIFY = Family(
             "transformer_encoder.N.ffn.w12": ("layers.N.fc_gate", "layers.N.fc1"),
             "transformer_encoder.N.ffn.w3": "layers.N.fc2",
         },
-        unused=("decoder.", "layer_norm_2."),
         head={"layer_norm_2": "layer_norm", "decoder": "out"},
     ),
     head=Head(mask=2, dense=False, tied=False),

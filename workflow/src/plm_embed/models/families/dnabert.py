@@ -6,7 +6,6 @@ differ in nothing but their weights. N, U and the other letters of IUPAC are [UN
 
 import json
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +14,24 @@ from plm_embed.models.family import ALiBi, Encoder, Family, Names
 from plm_embed.models.tokens import TokenizerFile, Tokens, digest
 from plm_embed.sequences.alphabet import DNA
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 LONGEST = 255
 """Letters of a token; the published ones have up to 32."""
 
 
 def _read(content: bytes) -> Tokens:
+    from tokenizers import Tokenizer
+
     try:
-        tokenizer = _tokenizer(content)
+        tokenizer = Tokenizer.from_str(content.decode("utf-8"))
         file = json.loads(content)
         model = file["model"]
     except Exception as error:  # the library raises plain Exceptions
         raise ValueError(f"it is damaged ({error})") from None
     if model.get("type") != "BPE" or model.get("dropout") or model.get("fuse_unk"):
         raise ValueError("it is not a byte-pair encoding without dropout and fused unknowns")
+    # files in circulation cut sequences off, at 2,000 tokens or other lengths
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     # threads of ours share out the sequences; the library's own would outnumber the job's
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if (tokens := tokenizer.encode("N").tokens) != ["[CLS]", "[UNK]", "[SEP]"]:
@@ -54,27 +55,10 @@ def _read(content: bytes) -> Tokens:
     return Tokens(tokenize, letters, digest(words, pairs, *before))
 
 
-def _spans(content: bytes, sequence: str) -> list[tuple[int, int]]:
-    """Return the offsets that the library reports."""
-    offsets: list[tuple[int, int]] = (
-        _tokenizer(content).encode(sequence, add_special_tokens=False).offsets
-    )
-    return offsets
-
-
-def _tokenizer(content: bytes) -> "Tokenizer":
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_str(content.decode("utf-8"))
-    # files in circulation cut sequences off, at 2,000 tokens or other lengths
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
 DNABERT = Family(
     name="dnabert",
-    tokenizer=TokenizerFile("tokenizer.json", _read, _spans, prefix=("[CLS]",), suffix=("[SEP]",)),
+    architecture="dnabert",
+    tokenizer=TokenizerFile("tokenizer.json", _read, prefix=("[CLS]",), suffix=("[SEP]",)),
     encoder=Encoder(
         rows=4096,
         positions=ALiBi(),

@@ -118,8 +118,9 @@ _NAMES = Names(
 
 ESM2 = Family(
     name="esm2",
+    architecture="esm2",
     tokenizer=VOCABULARY,
-    encoder=Encoder(ROWS, Rotary()),
+    encoder=Encoder(ROWS, Rotary(), token_dropout="optional"),
     names=_NAMES,
     head=Head(MASK),
     config={
@@ -140,6 +141,7 @@ ESM1B = replace(
     encoder=Encoder(
         ROWS,
         Learned(1026, offset=PAD + 1),  # 1,024 tokens after the padding index
+        token_dropout="optional",
         embedding_norm="optional",  # of ESM-1b and ESM-1v only some checkpoints have it
     ),
     names=replace(
@@ -173,7 +175,7 @@ SAPROT = replace(
         unknown=3,
         states="pynwrqhgdlvtmfsaeikc#",
     ),
-    encoder=Encoder(446, Rotary()),
+    encoder=replace(ESM2.encoder, rows=446),
     names=replace(_NAMES, modules=_HUGGING_FACE, head={}),
     head=None,  # of pairs, not of residues
     config={**ESM2.config, "vocab_size": 446},

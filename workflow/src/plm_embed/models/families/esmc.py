@@ -50,6 +50,7 @@ _MODULES: dict[str, str | tuple[str, ...]] = {
 
 ESMC = Family(
     name="esmc",
+    architecture="esmc",
     # ESM-2's ids; the table has 64 rows of which 33 are used
     tokenizer=Vocabulary("LAGVSERTIDPKQNFYMHWCXBUZO", first=4, prefix=(0,), suffix=(2,)),
     encoder=Encoder(

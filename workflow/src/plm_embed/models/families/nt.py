@@ -9,14 +9,14 @@ letter is one <unk>: transformers' class joins a row of them to one, and the aut
 k-mers refuses them.
 """
 
-import re
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.family import Encoder, Family, Learned, Names, Rotary
+from plm_embed.models.families.esm import ESM1B, ESM2
+from plm_embed.models.family import Encoder, Family, Learned, Rotary
 from plm_embed.models.tokens import TokenizerFile, Tokens, digest
 from plm_embed.sequences.alphabet import DNA
 
@@ -59,43 +59,18 @@ def _read(content: bytes) -> Tokens:
     return Tokens(tokenize, bases, digest(words))
 
 
-def _spans(_content: bytes, sequence: str) -> list[tuple[int, int]]:
-    """Return spans by the authors' expression."""
-    return [match.span() for match in re.finditer(rf"[{BASES}]{{{K}}}|.", sequence)]
-
-
-_MODULES = {
-    "embeddings.word_embeddings": "embed_tokens",
-    "encoder.emb_layer_norm_after": "emb_layer_norm_after",
-    "encoder.layer.N.attention.LayerNorm": "layers.N.self_attn_layer_norm",
-    "encoder.layer.N.attention.self.query": "layers.N.self_attn.q_proj",
-    "encoder.layer.N.attention.self.key": "layers.N.self_attn.k_proj",
-    "encoder.layer.N.attention.self.value": "layers.N.self_attn.v_proj",
-    "encoder.layer.N.attention.output.dense": "layers.N.self_attn.out_proj",
-    "encoder.layer.N.LayerNorm": "layers.N.final_layer_norm",
-    "encoder.layer.N.output.dense": "layers.N.fc2",
-}
-_UNUSED = ("lm_head.", "contact_head.", "pooler.")
 _CONFIG = {
     "model_type": "esm",
     "layer_norm_eps": 1e-12,
     "emb_layer_norm_before": False,
-    "token_dropout": False,
 }
 
 NT_V1 = Family(
     name="nt_v1",
-    tokenizer=TokenizerFile("vocab.txt", _read, _spans, prefix=("<cls>",)),
+    architecture="nt_v1",
+    tokenizer=TokenizerFile("vocab.txt", _read, prefix=("<cls>",)),
     encoder=Encoder(rows=4105, positions=Learned(MAX_TOKENS + 2, offset=2), epsilon=1e-12),
-    names=Names(
-        modules=_MODULES
-        | {
-            "embeddings.position_embeddings": "embed_positions",
-            "encoder.layer.N.intermediate.dense": "layers.N.fc1",
-        },
-        prefixes=("esm.",),
-        unused=_UNUSED,
-    ),
+    names=replace(ESM1B.names, head={}),
     config=_CONFIG | {"position_embedding_type": "absolute"},
     alphabet=DNA,
     max_residues=(MAX_TOKENS - 1) * K,
@@ -115,13 +90,14 @@ NT_V2 = replace(
         up_bias=False,
         down_bias=False,
     ),
-    names=Names(
+    names=replace(
+        ESM2.names,
         # the activated half first
-        modules=_MODULES
-        | {"encoder.layer.N.intermediate.dense": ("layers.N.fc_gate", "layers.N.fc1")},
-        prefixes=("esm.",),
-        # converters wrote untrained positions into the files of rotary models too
-        unused=(*_UNUSED, "embeddings.position_embeddings."),
+        modules={
+            **ESM2.names.modules,
+            "layer.N.intermediate.dense": ("layers.N.fc_gate", "layers.N.fc1"),
+        },
+        head={},
     ),
     config=_CONFIG | {"position_embedding_type": "rotary"},
     max_residues=None,

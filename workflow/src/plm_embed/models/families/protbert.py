@@ -10,6 +10,7 @@ POSITIONS = 40_000
 
 PROTBERT = Family(
     name="protbert",
+    architecture="protbert",
     tokenizer=Vocabulary(
         "LAGVESIKRDTPNQFYMHCWXUBZO",
         first=5,

@@ -17,6 +17,7 @@ _RARE = dict.fromkeys("UZOB", "X")
 
 PROTT5 = Family(
     name="prott5",
+    architecture="prott5",
     tokenizer=replace(_LETTERS, read_as=_RARE),
     encoder=Encoder(
         rows=128,
