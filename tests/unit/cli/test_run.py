@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -126,7 +127,7 @@ def test_only_vectors_are_kept_from_being_replaced() -> None:
     both = [table | {"id": "other", "keep": ["nr"]}, "more.fasta"]
     write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
-    changes: list[tuple[str, list[object], str]] = [
+    changes: list[tuple[str, Any, str]] = [
         ("buckets=3", ["more.fasta"], "they also include t.csv"),
         ("embedding.layers=[3]", both, r"embedding.layers: \[-1\], not \[3\]"),
         ("residues.gaps=skip", both, "residues.gaps: remove, not skip"),

@@ -12,9 +12,7 @@ from plm_embed.io.terminal import say
 from plm_embed.program import program
 
 
-class _ModelName(click.ParamType):
-    name = "text"
-
+class _ModelName(click.types.StringParamType):
     def get_missing_message(self, *_: Any, **__: Any) -> str:
         return (
             "For proteins, take esm2_8m (small) or esm2_650m (large, for a GPU); for DNA, "
