@@ -27,8 +27,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "text": lambda path: path.write_text("neither JSON nor anything else\n", encoding="utf-8"),
     "empty": Path.touch,
     "a_file/below": lambda path: path.parent.touch(),
-    300 * "x": lambda path: None,
-    "no_text\udc80": lambda path: None,
+    300 * "x": str,
+    "no_text\udc80": str,
 }
 
 
