@@ -47,7 +47,6 @@ import json, sys, time
 from pathlib import Path
 from plm_embed import startup
 startup.set_up("gather")
-startup.keep_pandas_out()
 {imports}
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()

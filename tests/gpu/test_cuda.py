@@ -13,7 +13,7 @@ from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, ran
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
 from plm_embed.inference.batches import Room, room_for
-from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.inference.vector_stream import VectorStream, largest_number
 from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.linear import Linear
@@ -188,7 +188,7 @@ def test_pooling_on_the_device_is_that_of_the_cpu() -> None:
     batch = engine.prepare(sequences).to(CUDA)
     hidden = engine.forward(batch, [WIDE.layers])[WIDE.layers]
     for pooling in ("mean", "max", "bos", "per_residue"):
-        found = pool_packed(pooling, hidden, batch).cpu()  # type: ignore[arg-type]
+        found = pool_batch(pooling, hidden, batch).cpu()  # type: ignore[arg-type]
         each = [
             pool(pooling, one.cpu(), rows)
             for one, rows in zip(batch.split(hidden), batch.residues, strict=True)

@@ -106,7 +106,7 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
         record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert model.rows <= size.least < 16 * ROWS["cuda"]
+    assert model.rows <= size.budget < 16 * ROWS["cuda"]
     assert (record.computed, record.skipped) == (300, ())
 
 

@@ -23,7 +23,7 @@ from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.weights import MANIFEST, Manifest, Source
-from plm_embed.sequence_windows import spans, stored_spans, window_count
+from plm_embed.sequence_windows import spans, stored_spans, window_counts
 from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
@@ -221,15 +221,17 @@ def publish(store: Store, sequences: list[str]) -> None:
 
 def part_rows(sequences: list[str], fingerprint: Fingerprint) -> PartRows:
     found = [vectors(sequence, fingerprint) for sequence in sequences]
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int32)
     return PartRows(
         keys=np.array([key(sequence) for sequence in sequences], dtype="S64"),
-        length=np.array([len(sequence) for sequence in sequences], dtype=np.int32),
-        windows=np.array(
-            [window_count(len(seq), fingerprint.long_sequences) for seq in sequences],
-            dtype=np.int32,
-        ),
+        length=lengths,
+        windows=window_counts(lengths, fingerprint.long_sequences),
         representations={
             name: [each[name] for each in found] for name in fingerprint.representations
+        },
+        scores={
+            name: np.array([len(name) / len(sequence) for sequence in sequences], np.float32)
+            for name in fingerprint.scores
         },
     )
 

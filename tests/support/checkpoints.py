@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from plm_embed.models import checkpoints
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.weights import MANIFEST, SELF_TEST, read_manifest
+from plm_embed.models.weights import MANIFEST, SELF_TEST, Manifest, Source, read_manifest
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
@@ -188,6 +188,16 @@ def write_demo(path: Path) -> Path:
     return path
 
 
+def manifest_of(model: Model, *, token_dropout: bool = False) -> Manifest:
+    """The manifest of weights of a model that lie nowhere."""
+    shape = model.layers, model.dim, model.heads, model.max_residues
+    source, inner = Source("tensors", ""), model.attention_dim or None
+    return Manifest(
+        *(model.name, model.architecture, *shape, token_dropout, "", "", 0, source),
+        attention_dim=inner,
+    )
+
+
 def spoil_golden(folder: Path) -> None:
     """Make the self-test of a weights folder expect other vectors: then every device computes
     wrongly.
@@ -201,9 +211,23 @@ def spoil_golden(folder: Path) -> None:
     )
 
 
-def read(source: Path, model: Model) -> checkpoints.Checkpoint:
+class Checkpoint(NamedTuple):
+    """A checkpoint in memory."""
+
+    layout: str
+    token_dropout: bool
+    tensors: dict[str, torch.Tensor]
+    head: dict[str, torch.Tensor]
+
+
+def read(source: Path, model: Model) -> Checkpoint:
     """A checkpoint as this package reads it."""
-    return checkpoints.read(checkpoints.files_of(source, model), model)
+    found = checkpoints.read(checkpoints.files_of(source, model), model)
+    tensors, head = (
+        {name: stored.read() for name, stored in part.items()}
+        for part in (found.tensors, found.head)
+    )
+    return Checkpoint(found.layout, found.token_dropout, tensors, head)
 
 
 def edit_json(path: Path, **values: Any) -> None:

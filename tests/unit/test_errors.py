@@ -167,8 +167,11 @@ def test_memory_of_the_host_runs_out_too() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("x" * 300, "weights: x{40}[.]{3}: File name too long"),
-        ("x/" * 3000, "weights: (x/){20}[.]{3}: File name too long"),
+        ("x" * 300, "weights: 'x{40}': no file can be called that"),
+        (
+            "~nobody_has_this_name/x",
+            "weights: '~nobody_has_this_name/x': no file can be called that",
+        ),
         ("a\0b", r"weights: 'a\\x00b': no file can be called that"),
         ("\ud800", r"weights: '\\ud800': no file can be called that"),
     ],

@@ -82,6 +82,7 @@ KINDS = [
         "delete .*validation.json and run the campaign again",
         read_validation,
         write_validation,
+        optional=("remedy", "counts", "norms", "spot_checks", "fingerprint", "files"),
     ),
 ]
 

@@ -11,7 +11,7 @@ from plm_embed.sequence_windows import (
     spans,
     stored_residues,
     stored_spans,
-    window_count,
+    window_counts,
 )
 
 
@@ -34,9 +34,10 @@ def test_spans(
     length: int, policy: LongSequences, expected: list[tuple[int, int]], windows: int
 ) -> None:
     assert spans(length, policy) == expected
-    assert window_count(length, policy) == windows
+    lengths = np.array([length, 3], dtype=np.int32)
+    assert window_counts(lengths, policy).tolist() == [windows, 1]
     rows = max((stop for _, stop in expected), default=0)
-    assert stored_residues(np.array([length, 3], dtype=np.int32), policy).tolist() == [rows, 3]
+    assert stored_residues(lengths, policy).tolist() == [rows, 3]
 
 
 @given(st.data())

@@ -94,7 +94,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
         key = embeddings.nearest(["p0"], k=1)["cache_key"][0].as_py()
         with pytest.raises(PlmEmbedError, match=r"use per_token\(id\)"):
             embeddings.get(["p0"], "per_token_l3")
-        with pytest.raises(PlmEmbedError, match="has no per-residue representation"):
+        with pytest.raises(PlmEmbedError, match="has no representation per_residue"):
             embeddings.per_residue("p0")
     with plm_embed.open(folder / "store") as store:
         assert np.array_equal(store.per_token(key)[1], spans)

@@ -73,6 +73,7 @@ def test_a_campaign_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     page = (results / "report.html").read_text()
     assert 25 * "G" in page and "mean over the residues of the first chain" in page
     check_other_settings(folder)
+    check_import(folder)
 
 
 def check_vectors(path: Path, first: int) -> None:
@@ -108,3 +109,27 @@ def check_other_settings(folder: Path) -> None:
     )  # fmt: skip
     assert refused.returncode == 1
     assert "embedding.pooling: mean_chain1: sequences are single chains" in refused.stdout
+
+
+def check_import(folder: Path) -> None:
+    """Pairs that `export` wrote become a store of the same bits, by their keys and by their ids."""
+    columns = ["--id-column=name", "--sequence-column=heavy", "--partner-column=light"]
+    files = ["--sequences=pairs.csv", "--sequences=pairs.fasta"]
+    weights = f"--weights=results/{MODEL}/weights.json"
+    with h5py.File(folder / MASTER) as master:
+        vectors = dict(
+            zip(master["emb_keys"][...].tolist(), map(bytes, master["emb"]), strict=True)
+        )
+    for kind, name in (("parquet", "pairs.parquet"), ("uniprot-h5", "pairs.h5")):
+        export(folder / MASTER, kind, folder / name)
+        call = ["import", name, *files, weights, f"--store={kind}"]
+        refused = CliRunner().invoke(group, [*call, *columns[:2]])
+        assert refused.exit_code == 1 and "is asked for" in str(refused.exception)
+        done = CliRunner().invoke(group, [*call, *columns])
+        assert done.exit_code == 0 and "3 rows adopted" in done.output, done.output
+        imported = {}
+        for path in folder.glob(f"{kind}/*/parts/*.h5"):
+            with h5py.File(path) as part:
+                keys, rows = part["emb_keys"][...], part["representations/mean_l3"]
+                imported |= dict(zip(keys.tolist(), map(bytes, rows), strict=True))
+        assert imported == vectors

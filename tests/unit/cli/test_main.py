@@ -139,21 +139,6 @@ print({"torch", "huggingface_hub"} & set(sys.modules))
     assert told == ["{'torch'}", "set()"]
 
 
-def test_a_step_makes_columns_without_pandas_and_data_frames_all_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
-    code = """
-import sys
-from plm_embed.cli import main as cli
-cli.group.main(standalone_mode=False)
-print("pandas" in sys.modules)
-import pyarrow
-print(type(pyarrow.table({"column": [1]}).to_pandas()).__name__)
-"""
-    (tmp_path / "in.fasta").write_text(">a\nMKV\n")
-    done = plm_embed("deduplicate", tmp_path / "in.fasta", "--output", tmp_path / "o", code=code)
-    assert done.stdout.splitlines()[-2:] == ["False", "DataFrame"], done.stderr
-
-
 @pytest.mark.parametrize("closed", ["", "1", "2", "12"])
 def test_a_process_that_ends_at_once_loses_no_word(closed: str) -> None:
     code = """

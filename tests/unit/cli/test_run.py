@@ -96,8 +96,10 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     ("arguments", "words"),
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
-        (["t.csv", "--id", "ids"], "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; "
-         "name yours: --id, --sequence, --structure, --partner and --keep"),
+        (["t.csv", "--id", "ids"],
+         "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; name yours: --id NAME"),
+        (["t.csv", "--id", "nr", "--keep", "Lab"], "t.csv: no column 'Lab'; the columns are 'nr', "
+         "'lab', 'other'; did you mean 'lab'?; name yours: --keep lab"),
     ],
 )  # fmt: skip
 def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:

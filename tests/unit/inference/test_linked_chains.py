@@ -12,7 +12,6 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference.language_model import embed_like
 from plm_embed.inference.reference import reference_vectors
-from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare
 from support.families import TINY, add_model, golden, relative, source
 
@@ -59,21 +58,6 @@ def test_a_pair_has_the_same_bits_in_any_company(prepared: Path, pooling: str) -
     assert not np.array_equal(together[1], alone)  # the order counts
 
 
-def test_what_float16_cannot_hold_is_computed_again_without_the_linker(prepared: Path) -> None:
-    with plm_embed.load(MODEL, weights=prepared, linker=LINKER) as model:
-        engine = model._engine
-        assert engine
-        kind = model.fingerprint("per_residue")
-        stream = VectorStream(engine, model._room, kind, [f"{HEAVY}:{LIGHT}", "MKV:AY"])
-        (batch, (long, short)), *_ = stream._batches()
-        assert [len(next(iter(v.values()))) for v in (long, short)] == [len(HEAVY + LIGHT), 5]
-        packed = stream._pack(batch)
-        wrong = [{name: np.full_like(v, np.inf) for name, v in short.items()}, long]
-        stream._replace_overflown(vectors := wrong[::-1], packed)
-        assert stream.exact == 1
-        assert all(np.allclose(vectors[1][name], v, atol=1e-5) for name, v in short.items())
-
-
 def test_pairs_may_be_given_in_many_ways(prepared: Path, tmp_path: Path) -> None:
     fasta = tmp_path / "pairs.fasta"
     fasta.write_text(f">ab\n{HEAVY}:\n{LIGHT.lower()}\n")
@@ -102,7 +86,7 @@ def test_pairs_may_be_given_in_many_ways(prepared: Path, tmp_path: Path) -> None
         for words, item in bad.items():
             with pytest.raises(InputError, match=words):
                 model.embed([item])
-    with pytest.raises(InputError, match=r"is a tuple; .*; for pairs of chains, name a linker"):
+    with pytest.raises(InputError, match=r"is no sequence; .*; for pairs of chains, name a linker"):
         plm_embed.embed([("ab", (HEAVY, LIGHT))], MODEL, weights=prepared)
 
 

@@ -1,7 +1,6 @@
 """Weights adopted, converted, checked; downloads: `test_published_weights`."""
 
 import hashlib
-import json
 import logging
 import os
 from dataclasses import replace
@@ -154,34 +153,25 @@ def test_a_damaged_folder_is_made_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
+    out, state = tmp_path / "out", random_state(TINY_ESM2, 1)
+    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state)
     made = prepare(TINY_ESM2, source, out)
-    other = write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2))
+    digest = made.weights_sha256[:12]
     before = {path: path.read_bytes() for path in out.iterdir()}
-    expected = (
-        rf"{out} holds other weights \(esm2_t2_tiny, SHA-256 "
-        rf"{made.weights_sha256[:12]}\) than {other}"
-    )
-    with pytest.raises(PlmEmbedError, match=expected):
-        prepare(TINY_ESM2, other, out)
-    with pytest.raises(PlmEmbedError, match="holds other weights"):
-        prepare(replace(TINY_ESM2, name="esm2_t2_other"), source, out)
-    folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))
-    edit_config(folder, token_dropout=False)
-    with pytest.raises(PlmEmbedError, match="holds other weights"):
-        prepare(TINY_ESM2, folder, out)
-    edit_config(folder, token_dropout=True)
-    # the same weights in another container
-    again = prepare(TINY_ESM2, folder, out)
-    assert replace(again, source=made.source) == read_manifest(out) == made
-    assert (again.source.layout, again.source.path) == ("hugging-face", str(folder))
+    other = write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2))
+    folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, state)
+    for model, place in (
+        (TINY_ESM2, other),
+        (TINY_ESM2, folder),
+        (replace(TINY_ESM2, name="esm2_t2_other"), source),
+    ):
+        words = rf"{out} holds other weights \(esm2_t2_tiny, SHA-256 {digest}\) than {place}"
+        with pytest.raises(PlmEmbedError, match=words):
+            prepare(model, place, out)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
-
-
-def edit_config(folder: Path, **change: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    moved = source.rename(tmp_path / "moved.pt")
+    again = prepare(TINY_ESM2, moved, out)
+    assert again.source.path == str(moved) and replace(again, source=made.source) == made
 
 
 def test_a_failed_conversion_leaves_no_output(tmp_path: Path) -> None:

@@ -146,15 +146,6 @@ def test_a_score_has_the_same_bits_in_any_company(
             assert small[kind][len(sequences) - 1 - place] == alone[kind][0]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
-def test_half_precision_moves_scores_little(dtype: str, models: dict[str, LanguageModel]) -> None:
-    exact = models["float32"].score(PEPTIDES, scores=SCORES)
-    rounded = models[dtype].score(PEPTIDES, scores=SCORES)
-    for kind in ("log_likelihood", "entropy"):
-        assert np.allclose(rounded[kind], exact[kind], atol=0.03)
-    assert np.allclose(rounded["pseudo_perplexity"], exact["pseudo_perplexity"], rtol=0.1)
-
-
 def test_vectors_have_the_same_bits_beside_scores(models: dict[str, LanguageModel]) -> None:
     model = models["float32"]
     named = list(named_sequences([*PEPTIDES, "ACDEFGHIKLMNPQRSTVWY" * 40], model.policy))
@@ -226,16 +217,9 @@ def test_variants_are_scored_by_masked_marginals(
         assert scores == pytest.approx([*values, values[0] + values[2], 0], abs=2e-5)
         assert scores[0] == model.score_variants(text, ["F1A"])[0]  # in any company
         assert len(model.score_variants(text, [])) == 0
-        for variant, problem in (
-            ("A1T", "residue 1 of the sequence is F"),
-            ("F31A", "the residues are 1 to 30"),
-            ("F0A", "the residues are 1 to 30"),
-            ("F1", "no substitution of a residue"),
-            ("F1J", "no substitution of a residue"),
-            ("F1A:F1G", "substitutes a residue twice"),
-            ("", "no substitution of a residue"),
-        ):
-            with pytest.raises(InputError, match=problem):
+        for variant in ("A1T", "F31A", "F0A", "F1", "F1J", "F1A:F1G", ""):
+            part = variant.split(":")[-1]
+            with pytest.raises(InputError, match=f"'{variant}': '{part}' is no substitution of a"):
                 model.score_variants(text, [variant])
         with pytest.raises(InputError, match=r"unknown_residue|invalid"):
             model.score_variants("MK1", ["M1A"])
@@ -310,17 +294,6 @@ def test_a_device_that_computes_wrong_scores_fails_its_self_test(
         plm_embed.load(MODEL, weights=tmp_path)
 
 
-def test_a_damaged_head_is_named_and_made_again(tmp_path: Path) -> None:
-    prepare(MODELS[MODEL], None, tmp_path / "w")
-    path = tmp_path / "w" / HEAD
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(WeightsError, match=f"{HEAD} has SHA-256"):
-        plm_embed.score(["MKT"], MODEL, weights=tmp_path / "w")
-    prepare(MODELS[MODEL], None, tmp_path / "w")
-    assert path.read_bytes() == content
-
-
 def test_a_checkpoint_whose_head_is_not_whole_has_vectors(tmp_path: Path) -> None:
     model = MODELS[MODEL]
     for name, change in (
@@ -341,18 +314,6 @@ def test_a_checkpoint_whose_head_is_not_whole_has_vectors(tmp_path: Path) -> Non
         plm_embed.embed(["MKT"], MODEL, weights=tmp_path / f"{name}_prepared")
         with pytest.raises(WeightsError, match="no head of the language model"):
             plm_embed.score(["MKT"], MODEL, weights=tmp_path / f"{name}_prepared")
-
-
-def test_a_folder_never_gets_another_head(tmp_path: Path) -> None:
-    model, out = MODELS[MODEL], tmp_path / "out"
-    prepare(model, None, out)
-    content = torch.load(checkpoints.DEMO, weights_only=False)
-    content["model"]["encoder.lm_head.bias"] += 1
-    torch.save(content, tmp_path / f"{MODEL}.pt")
-    before = (out / HEAD).read_bytes()
-    with pytest.raises(WeightsError, match="holds other weights"):
-        prepare(model, tmp_path / f"{MODEL}.pt", out)
-    assert (out / HEAD).read_bytes() == before
 
 
 def test_every_layout_has_the_same_head(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
             Settings(compute_dtype="float32", storage_dtype="float32"),
         )
     other = replace(files, table=Table("accession", "seq"))
-    with pytest.raises(PlmEmbedError, match=r"name yours: --id-column and --sequence-column$"):
+    with pytest.raises(PlmEmbedError, match="no column 'accession'"):
         adopted(other, prepared)
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="names row 99 of 48"):
@@ -148,9 +148,7 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
         adopted(files, prepared)
     with h5py.File(files.vectors, "w") as file:
         file["emb"] = np.zeros((3, 4))
-    with pytest.raises(
-        PlmEmbedError, match=r"cannot be imported \(emb: shape \(3, 4\), not a vector; matrices"
-    ):
+    with pytest.raises(PlmEmbedError, match=r"cannot be imported: emb is not a vector; matrices"):
         adopted(files, prepared)
 
 
@@ -164,7 +162,7 @@ def test_vectors_that_are_damaged_are_named(tmp_path: Path, prepared: Path) -> N
     content = bytearray(files.vectors.read_bytes())
     content[start : start + 100] = bytes(100)
     files.vectors.write_bytes(content)
-    with pytest.raises(PlmEmbedError, match=r"embeddings\.h5: cannot be imported \("):
+    with pytest.raises(PlmEmbedError, match=r"embeddings\.h5: cannot be imported: "):
         adopted(files, prepared)
     assert not (tmp_path / "store").exists()
 

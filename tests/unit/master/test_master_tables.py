@@ -14,9 +14,7 @@ from support.campaigns import make_campaign
 def test_outcomes_are_bounded_by_the_disk(tmp_path: Path) -> None:
     made = make_campaign(tmp_path)
     campaign = read_campaign(made.sequences, made.embedded, made.store)
-    tables = Tables(campaign, tmp_path)
-    assert sum(map(len, tables.index())) > 0
-    assert sum(map(len, tables.records())) == 90
+    assert sum(map(len, Tables(campaign, tmp_path).records())) == 90
     assert not list(tmp_path.glob("tmp*"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))

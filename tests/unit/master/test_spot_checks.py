@@ -14,8 +14,8 @@ from plm_embed.keys import key
 from plm_embed.master import spot_checks
 from plm_embed.master.campaign import Campaign as Gathered
 from plm_embed.master.campaign import read_campaign
-from plm_embed.master.checks import Findings
 from plm_embed.master.spot_checks import check_spots, draw
+from plm_embed.master.validation_record import Validation
 from plm_embed.store.parts import read_part
 from support.campaigns import EVERYTHING, Campaign, gathered_campaign, reference
 
@@ -135,9 +135,9 @@ def test_a_bucket_that_was_damaged_is_named(tmp_path: Path) -> None:
 
 
 def problems(campaign: Campaign, count: int) -> list[str]:
-    findings = Findings()
-    check_spots(findings, campaign.master, gathered(campaign), campaign.weights, count)
-    return findings.checks["spot checks"].listed
+    validation = Validation(status="passed", checks=[])
+    check_spots(validation, campaign.master, gathered(campaign), campaign.weights, count)
+    return validation.problems
 
 
 @pytest.mark.parametrize(

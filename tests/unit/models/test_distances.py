@@ -16,7 +16,7 @@ from plm_embed.models.families import FAMILIES
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
 from plm_embed.models.registry import Model
-from plm_embed.models.weights import Manifest, Source
+from support.checkpoints import manifest_of
 from support.packed import pack
 
 CPU = torch.device("cpu")
@@ -110,8 +110,7 @@ def test_encoders_that_no_family_has(encoder: Encoder, monkeypatch: pytest.Monke
         else torch.randn(shape, generator=random) * (0.1 if len(shape) == 1 else shape[1] ** -0.5)
         for name, shape in tensor_shapes(model).items()
     }
-    shape = model.layers, model.dim, model.heads, None
-    manifest = Manifest("mixed", "mixed", *shape, False, "", "", 0, Source("tensors", ""))
+    manifest = manifest_of(model)
     sequences = ["MKTAYIAKQRQISFVKSHFSRQ" * 12, "ACDEF", "M"]
     engine = Engine(manifest, tensors, CPU, "float32")
     batch = engine.prepare(sequences)

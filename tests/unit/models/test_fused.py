@@ -23,7 +23,6 @@ from plm_embed.models.engine import Engine, form
 from plm_embed.models.layers import LATE_BIASES
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS
-from plm_embed.models.weights import Manifest, Source
 from support import checkpoints
 
 CPU = torch.device("cpu")
@@ -273,8 +272,7 @@ def test_half_precision_holds_what_its_gelu_gives() -> None:
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_a_whole_model_through_the_kernels(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     model = checkpoints.TINY_ESM2
-    shape = model.layers, model.dim, model.heads, None
-    manifest = Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, Source("fair-esm", ""))
+    manifest = checkpoints.manifest_of(model, token_dropout=True)
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     engine.rows = 64  # the interpreter takes each by itself
     batch = engine.prepare(["MKTAYIAKQRQISFVKSHFSRQ", "ACDEF", "M"])

@@ -16,8 +16,7 @@ from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.registry import Model
-from plm_embed.models.weights import Manifest, Source
-from support.checkpoints import read
+from support import checkpoints
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source
 
 CPU = torch.device("cpu")
@@ -123,38 +122,32 @@ def test_only_t5_keeps_its_last_matrix_in_fp32(folder: Path) -> None:
         assert bool(torch.isfinite(found[:52]).all()) == finite
 
 
+ALL = TINY | {"esm2": checkpoints.TINY_ESM2, "esm1b": checkpoints.TINY_ESM1B}
+
+
 @cache
 def random_engine(name: str, dtype: str) -> Engine:
     """A golden model on two heads of 16 or more, for which torch's own attention keeps its bits."""
-    model: Model = TINY[name]
-    manifest = Manifest(
-        model.name,
-        model.architecture,
-        model.layers,
-        model.dim,
-        model.heads,
-        model.max_residues,
-        False,
-        "",
-        "",
-        0,
-        Source("tensors", ""),
-        attention_dim=model.attention_dim or None,
+    model: Model = ALL[name]
+    tensors = (
+        checkpoints.read(source(name), model).tensors
+        if name in TINY
+        else checkpoints.random_state(model, 7)
     )
-    tensors = read(source(name), model).tensors
+    manifest = checkpoints.manifest_of(model, token_dropout=name not in TINY)
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", ALL)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_a_vector_has_the_same_bits_in_any_company(
     name: str, dtype: str, data: st.DataObject
 ) -> None:
     engine = random_engine(name, dtype)
-    alphabet = TINY[name].family.alphabet
-    width = 1 + bool(alphabet.states)
+    alphabet, last = ALL[name].family.alphabet, ALL[name].layers
+    width = alphabet.letters_of_residue
     letters = st.sampled_from([*map("".join, product(alphabet.letters, alphabet.states or [""]))])
 
     def some(longest: int, at_least: int, at_most: int) -> list[str]:
@@ -166,8 +159,8 @@ def test_a_vector_has_the_same_bits_in_any_company(
     sequences = [*sequences, sequences[0], same_length]
     order = data.draw(st.permutations(range(len(sequences))))
     batch = engine.prepare([*company, *(sequences[i] for i in order)])
-    mixed = {layer: batch.split(found) for layer, found in engine.forward(batch, [1, 3]).items()}
+    mixed = {layer: batch.split(found) for layer, found in engine.forward(batch, [1, last]).items()}
     for at, i in enumerate(order, len(company)):
         alone = engine.prepare([sequences[i]])
-        for layer, found in engine.forward(alone, [1, 3]).items():
+        for layer, found in engine.forward(alone, [1, last]).items():
             assert torch.equal(mixed[layer][at], alone.split(found)[0])

@@ -2,14 +2,17 @@
 
 import argparse
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import esm
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plm_embed.models.families.esm import MASK
+from plm_embed.errors import WeightsError
+from plm_embed.models.families.esm import ESM2, MASK
 from plm_embed.models.registry import Model
 from support.checkpoints import (
     TINY_ESM1B,
@@ -54,19 +57,6 @@ def test_the_mask_row_is_cleared_for_esm1b_only(tmp_path: Path) -> None:
     assert read(path, TINY_ESM2).tensors["embed_tokens.weight"][MASK].any()
 
 
-@pytest.mark.parametrize("model", [TINY_ESM2, TINY_ESM1B, TINY_ESM1V], ids=lambda model: model.name)
-@pytest.mark.parametrize(
-    ("shards", "prefix"), [(1, "esm."), (1, ""), (3, "esm.")], ids=["masked-lm", "bare", "shards"]
-)
-def test_hugging_face_folders_hold_the_same_tensors(
-    model: Model, shards: int, prefix: str, tmp_path: Path
-) -> None:
-    state = random_state(model, 2)
-    checkpoint = read(write_hugging_face(tmp_path / "hf", model, state, shards, prefix), model)
-    assert equal(checkpoint.tensors, state)
-    assert (checkpoint.layout, checkpoint.token_dropout) == ("hugging-face", True)
-
-
 def test_a_folder_that_transformers_5_wrote(tmp_path: Path) -> None:
     """It gives norms the names of TensorFlow, and frequencies one name for all layers."""
     state = random_state(TINY_ESM2, 1)
@@ -83,14 +73,19 @@ def test_a_folder_that_transformers_5_wrote(tmp_path: Path) -> None:
     assert equal(read(tmp_path / "hf", TINY_ESM2).tensors, state)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_dtype_of_the_source_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
-    state = {name: tensor.to(dtype) for name, tensor in random_state(TINY_ESM2, 3).items()}
-    path = write_fair_esm(tmp_path / "half.pt", TINY_ESM2, state)
-    assert equal(read(path, TINY_ESM2).tensors, state)
-
-
 def test_token_dropout_is_what_the_checkpoint_says(tmp_path: Path) -> None:
     folder = write_hugging_face(tmp_path, TINY_ESM2, random_state(TINY_ESM2, 1))
     edit_json(folder / "config.json", token_dropout=False)
     assert not read(folder, TINY_ESM2).token_dropout
+
+
+@pytest.mark.parametrize("kind", ["never", "always"])
+def test_token_dropout_may_be_the_familys(kind: Literal["never", "always"], tmp_path: Path) -> None:
+    encoder, applied = replace(ESM2.encoder, token_dropout=kind), kind == "always"
+    model = replace(TINY_ESM2, family=replace(ESM2, encoder=encoder, required=()))
+    config = write_hugging_face(tmp_path, model, random_state(model, 1)) / "config.json"
+    edit_json(config, token_dropout=not applied)
+    with pytest.raises(WeightsError, match=f"it says token_dropout: {not applied}, not {applied}"):
+        read(tmp_path, model)
+    config.write_text(config.read_text().replace("token_dropout", "something_else"))
+    assert read(tmp_path, model).token_dropout == applied

@@ -55,8 +55,10 @@ def test_files_that_are_cut_short_are_refused(legacy: bool, tmp_path: Path) -> N
         tmp_path / "w.pt", TINY_ESM2, random_state(TINY_ESM2, 1), legacy=legacy
     ).read_bytes()
     path = tmp_path / "cut.pt"
-    for size in (0, 1, 10, 200, 3000, len(whole) // 2, len(whole) - 50, len(whole) - 1):
-        path.write_bytes(whole[:size])
+    sizes = (0, 1, 10, 200, 3000, len(whole) // 2, len(whole) - 50, len(whole) - 1)
+    others = b"<html>Not found</html>", b"Not found\n", b"PK\x03\x04rubbish", b"\x80\x02N."
+    for content in (*(whole[:size] for size in sizes), *others):
+        path.write_bytes(content)
         with pytest.raises(PlmEmbedError, match=r"cut\.pt was not loaded"):
             read(path, TINY_ESM2)
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))
@@ -64,16 +66,6 @@ def test_files_that_are_cut_short_are_refused(legacy: bool, tmp_path: Path) -> N
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(PlmEmbedError, match=r"model\.safetensors was not loaded"):
         read(folder, TINY_ESM2)
-
-
-@pytest.mark.parametrize(
-    "content", [b"<html>Not found</html>", b"Not found\n", b"PK\x03\x04rubbish", b"\x80\x02N."]
-)
-def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "esm2_t6_8M_UR50D.pt"
-    path.write_bytes(content)
-    with pytest.raises(PlmEmbedError, match=r"esm2_t6_8M_UR50D\.pt was not loaded"):
-        read(path, TINY_ESM2)
 
 
 @pytest.mark.parametrize(
@@ -148,30 +140,17 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
 def test_tensors_without_usable_numbers_are_named(tmp_path: Path) -> None:
     name = "layers.0.fc1.bias"
 
-    def holding(tensor: torch.Tensor) -> Path:
-        return write_fair_esm(
-            tmp_path / "x.pt", TINY_ESM2, random_state(TINY_ESM2, 1) | {name: tensor}
-        )
+    def holding(tensor: Any) -> Path:
+        state = random_state(TINY_ESM2, 1) | {name: tensor}
+        return write_fair_esm(tmp_path / "x.pt", TINY_ESM2, state)
 
     for number in (float("nan"), float("inf")):
         with pytest.raises(PlmEmbedError, match=f"it holds NaN or infinite numbers in {name}"):
             prepare(TINY_ESM2, holding(torch.full((128,), number)), tmp_path / "out")
         assert not list((tmp_path / "out").iterdir())
-    for tensor in (torch.zeros(128).to_sparse(), torch.zeros(128, device="meta")):
+    for tensor in (torch.zeros(128).to_sparse(), torch.zeros(128, device="meta"), 5):
         with pytest.raises(PlmEmbedError, match=f"holds {name} without numbers|was not loaded"):
             read(holding(tensor), TINY_ESM2)
-    state = torch.load(holding(torch.zeros(128)), weights_only=False)
-    state["model"][5] = torch.zeros(1)
-    torch.save(state, tmp_path / "x.pt")
-    with pytest.raises(PlmEmbedError, match="has 5, which no name in the family matches"):
-        read(tmp_path / "x.pt", TINY_ESM2)
-    folder = write_hugging_face(
-        tmp_path / "hf",
-        TINY_ESM2,
-        random_state(TINY_ESM2, 1) | {name: torch.full((128,), torch.nan)},
-    )
-    with pytest.raises(PlmEmbedError, match=f"it holds NaN or infinite numbers in {name}"):
-        prepare(TINY_ESM2, folder, tmp_path / "out")
 
 
 def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
@@ -223,19 +202,6 @@ def test_hugging_face_configs_that_say_something_else(
     (folder / "config.json").write_text(text)
     with pytest.raises(PlmEmbedError, match=message):
         read(folder, TINY_ESM2)
-
-
-def test_what_is_no_tensor_is_named(tmp_path: Path) -> None:
-    name = "layers.0.fc1.bias"
-    state = torch.load(
-        write_fair_esm(tmp_path / "x.pt", TINY_ESM2, random_state(TINY_ESM2, 1)),
-        weights_only=False,
-    )
-    for key in [key for key in state["model"] if key.endswith(name)]:
-        state["model"][key] = 5
-    torch.save(state, tmp_path / "x.pt")
-    with pytest.raises(PlmEmbedError, match=f"x.pt holds {name} without numbers"):
-        read(tmp_path / "x.pt", TINY_ESM2)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])

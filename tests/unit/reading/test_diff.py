@@ -80,7 +80,7 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     assert f"only in the first: {absent}\n" in in_words(compare(second.master, first.master, 1e-2))
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
-    with pytest.raises(PlmEmbedError, match="not a whole master of embeddings"):
+    with pytest.raises(PlmEmbedError, match="not a file of embeddings"):
         compare(first.master, tmp_path / "x.h5", 0)
 
 
@@ -101,6 +101,32 @@ def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
     empty = gathered_campaign(tmp_path / "3", records=[], fingerprint=EVERYTHING)
     assert compare(empty.master, first.master, 0).only == (0, 58)
     assert compare(empty.master, empty.master, 0).equal
+
+
+def test_scores_are_compared_like_vectors(tmp_path: Path) -> None:
+    scored = replace(MEAN, scores=("log_likelihood", "entropy"), head_sha256="0" * 64)
+    first = gathered_campaign(tmp_path / "1", fingerprint=scored)
+    second = gathered_campaign(tmp_path / "2", fingerprint=scored)
+    plain = gathered_campaign(tmp_path / "3")
+    assert compare(first.master, second.master, 0).equal
+    with h5py.File(second.master, "r+") as file:
+        del file["checksums"]  # else the changes are damages
+        file["entropy"][7] += 0.5
+        file["entropy"][8] = np.nan
+        key = file["emb_keys"][7].decode()
+    found = compare(first.master, second.master, 0.1)
+    entropy = found.representations["entropy"]
+    assert (entropy.equal, entropy.different, entropy.max_abs) == (56, 2, np.inf)
+    assert found.representations["log_likelihood"].equal == 58 and not found.equal
+    text = in_words(found)
+    assert (
+        "\nentropy: 56 equal, 0 within the tolerance, 2 different; largest difference inf\n" in text
+    )
+    (line,) = [line for line in text.splitlines() if key in line]
+    assert line.endswith("): 0.5")  # a number has no cosine
+    found = compare(first.master, plain.master, 0)
+    assert found.representations_only == (["entropy", "log_likelihood"], [])
+    assert found.representations["mean_l3"].equal == 58 and not found.equal
 
 
 @pytest.mark.workflow

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anndata
 import duckdb
@@ -121,15 +120,12 @@ def test_a_part_by_values_of_columns(campaign: Campaign, index: pa.Table, tmp_pa
 
 def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UnknownIdError, match="no vector for nobody; no record has the id 'nobody'"):
+    with pytest.raises(UnknownIdError, match=r"no vector for nobody; records\.parquet says"):
         export(campaign.master, "npy", out, ids=["p2", "nobody"])
     with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
         export(campaign.master, "npy", out, where={"functoin": "x"})
     with pytest.raises(PlmEmbedError, match="no record has function=x; a value must match"):
         export(campaign.master, "npy", out, where={"function": "x"})
-    several: Any = {"function": ["a", "b"]}
-    with pytest.raises(PlmEmbedError, match=r"where: function: \['a', 'b'\] is not one value"):
-        export(campaign.master, "npy", out, where=several)
     assert not list(tmp_path.iterdir())
     master = with_column(campaign, tmp_path, "embedding")
     with pytest.raises(PlmEmbedError, match="has a column 'embedding' of its own"):
@@ -153,13 +149,10 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
         done = CliRunner().invoke(group, list(map(str, arguments)))
         assert done.exit_code == 0, done.output
         assert set(pl.read_csv(path)["id"]) == {"p2", "p3"}
-    for ids, said in (
-        ("missing.txt", "no vector for missing.txt; no record has the id 'missing.txt'"),
-        ("p2,missing.txt", "no vector for missing.txt; no record has the id 'missing.txt'"),
-    ):
-        arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", ids]
-        done = CliRunner().invoke(group, list(map(str, arguments)))
-        assert isinstance(done.exception, UnknownIdError) and said in str(done.exception)
+    arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", "p2,missing"]
+    done = CliRunner().invoke(group, list(map(str, arguments)))
+    assert isinstance(done.exception, UnknownIdError)
+    assert "no vector for missing; " in str(done.exception)
     arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--where", "function"]
     done = CliRunner().invoke(group, list(map(str, arguments)))
     assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output
@@ -215,10 +208,10 @@ def test_no_dimension_of_a_text_is_called_like_a_column(campaign: Campaign, tmp_
 def test_matrices_alone_are_no_pooled_vectors(tmp_path: Path) -> None:
     only = gathered_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
     with plm_embed.open(only.master) as embeddings:
-        for read in (embeddings.to_numpy, embeddings.to_torch, embeddings.to_anndata):
-            with pytest.raises(PlmEmbedError, match="no pooled representation"):
+        for read in (embeddings.to_anndata, lambda: embeddings[0]):
+            with pytest.raises(PlmEmbedError, match=r"per_residue_l3 .*: use per_residue\(id\)"):
                 read()
-        assert embeddings.to_numpy("per_residue_l3").shape[1] == DIM
+        assert embeddings.to_numpy().shape[1] == embeddings.to_torch().shape[1] == DIM
 
 
 def test_annotated_data_are_written_and_read_again(campaign: Campaign, tmp_path: Path) -> None:

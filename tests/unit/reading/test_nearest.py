@@ -1,7 +1,6 @@
 """Exact neighbors, against the whole matrix of scores."""
 
 import pickle
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,6 @@ def test_the_neighbors_are_those_of_brute_force(
     vectors[draw.random(count) < 0.1] = 0
     asked = draw.standard_normal((queries, 5)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "SETTLED_BYTES", block)
         patch.setattr(search, "PIECE_BYTES", block)
         patch.setattr(search, "BLOCK_ROWS", 64 * threads)
         patch.setattr(search, "QUERIES_AT_ONCE", 4)
@@ -95,9 +93,9 @@ def test_the_neighbors_are_those_of_brute_force(
         (np.zeros((1, 4)), {}, r"queries have the shape \(1, 4\), not \(q, 5\)"),
         (np.full((1, 5), np.nan), {}, "numbers that are not finite"),
         (np.zeros((1, 5)), {"metric": "manhattan"}, "'manhattan' is not one of cosine, dot, euc"),
-        (np.zeros((1, 5)), {"k": 0}, "k: 0 is not a number of neighbors"),
+        (np.zeros((1, 5)), {"k": 0}, "k: 0 is not above 0"),
+        (np.zeros((1, 5)), {"k": True}, "k: True is not a whole number"),
         (np.zeros((1, 5)), {"threads": 0}, "threads: 0 is not above 0"),
-        (np.array([["a"] * 5]), {}, "must be an array of numbers"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
@@ -137,49 +135,29 @@ def test_large_numbers_are_none_of_those() -> None:
     assert found.rows.tolist() == [[0, 1]]
 
 
-def test_columns_of_the_index_keep_clear_of_those_of_the_search() -> None:
-    lines = pa.table({"row": [0], "rank": ["species"], "query": ["x"]})
-    made = neighbor_table(Neighbors(np.array([[0]]), np.array([[1.0]])), ["q"], "cosine", lines)
-    assert made.to_pylist() == [
-        {
-            "query": "q",
-            "rank": 1,
-            "similarity": 1.0,
-            "row": 0,
-            "record_rank": "species",
-            "record_query": "x",
-        }
-    ]
+def test_half_precision_becomes_float32_exactly() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view("<f2")
+    finite = halves[np.isfinite(halves)].reshape(8, -1)
+    found = np.empty(finite.shape, np.float32)
+    search.as_float32(finite, found)
+    assert np.array_equal(found.view(np.uint32), finite.astype(np.float32).view(np.uint32))
 
 
-def test_another_masters_index_is_refused(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "swapped"
-    shutil.copytree(finished / "results" / MODEL, folder)
-    (index,) = folder.glob("master_*.parquet")
-    lines = pq.read_table(index)
-    backwards = lines.set_column(
-        lines.column_names.index("row"), "row", pa.array(lines["row"].to_pylist()[::-1])
-    )
-    pq.write_table(backwards.sort_by("row"), index)
-    with (
-        plm_embed.open(folder) as embeddings,
-        pytest.raises(StoreError, match="not the index of"),
-    ):
-        embeddings.nearest(vectors=embeddings[0], k=2)
-
-
-def test_records_that_share_a_row_share_a_rank() -> None:
+def test_a_line_for_each_record_of_each_neighbor() -> None:
     found = Neighbors(np.array([[4, 2], [2, 7]]), np.array([[0.9, 0.8], [0.7, 0.6]]))
-    lines = pa.table({"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"]})
+    lines = pa.table(
+        {"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"], "rank": ["p", "q", "r", "s"]}
+    )
     made = neighbor_table(found, ["q", "r"], "cosine", lines)
-    assert made.column_names == ["query", "rank", "similarity", "row", "id"]
+    # a column of the index keeps clear of those of the search
+    assert made.column_names == ["query", "rank", "similarity", "row", "id", "record_rank"]
     assert [tuple(line.values()) for line in made.to_pylist()] == [
-        ("q", 1, 0.9, 4, "c"),
-        ("q", 2, 0.8, 2, "a"),
-        ("q", 2, 0.8, 2, "b"),
-        ("r", 1, 0.7, 2, "a"),
-        ("r", 1, 0.7, 2, "b"),
-        ("r", 2, 0.6, 7, "d"),
+        ("q", 1, 0.9, 4, "c", "r"),
+        ("q", 2, 0.8, 2, "a", "p"),
+        ("q", 2, 0.8, 2, "b", "q"),
+        ("r", 1, 0.7, 2, "a", "p"),
+        ("r", 1, 0.7, 2, "b", "q"),
+        ("r", 2, 0.6, 7, "d", "s"),
     ]
 
 
@@ -224,26 +202,27 @@ def test_queries_may_be_sequences_ids_or_vectors(finished: Path, sequence: str) 
         assert again.drop(["query"]).equals(found.drop(["query"]))
 
 
-def test_a_bad_query_does_not_keep_the_others_from_an_answer(
-    finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_bad_query_is_named_and_does_not_keep_the_others_from_an_answer(
+    finished: Path,
+    sequence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.chdir(finished)
     queries = tmp_path / "queries.fasta"
     queries.write_text(f">bad\nMK1V\n>empty\n>good\n{sequence}\n>other\nM?\n")
-    table = tmp_path / "queries.csv"
-    table.write_text("id,sequence\na,MKV\n")
-    said = CliRunner().invoke(group, ["search", "results", str(table), "--output", str(table)])
-    assert said.exit_code == 2 and "is the file of queries" in said.output
-    assert table.read_text().startswith("id,")
     said = CliRunner().invoke(group, ["search", "results", str(queries), "--top", "1"])
     assert said.exit_code == 0, said.output
     assert {line.split("\t")[0] for line in said.stdout.splitlines()} == {"query", "good"}
     with plm_embed.open("results") as embeddings:
         with pytest.raises(InputError, match=r"sequence 1 \(bad\): unknown_residues"):
             embeddings.nearest(sequences=queries)
-        found = embeddings.nearest(sequences=["M?", sequence], k=1, on_error="skip")
+        found = embeddings.nearest(sequences=["M?", sequence, ""], k=1, on_error="skip")
         assert set(found["query"].to_pylist()) == {"2"}  # as the warning counts
-        assert len(embeddings.nearest(sequences=["M?"], on_error="skip")) == 0
+        assert len(embeddings.nearest(sequences={"a": "M?"}, on_error="skip")) == 0
+    assert "3 sequences have no vector: sequence 1 (bad): unknown_residues" in caplog.text
+    assert "sequence 1 (a): unknown_residues" in caplog.text
 
 
 def test_a_table_of_queries_may_call_its_columns_otherwise(
@@ -255,20 +234,12 @@ def test_a_table_of_queries_may_call_its_columns_otherwise(
     words = ["search", "results", str(table), "--top", "1"]
     done = CliRunner().invoke(group, words)
     assert isinstance(done.exception, InputError)
-    assert str(done.exception).endswith("name yours: --id-column and --sequence-column")
+    assert str(done.exception).endswith("name yours: --id-column NAME")
+    done = CliRunner().invoke(group, [*words, "--output", str(table)])
+    assert done.exit_code == 2 and "is the file of queries" in done.output
     done = CliRunner().invoke(group, [*words, "--id-column=name", "--sequence-column=residues"])
     assert done.exit_code == 0, done.output
     assert {line.split("\t")[0] for line in done.stdout.splitlines()[1:]} == {"mine"}
-
-
-def test_skipped_queries_are_named_and_counted(
-    finished: Path, sequence: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(finished)
-    with plm_embed.open("results") as embeddings:
-        embeddings.nearest(sequences={"a": "M?", "b": sequence, "c": ""}, on_error="skip")
-    assert "2 sequences have no vector: sequence 1 (a): unknown_residues" in caplog.text
-    assert "sequence 3 (c): empty" in caplog.text
 
 
 def test_a_store_knows_keys(finished: Path, sequence: str) -> None:
@@ -291,7 +262,7 @@ def test_the_command_prints_or_writes_the_table(
     said = run.invoke(group, ["search", "results", str(queries), "--top", "2"])
     assert said.exit_code == 0, said.output
     header, *lines = [line.split("\t") for line in said.stdout.splitlines()]
-    assert header[:3] == ["query", "rank", "similarity"]
+    assert header == ["query", "rank", "similarity", "id", "length"]  # no key, no row
     assert lines[0][:3] == ["q1", "1", "1.000000"] and {line[0] for line in lines} == {"q1", "q2"}
     for suffix in (".tsv", ".csv", ".parquet"):
         output = tmp_path / f"found{suffix}"
@@ -309,6 +280,7 @@ def test_the_command_prints_or_writes_the_table(
             )
         )
         assert found["distance"][0].as_py() == 0 and found["rank"][0].as_py() == 1
+        assert {"cache_key", "row", "source", "number"} < {*found.column_names}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
-from plm_embed.reading.float32 import as_float32
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import MEAN, Campaign, gathered_campaign
 
@@ -88,12 +87,3 @@ def test_a_link_is_not_followed_to_find_out_what_it_is(tmp_path: Path) -> None:
         open_hdf5(tmp_path / "x.h5"),
     ):
         pass
-
-
-def test_half_precision_becomes_float32_exactly() -> None:
-    halves = np.arange(1 << 16, dtype=np.uint16).view("<f2")
-    finite = halves[np.isfinite(halves)].reshape(8, -1)
-    found = as_float32(finite)
-    assert found.dtype == np.float32
-    assert np.array_equal(found.view(np.uint32), finite.astype(np.float32).view(np.uint32))
-    assert as_float32(found) is found

@@ -86,6 +86,16 @@ def _embed_like(
     return embed_like(fingerprint, name, sequences, weights, on_error)
 
 
+def _language_model(model: str, weights: "str | Path | None", **options: "Any") -> "LanguageModel":
+    """Return a model whose weights are not loaded yet."""
+    from plm_embed.startup import set_up
+
+    set_up("embed")
+    with _errors.extra():
+        from plm_embed.inference.language_model import LanguageModel
+    return LanguageModel(model, weights, **options)
+
+
 def load(
     model: str = "esm2_t6_8M_UR50D",
     *,
@@ -115,15 +125,9 @@ def load(
     The device is first checked against vectors of the reference: DeviceError if it computes
     wrongly. WeightsError if the weights cannot be had or are not the model's.
     """
-    from plm_embed.startup import set_up
-
-    set_up("embed")
-    with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel
-    model_on_device = LanguageModel(
+    return _language_model(
         model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
-    )
-    return model_on_device.load()
+    ).load()
 
 
 @_typing.overload
@@ -180,7 +184,6 @@ def embed(
             a dictionary of sequences by id; or the name of a file: FASTA, or a table with the
             columns id and sequence. With a linker each sequence is two chains, (first, second) or
             "FIRST:SECOND".
-        model: As in `load`.
         pooling: mean or max over the residues, mean_special (over special tokens too), bos (the
             first token), mean_chain1 or mean_chain2 of pairs, per_residue, or per_token where
             tokens are several bases.
@@ -189,23 +192,13 @@ def embed(
             overlap); None embeds each sequence whole.
         on_error: raise an InputError for a sequence that has no vector (it names the record), or
             skip it: its row is NaN (per residue, its matrix is empty), and a warning names it.
-        weights: As in `load`.
-        device: As in `load`.
-        dtype: As in `load`.
-        threads: As in `load`.
-        strand: As in `load`.
-        linker: As in `load`.
         bar: Whether progress is drawn on a terminal or in a notebook.
 
-    Equal sequences are computed once. The numbers are those of a campaign with the same settings
-    on the same kind of machine, bit by bit, whatever else is computed with them.
+    The other arguments are those of `load`. Equal sequences are computed once. The numbers are
+    those of a campaign with the same settings on the same kind of machine, bit by bit, whatever
+    else is computed with them.
     """
-    from plm_embed.startup import set_up
-
-    set_up("embed")
-    with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel
-    with LanguageModel(
+    with _language_model(
         model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
     ) as loaded:
         return loaded.embed(
@@ -236,7 +229,6 @@ def score(
 
     Args:
         sequences: As in `embed`.
-        model: As in `load`.
         scores: log_likelihood, the mean natural log-probability of the sequence's own residues, in
             one pass without masks; entropy, the mean entropy (nats) of the distributions that this
             pass predicts; pseudo_perplexity, exp(-mean log-probability of each residue where it
@@ -244,21 +236,13 @@ def score(
         long_sequences: As in `embed`. Of windows, each residue counts where it lies farther from an
             edge.
         on_error: As in `embed`; the score of a skipped sequence is NaN.
-        weights: As in `load`.
-        device: As in `load`.
-        dtype: As in `load`.
-        threads: As in `load`.
         bar: As in `embed`.
 
-    `load(model).score_variants(sequence, ["A23T"])` scores variants of a sequence. Equal sequences
-    are computed once, and no score depends on what else is computed with it.
+    The other arguments are those of `load`. Equal sequences are computed once, and no score depends
+    on what else is computed with it. `load(model).score_variants(sequence, ["A23T"])` scores
+    variants of a sequence.
     """
-    from plm_embed.startup import set_up
-
-    set_up("embed")
-    with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel
-    with LanguageModel(model, weights, device=device, dtype=dtype, threads=threads) as loaded:
+    with _language_model(model, weights, device=device, dtype=dtype, threads=threads) as loaded:
         return loaded.score(
             sequences, scores=scores, long_sequences=long_sequences, on_error=on_error, bar=bar
         )

@@ -7,6 +7,7 @@ probes. A device may be off by a small multiple of that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
@@ -55,13 +56,6 @@ class Rounding:
 
 Roundings = Mapping[str, Rounding]
 """Rounding by compute dtype."""
-_UNKNOWN: Roundings = {
-    dtype: Rounding(mean=3e-5, tokens=3e-5, cosine=1.0)
-    if dtype == "float32"
-    else Rounding(mean=1e-2, tokens=1e-2, cosine=1.0)
-    for dtype in FLOOR
-}
-"""Value for weights that an earlier version prepared."""
 
 FALLBACK = "fallback: "
 """Words in the name of a kernel that serves in place of a better one; the reason follows."""
@@ -89,12 +83,18 @@ class SelfTest:
     """The worst over the probes, in nats; None without a head of the language model."""
 
 
-def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = False) -> float:
-    """Return the largest relative L2 distance from the reference that is right for a vector, or
-    with `tokens` for the representation of tokens.
+def bound(
+    dtype: ComputeDtype,
+    roundings: Roundings | None,
+    kind: Literal["mean", "tokens", "score"] = "mean",
+) -> float:
+    """Return the largest distance from the reference that is right: relative L2 of a vector, or of
+    the representation of tokens; of a score nats.
     """
-    rounding = (roundings or _UNKNOWN).get(dtype, _UNKNOWN[dtype])
-    return allowed(dtype, rounding.tokens if tokens else rounding.mean)
+    rounding = _rounding(dtype, roundings)
+    if kind == "score":
+        return MULTIPLE * (rounding.score or 0.0) + SCORE_FLOOR.get(dtype, 0.05)
+    return allowed(dtype, rounding.mean if kind == "mean" else rounding.tokens)
 
 
 def allowed(dtype: ComputeDtype, rounding: float) -> float:
@@ -102,17 +102,11 @@ def allowed(dtype: ComputeDtype, rounding: float) -> float:
     return MULTIPLE * rounding + FLOOR[dtype]
 
 
-def score_bound(dtype: ComputeDtype, roundings: Roundings | None) -> float:
-    """Return the largest distance from the reference, in nats, that is right for a score."""
-    rounding = (roundings or _UNKNOWN).get(dtype, _UNKNOWN[dtype])
-    return MULTIPLE * (rounding.score or 0.0) + SCORE_FLOOR.get(dtype, 0.05)
-
-
 def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
     """Say how far a compute dtype moves vectors of these weights; '' where that is not notable."""
-    if not roundings or dtype not in roundings or roundings[dtype].cosine >= NOTABLE:
+    cosine = _rounding(dtype, roundings).cosine
+    if cosine >= NOTABLE:
         return ""
-    cosine = roundings[dtype].cosine
     return (
         f"{dtype} alone moves vectors of these weights to a cosine of {cosine:.4f} with exact "
         f"arithmetic; {_nearer(dtype, roundings)} is nearer"
@@ -122,40 +116,32 @@ def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
 def check_dtype(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> None:
     """Raise ConfigError where a compute dtype moves vectors of these weights too far."""
     if not fits(dtype, roundings):
-        raise too_coarse(dtype, roundings, model)
-
-
-def too_coarse(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> ConfigError:
-    """Return the error for a compute dtype that does not fit these weights."""
-    if not roundings or dtype not in roundings:
-        return ConfigError(
-            f"embedding.compute_dtype: {dtype}: an earlier version prepared these weights of "
-            f"{model}, and did not measure how far it moves vectors\n"
-            "delete the folder of the prepared weights and run again, or set float32",
+        cosine = _rounding(dtype, roundings).cosine
+        raise ConfigError(
+            f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it "
+            f"moves vectors to a cosine of {cosine:.4f} with the exact ones, below {REFUSED}\n"
+            f"set {_nearer(dtype, roundings)}",
             key="embedding.compute_dtype",
         )
-    return ConfigError(
-        f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: "
-        f"it moves vectors to a cosine of {roundings[dtype].cosine:.4f} with the exact ones, below "
-        f"{REFUSED}\nset {_nearer(dtype, roundings)}",
-        key="embedding.compute_dtype",
-    )
 
 
 def fits(dtype: ComputeDtype, roundings: Roundings | None) -> bool:
-    """Return whether vectors in a compute dtype are near enough to be worth computing. Weights that
-    an earlier version prepared fit all dtypes that it had.
-    """
-    if dtype == "float32":
-        return True
-    rounding = (roundings or {}).get(dtype)
-    return rounding.cosine >= REFUSED if rounding else dtype != "int8"
+    """Return whether vectors in a compute dtype are near enough to be worth computing."""
+    return dtype == "float32" or _rounding(dtype, roundings).cosine >= REFUSED
 
 
-def _nearer(dtype: ComputeDtype, roundings: Roundings) -> str:
+def _rounding(dtype: ComputeDtype, roundings: Roundings | None) -> Rounding:
+    """Return what was measured, or what is usual where an earlier version prepared the weights."""
+    usual = 3e-5 if dtype == "float32" else 1e-2
+    return (roundings or {}).get(dtype, Rounding(mean=usual, tokens=usual, cosine=1.0))
+
+
+def _nearer(dtype: ComputeDtype, roundings: Roundings | None) -> str:
     """Name the dtypes that are notably nearer, the fastest first."""
     faster: tuple[ComputeDtype, ...] = ("bfloat16", "float16", "tfloat32")
     if dtype == "int8":  # on a CPU
         faster = ("bfloat16",)
-    names = [name for name in faster if name != dtype and roundings[name].cosine >= NOTABLE]
+    names = [
+        name for name in faster if name != dtype and _rounding(name, roundings).cosine >= NOTABLE
+    ]
     return f"{', '.join(names)} or float32" if names else "float32"

@@ -249,12 +249,8 @@ def some_path(name: str, value: object) -> Path:
     try:
         path = Path(text).expanduser()
         path.lstat()
-    except RuntimeError as error:  # the home folder of nobody
-        raise ConfigError(f"{name}: {text}: {error}", key=name) from None
-    except ValueError:  # NUL, or half a character
-        raise ConfigError(f"{name}: {text!r}: no file can be called that", key=name) from None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            message = f"{name}: {text[:40]}...: {error.strerror}"
-            raise ConfigError(message, key=name) from None
+    except (OSError, RuntimeError, ValueError) as error:  # too long; the home of nobody; with a NUL
+        if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
+            words = f"{name}: {text[:40]!r}: no file can be called that"
+            raise ConfigError(words, key=name) from None
     return path

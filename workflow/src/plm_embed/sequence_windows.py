@@ -42,21 +42,15 @@ def spans(length: int, policy: LongSequences) -> list[Span]:
     return [(start, start + limit) for start in starts]
 
 
-def window_count(length: int, policy: LongSequences) -> int:
-    """Return how a sequence was embedded, as stored: 1 in one piece, k > 1 in k windows, 0
-    cropped.
-    """
-    pieces = spans(length, policy)
-    return 0 if pieces and pieces[-1][1] < length else len(pieces)
-
-
 def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.int32]:
-    """Return `window_count` of each length (n,)."""
+    """Return how sequences of these lengths (n,) are embedded, as stored: 1 in one piece, k > 1 in
+    k windows, 0 cropped or not at all.
+    """
     counts = np.ones(len(lengths), dtype=np.int32)
-    long = lengths > policy.max_residues  # the others are in one piece whatever the policy
-    distinct, inverse = np.unique(lengths[long], return_inverse=True)
-    codes = [window_count(length, policy) for length in distinct.tolist()]
-    counts[long] = np.array(codes, dtype=np.int32)[inverse]
+    if policy.policy != "whole" and policy.max_residues:
+        over = lengths - policy.max_residues
+        windows = 1 - (-over // (policy.max_residues - policy.overlap))
+        counts[over > 0] = windows[over > 0] if policy.policy == "window" else 0
     return counts
 
 

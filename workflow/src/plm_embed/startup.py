@@ -46,6 +46,12 @@ STEPS = {
 """Commands that multiply matrices."""
 
 
+WITHOUT_PANDAS = frozenset({"deduplicate", "gather"})
+"""Steps that need no data frames. With its first column Arrow imports pandas if that is installed,
+which takes 0.13 s of a processor.
+"""
+
+
 def set_up(step: str) -> None:
     """Set variables that the environment lacks, before Arrow, NumPy or torch is loaded."""
     for name, value in STEPS.get(step, ONE_BLAS_THREAD).items():
@@ -63,6 +69,16 @@ def spare_collector() -> None:
     atexit.register(gc.freeze)
 
 
+class NoPandas:
+    """Finder of modules that hides pandas, for processes of our own."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Raise ModuleNotFoundError for pandas. A None in sys.modules would be taken for it."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
 def end_at_once(code: int) -> NoReturn:
     """End the process without taking down what libraries built up in it: for torch that takes 0.1
     s, and once a CUDA context is lost, to give back pinned memory aborts the process.
@@ -71,28 +87,3 @@ def end_at_once(code: int) -> NoReturn:
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by who called
         stream.flush()
     os._exit(code)
-
-
-def keep_pandas_out() -> None:
-    """Let Arrow find no pandas when it makes columns.
-
-    With the first column Arrow looks for pandas, once, and imports it if it is installed: 0.2 s of
-    a processor. Whoever asks for a data frame still gets one.
-    """
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        import pyarrow as pa
-
-        pa.array(memoryview(b"\0"))
-        pa.scalar(0)
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _NoPandas:  # importlib.abc, which has the class for it, takes 8 ms to load
-    """`sys.modules["pandas"] = None` is no way: Arrow's compiled code takes the None."""
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError(name=fullname)

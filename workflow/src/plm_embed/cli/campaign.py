@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from plm_embed import startup
 from plm_embed._version import __version__
 from plm_embed.cli.options import EXISTING, PATH, RESULTS, log_command, several
 from plm_embed.io.terminal import say
@@ -81,7 +80,6 @@ def plan(
     from plm_embed.planning.plan import plan as run
     from plm_embed.planning.show import show
 
-    startup.keep_pandas_out()
     if more and not settings:
         raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
     estimate = run(configfile, (*settings, *more), **options)
@@ -120,7 +118,6 @@ def report(results: Path, output: Path | None, settings: str) -> None:
 
     if settings:  # in a step of the workflow
         log_command()
-    startup.keep_pandas_out()
     models = []
     for folder in [results] if output else model_folders(results) or [results]:
         facts = collect(folder)
@@ -151,5 +148,4 @@ def summary(results: Path) -> None:
     """
     from plm_embed.reporting.summary import gathered, summarize
 
-    startup.keep_pandas_out()
     say(summarize(gathered(results)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plm_embed.cli.options import (
+    COLUMN_REMEDIES,
     COUNT,
     EXISTING,
     PATH,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
+UNSEEN = ("cache_key", "row", "source", "number")
+"""Columns of the neighbors that are of no use on a terminal; an output file has them."""
 FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 
@@ -65,8 +68,9 @@ def search(
 
     RESULTS is a results folder, a master, or a store. The queries, a FASTA file or a table, are
     embedded here, with the model and the settings of these vectors, and compared with every vector.
-    Each line of the answer is a record: query, rank, similarity, and its columns in the index. A
-    query without a vector, such as one with unknown letters, is named and left out.
+    Each line of the answer is a record: query, rank, similarity, id, length and the columns kept
+    from the input; with --output, all columns of the index. A query without a vector, such as one
+    with unknown letters, is named and left out.
 
     \b
     Examples:
@@ -77,7 +81,6 @@ def search(
 
     import plm_embed
     from plm_embed.sequences.records import Reader
-    from plm_embed.sequences.tables import columns_named
 
     if bool(ids) == (queries is not None):
         raise click.UsageError("give a file of queries, or --id")
@@ -85,13 +88,14 @@ def search(
         raise click.UsageError(f"--output: {output} must end with one of {', '.join(SUFFIXES)}")
     if queries and output and output.exists() and output.samefile(queries):
         raise click.UsageError(f"--output: {output} is the file of queries; name another one")
-    with columns_named("name yours: --id-column and --sequence-column"):
-        sequences = Reader(queries, Table(id_column, sequence_column)) if queries else None
+    query_table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
+    sequences = Reader(queries, query_table) if queries else None
     with plm_embed.open(results) as embeddings:
         table = embeddings.nearest(
             ids or None, sequences=sequences, k=top, on_error="skip", **options
         )
     if output is None:
+        table = table.select([name for name in table.column_names if name not in UNSEEN])
         click.echo("\t".join(table.column_names))
         for line in table.to_pylist():
             click.echo("\t".join(printable(_text(value)) for value in line.values()))
@@ -179,9 +183,9 @@ def export(
     "--tolerance", default=0.0, type=click.FloatRange(0), help="Numbers this near count as equal."
 )
 def diff(*, first: Path, second: Path, tolerance: float) -> None:
-    """Compare two masters, vector by vector.
+    """Compare the vectors and scores of two masters.
 
-    The answer says whether keys and vectors are the same, which differ, and by how much. Exit code
+    The answer says whether keys and numbers are the same, which differ, and by how much. Exit code
     0: the same keys, and no number differs by more than --tolerance. 1: they differ.
 
     \b
@@ -209,6 +213,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
 )
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
 @columns
+@click.option("--partner-column", default="", help="Column with the second chain of pairs.")
 @WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
@@ -218,7 +223,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="The dtype that computed the vectors, and that the campaign names.",
 )
-@settings("device", "storage_dtype")
+@settings("device", "storage_dtype", "linker")
 @click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,
@@ -228,10 +233,12 @@ def import_(
     sequences: tuple[Path, ...],
     id_column: str,
     sequence_column: str,
+    partner_column: str,
     weights: Path,
     store: Path,
     layer: int,
     sample: int,
+    linker: str,
     **options: Any,
 ) -> None:
     """Adopt the vectors of another program into a store, after a check of them.
@@ -251,6 +258,7 @@ def import_(
     Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else
     by the ids of their records; those must be the sequences that were embedded. The rows count as
     computed on --device: import where the campaign computes, into its store.
+    --partner-column or --linker (25 G) make sequences pairs of chains.
 
     \b
     Examples:
@@ -265,9 +273,12 @@ def import_(
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.adopt import adopt
     from plm_embed.master.foreign import Files
+    from plm_embed.workflow.config import LINKER
 
-    files = Files(vectors, index, sequences, Table(id_column, sequence_column), index_id)
-    chosen = Settings(layers=(layer,), **options)
+    table = Table(id_column, sequence_column, partner=partner_column, remedies=COLUMN_REMEDIES)
+    files = Files(vectors, index, sequences, table, index_id)
+    linker = linker or (LINKER if partner_column else "")
+    chosen = Settings(layers=(layer,), linker=linker, **options)
     adopted = adopt(files, store, prepared_folder(weights), chosen, sample)
     say(
         f"{count(adopted.rows, 'row')} adopted into {store}; {adopted.checked:,} checked: largest "

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import Table
-from plm_embed.sequences.tables import columns_named
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.checks import checked
 from plm_embed.workflow.config import (
@@ -28,6 +28,11 @@ from plm_embed.workflow.config import (
 )
 from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
+
+_COLUMN_REMEDIES = {
+    name: f"name yours: --{name} {{}}"
+    for name in ("id", "sequence", "structure", "partner", "keep")
+}
 
 
 def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
@@ -56,8 +61,8 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     for entry, path, table in entries:
         if words := missing(Path(path)):
             raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
-        with columns_named("name yours: --id, --sequence, --structure, --partner and --keep"):
-            is_fasta = Reader(Path(path), table).format == "fasta"
+        columns = replace(table, remedies=_COLUMN_REMEDIES)
+        is_fasta = Reader(Path(path), columns).format == "fasta"
         config["inputs"].append(path if is_fasta else entry)
     return config
 

@@ -2,15 +2,14 @@
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
 
-from plm_embed import startup
 from plm_embed.cli.options import (
+    COLUMN_REMEDIES,
     COUNT,
     DTYPE,
     EXISTING,
@@ -151,22 +150,17 @@ def deduplicate(
       plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
-    from plm_embed.sequences.tables import columns_named
 
     log_command()
-    startup.keep_pandas_out()
-    of_inputs = [Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables)]
-    remedy = "name yours: --id-column, --sequence-column and --keep"
-    with nullcontext() if of_inputs else columns_named(remedy):
-        run(
-            inputs,
-            output,
-            buckets=buckets,
-            table=Table(id_column, sequence_column, keep),
-            policy=ResiduePolicy(**policy),
-            memory_mb=memory_mb,
-            tables=of_inputs,
-        )
+    run(
+        inputs,
+        output,
+        buckets=buckets,
+        table=Table(id_column, sequence_column, keep, remedies=COLUMN_REMEDIES),
+        policy=ResiduePolicy(**policy),
+        memory_mb=memory_mb,
+        tables=[Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables)],
+    )
 
 
 @click.command()
@@ -273,7 +267,6 @@ def gather(**files: Path) -> None:
     from plm_embed.master.gather import workflow_commit
 
     log_command()
-    startup.keep_pandas_out()
     run(**files, provenance={"workflow_commit": workflow_commit()})
 
 
@@ -301,7 +294,6 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
     from plm_embed.reporting.outputs import RECORDS
 
     log_command()
-    startup.keep_pandas_out()
     master = find_embeddings(results).absolute()
     folder = master.parent
     files = {

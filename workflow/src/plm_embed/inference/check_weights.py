@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plm_embed.accuracy import bound, remark
 from plm_embed.errors import WeightsError
@@ -49,7 +48,8 @@ def check(folder: Path) -> Iterator[str]:
         if answers is None:
             yield f"known answers: none are known for {name}"
             return
-        error = distance(model.embed(PEPTIDES, bar=False), answers)
+        errors = np.linalg.norm(model.embed(PEPTIDES, bar=False) - answers, axis=1)
+        error = float((errors / np.linalg.norm(answers, axis=1)).max())
         # both are rounded: these by the dtype here, the known ones by bfloat16
         limit = bound(dtype, roundings) + bound("bfloat16", roundings)
     far = f"{100 * error:.2g} % from the published model's, {100 * limit:.2g} % allowed"
@@ -60,11 +60,3 @@ def check(folder: Path) -> Iterator[str]:
         "these are other weights than the published ones: give your checkpoint a name of its own"
     )
     yield f"known answers: {far}{f'; {other}' if error > limit else ''}"
-
-
-def distance(means: NDArray[np.float32], answers: NDArray[np.float32]) -> float:
-    """Return how far means of the peptides, (peptides, D), are from answers: the largest
-    |mean - answer| / |answer|.
-    """
-    errors = np.linalg.norm(means - answers, axis=1) / np.linalg.norm(answers, axis=1)
-    return float(errors.max())

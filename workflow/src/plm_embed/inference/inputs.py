@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow.compute as pc
 
@@ -18,7 +18,7 @@ from plm_embed.sequences.normalize import normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
-from plm_embed.sequences.tables import NO_VALUE, columns_named
+from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,27 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     InputError for a text that names no file, for what is no sequence at all, and for nucleotides
     where the model reads proteins, or the reverse.
     """
-    path = Path(sequences) if isinstance(sequences, Path | str) else None
-    path = sequences.path if isinstance(sequences, Reader) else path
-    letters, alone = LetterCheck(ALPHABETS[policy.alphabet], path), False
-    for batch in _batches(sequences, ALPHABETS[policy.alphabet].pairs):
+    if isinstance(sequences, Path | str):
+        path = _file(sequences)
+        if path is None:
+            raise InputError(
+                f"{str(sequences)[:40]!r} is not a file",
+                path=sequences,
+                remedy="give the name of a file, or a list of sequences",
+            )
+        remedies = dict.fromkeys(
+            ("id", "sequence"),
+            "rename yours: a table of sequences has the columns id and sequence here; in Python, "
+            "pairs of id and sequence will do",
+        )
+        sequences = Reader(path, Table(remedies=remedies))
+    alphabet, path = ALPHABETS[policy.alphabet], None
+    if isinstance(sequences, Reader):
+        batches, path = iter(sequences), sequences.path
+    else:
+        batches = _batches(sequences, alphabet.pairs)
+    letters, alone = LetterCheck(alphabet, path), False
+    for batch in batches:
         letters.look(batch.residues)
         if batch.first == 0:
             log.warning("%s: text before the first header is ignored", path)
@@ -87,25 +104,24 @@ def substitutions(variant: str, sequence: str, letters: str) -> list[tuple[int, 
     """Return the places, from 0 on, and the new letters of a variant of a normalized sequence:
     "A23T", or several joined by colons. InputError where it is none of this sequence.
     """
-    changes = []
+    changes: dict[int, str] = {}
     for part in str(variant).upper().split(":"):
         match = re.fullmatch(r"([A-Z])([0-9]{1,9})([A-Z])", part)
-        if not match or not {match[1], match[3]} <= {*letters}:
+        place = int(match[2]) - 1 if match else -1
+        if (
+            match is None
+            or not 0 <= place < len(sequence)
+            or sequence[place] != match[1]
+            or match[3] not in letters
+            or place in changes
+        ):
             raise InputError(
-                f"variant {variant!r}: {part!r} is no substitution of a residue",
+                f"variant {variant!r}: {part!r} is no substitution of a residue of this sequence, "
+                f"which has {len(sequence)}, or the second of one",
                 remedy="write A23T for A at residue 23 (from 1 on) to T; A23T:K30R for two",
             )
-        old, place, new = match[1], int(match[2]), match[3]
-        if not 1 <= place <= len(sequence):
-            raise InputError(f"variant {variant!r}: the residues are 1 to {len(sequence)}")
-        if sequence[place - 1] != old:
-            raise InputError(
-                f"variant {variant!r}: residue {place} of the sequence is {sequence[place - 1]}"
-            )
-        changes.append((place - 1, new))
-    if len({place for place, _ in changes}) < len(changes):
-        raise InputError(f"variant {variant!r}: substitutes a residue twice")
-    return changes
+        changes[place] = match[3]
+    return list(changes.items())
 
 
 def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
@@ -121,46 +137,21 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
         log.warning("%s no vector: %s", count, some(lines))
 
 
-def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
-    if isinstance(sequences, Reader):
-        yield from sequences
-        return
-    if isinstance(sequences, Path | str):
-        path = _existing_file(sequences)
-        if isinstance(sequences, str) and not path:
-            if _FILE_NAME.search(sequences):
-                raise InputError(f"{sequences}: there is no such file", path=sequences)
-            shown = sequences if len(sequences) <= 40 else f"{sequences[:40]}..."
-            raise InputError(f"{shown!r} is not a file; put a single sequence into a list")
-        with columns_named(
-            "rename yours: a table of sequences has the columns id and sequence here; in Python, "
-            "pairs of id and sequence will do"
-        ):
-            reader = Reader(path or Path(sequences), Table())
-        yield from reader
-        return
-    for attribute, message in (
-        ("read", "an open file: give its name, or the records that Biopython's SeqIO.parse reads"),
-        ("columns", "a table: give its column of sequences, or pairs of id and sequence"),
-        # Biopython's records and Seq yield their letters
-        (
-            "reverse_complement",
-            f"a single {type(sequences).__name__}: put a single sequence into a list",
-        ),
-    ):
-        if hasattr(sequences, attribute):
-            raise InputError(message)
-    if not isinstance(sequences, Iterable):
+def _batches(sequences: object, in_pairs: bool) -> Iterator[Batch]:
+    """Yield the sequences of an iterable as batches of records."""
+    # an open file yields lines, a table names of columns, and Biopython's records and Seq letters
+    others = ("read", "columns", "reverse_complement")
+    if not isinstance(sequences, Iterable) or any(hasattr(sequences, name) for name in others):
         raise InputError(
-            f"sequences: {sequences!r} holds no sequences",
-            remedy="give a list of sequences, a dictionary by id, or a file",
+            f"sequences: a {type(sequences).__name__} is no list of sequences",
+            remedy="give a list of sequences, a dictionary by id, or a file by its name; of a "
+            "table, its column",
         )
     items = iter(sequences.items() if isinstance(sequences, Mapping) else sequences)
     first = 1
     while block := list(islice(items, AT_ONCE)):
         pairs = [
-            _pair(_joined(item) if in_pairs else item, number)
-            for number, item in enumerate(block, first)
+            _id_and_residues(item, number, in_pairs) for number, item in enumerate(block, first)
         ]
         # half a character, as Python has for bytes that are no text, is none of Arrow's
         ids, residues = (
@@ -168,24 +159,50 @@ def _batches(sequences: SequenceInput, in_pairs: bool) -> Iterator[Batch]:
             for texts in zip(*pairs, strict=True)
         )
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
-        yield batch_of(first, ids, ids, residues, faults=faults)
+        yield batch_of(first, ids, ids, residues, faults)
         first += len(block)
 
 
-def _joined(item: object) -> object:
-    """Return two chains as the text of a pair, beside an id if there is one, or None where a chain
-    is missing; anything else, such as the text of a pair, as it is.
+def _id_and_residues(item: Any, number: int, in_pairs: bool) -> tuple[str, str | None]:
+    """Return the id and the residues of a sequence, of a pair of chains the text of both; None for
+    a missing value.
     """
-    if not (isinstance(item, tuple | list) and len(item) == 2):
-        return item
-    first, second = item
-    if isinstance(second, tuple | list):
-        return first, _joined(second)
-    if _is_missing(first) or _is_missing(second):
-        return None
-    if isinstance(first, str) and isinstance(second, str) and SEPARATOR not in second:
-        return SEPARATOR.join(item)
-    return item
+    id, value = getattr(item, "id", None) or "", item
+    if isinstance(item, tuple | list) and len(item) == 2 and not (in_pairs and _are_chains(item)):
+        id, value = item
+    value = getattr(value, "seq", value)
+    missing = _is_missing(value)
+    if in_pairs and _are_chains(value):
+        missing = any(map(_is_missing, value))
+        value = SEPARATOR.join(map(str, value))
+    elif hasattr(value, "reverse_complement"):  # Biopython's Seq
+        value = str(value)
+    if isinstance(value, Path) or (
+        isinstance(value, str) and "." in value and (_FILE_NAME.search(value) or _file(value))
+    ):
+        raise InputError(
+            f"sequence {number}: {str(value)!r} is the name of a file",
+            record=number,
+            remedy="pass a file by itself, not in a list; remove the dots from an aligned sequence",
+        )
+    if not isinstance(id, str) or not (missing or isinstance(value, str)):
+        raise InputError(
+            f"sequence {number}: {item!r:.60} is no sequence",
+            record=number,
+            remedy="give strings, pairs of an id and a string, or records of Biopython; for pairs "
+            "of chains, name a linker",
+        )
+    return id, None if missing else value
+
+
+def _are_chains(value: object) -> bool:
+    """Return whether a value is two chains, and not an id and a pair of them."""
+    return (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and not isinstance(value[1], tuple | list)
+        and SEPARATOR not in str(value[1])
+    )
 
 
 def _is_missing(value: object) -> bool:
@@ -196,44 +213,7 @@ def _is_missing(value: object) -> bool:
     )
 
 
-def _pair(item: object, number: int) -> tuple[str, str | None]:
-    """Return the id, and the residues or None for a missing value."""
-    id, value = "", item
-    if isinstance(item, tuple | list) and len(item) == 2:
-        id, value = item
-        if not isinstance(id, str):
-            raise InputError(
-                f"sequence {number}: the id {id!r} is a {type(id).__name__}; ids are text",
-                record=number,
-            )
-    elif hasattr(item, "seq"):
-        id = str(getattr(item, "id", None) or "")
-    value = getattr(value, "seq", value)
-    if isinstance(value, Path) or (
-        isinstance(value, str)
-        and "." in value
-        and (_FILE_NAME.search(value) or _existing_file(value))
-    ):
-        raise InputError(
-            f"sequence {number}: {str(value)!r} is the name of a file",
-            record=number,
-            remedy="pass a file by itself, not in a list; remove the dots from an aligned sequence",
-        )
-    if isinstance(value, str):
-        return id, value
-    if _is_missing(value):
-        return id, None
-    if hasattr(value, "reverse_complement"):  # Biopython's Seq
-        return id, str(value)
-    raise InputError(
-        f"sequence {number} is a {type(value).__name__}; sequences are strings, pairs of an id and "
-        "a sequence, or records of Biopython",
-        record=number,
-        remedy="for pairs of chains, name a linker" if isinstance(value, tuple | list) else "",
-    )
-
-
-def _existing_file(name: str | Path) -> Path | None:
+def _file(name: str | Path) -> Path | None:
     """Return the path of a file if there is one of this name; `~` is the home folder."""
     # the home folder of nobody; a long sequence is no name of a file
     with suppress(RuntimeError, OSError, ValueError):

@@ -1,6 +1,7 @@
 """A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast, get_args, overload
@@ -31,7 +32,7 @@ from plm_embed.inference.inputs import (
     refuse,
     substitutions,
 )
-from plm_embed.inference.settings import DeviceName, Settings, check_word
+from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_head, with_sha256
 from plm_embed.io.progress import progress
@@ -63,21 +64,16 @@ class TokenRows(NamedTuple):
     spans: NDArray[np.int64]
 
 
-class StreamOptions(TypedDict, total=False):
-    """Further options of `stream`."""
+class EmbedOptions(TypedDict, total=False):
+    """Further options of `embed`."""
 
     layer: int
     long_sequences: Long
     on_error: OnError
-
-
-class EmbedOptions(StreamOptions, total=False):
-    """Further options of `embed`."""
-
     bar: bool
 
 
-class LanguageModel:
+class LanguageModel(AbstractContextManager["LanguageModel"]):
     """A language model on one device, checked against its golden vectors when it is loaded.
 
     A context manager. Threads may share it, and several models may be loaded: calls wait for each
@@ -104,7 +100,8 @@ class LanguageModel:
         if threads is not None:
             threads = min(whole_number("threads", threads, above_zero=True), cores())
         self._model, self._weights, self._threads = model_of(model, weights), weights, threads
-        alphabet = "protein_pair" if linker else self._model.family.alphabet.name
+        self._family = self._model.family
+        alphabet = "protein_pair" if linker else self._family.alphabet.name
         self.policy, self._linker = ResiduePolicy(alphabet=alphabet, strand=strand), linker
         self.device = devices.choose_device(device)
         if dtype != "auto":
@@ -123,11 +120,8 @@ class LanguageModel:
             self.manifest = prepared_weights(self._model, self._weights)
             folder = Path(self.manifest.folder or "")
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
-            with devices.as_set_up(self.device, self._threads, self.dtype):
+            with devices.as_set_up(self.device, self._threads, dtype):
                 self._engine, self._room, _ = loading.load(folder, self.device, dtype)
-        return self
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,31 +139,29 @@ class LanguageModel:
                 torch.cuda.empty_cache()
 
     def fingerprint(
-        self, pooling: Pooling = "mean", layer: int = -1, long_sequences: Long = None
-    ) -> Fingerprint:
-        """Return the fingerprint of vectors that are made so, which are stored in float32.
-        ConfigError for those that the model cannot give.
-        """
-        check_word("pooling", pooling, get_args(Pooling))
-        return self._fingerprint((pooling,), layer, long_sequences)
-
-    def _fingerprint(
         self,
-        pooling: tuple[Pooling, ...],
+        pooling: Pooling | None = "mean",
         layer: int = -1,
         long_sequences: Long = None,
-        scores: tuple[Score, ...] = (),
+        scores: Sequence[Score] = (),
     ) -> Fingerprint:
+        """Return the fingerprint of vectors that are made so, which are stored in float32, or with
+        `pooling` None of scores alone. ConfigError for those that the model cannot give.
+        """
+        if pooling:
+            check_word("pooling", pooling, get_args(Pooling))
+        for name in scores:
+            check_word("scores", name, SCORES)
         if isinstance(long_sequences, Mapping):
-            for name in long_sequences:
-                check_word("long_sequences", name, ("policy", "max_residues", "overlap"))
+            for key in long_sequences:
+                check_word("long_sequences", key, ("policy", "max_residues", "overlap"))
             long_sequences = LongSequences(**long_sequences)
         if not isinstance(long_sequences, LongSequences | None):
             raise ConfigError(
                 "long_sequences: a dictionary of policy, max_residues and overlap",
                 key="long_sequences",
             )
-        if "per_token" in pooling and self.policy.strand == "canonical":
+        if pooling == "per_token" and self.policy.strand == "canonical":
             raise ConfigError(
                 "per_token cannot be used with strand canonical here: no result would say "
                 "which sequences were reversed",
@@ -177,8 +169,8 @@ class LanguageModel:
             )
         settings = Settings(
             layers=(whole_number("layer", layer),),
-            pooling=pooling,
-            scores=scores,
+            pooling=(pooling,) if pooling else (),
+            scores=tuple(scores),
             compute_dtype=self.dtype,
             storage_dtype="float32",
             long_sequences=long_sequences or LongSequences(),
@@ -186,7 +178,7 @@ class LanguageModel:
             linker=self._linker,
         )
         if self._engine is None:  # what is wrong does not wait for a download
-            loading.resolved(settings, self._model, self._model.name)
+            resolved(settings, self._model, self._model.name)
         if scores and self.load().manifest.head_sha256 is None:
             with_head(self.manifest)
             self._engine = None  # loaded again, with the head
@@ -232,34 +224,15 @@ class LanguageModel:
         named = list(named_sequences(sequences, self.policy))
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
         vectors = self.vectors(named, fingerprint, on_error, bar)
+        nothing: Any = np.full(self.manifest.dim, np.nan, np.float32)
         if pooling in MATRICES:
-            nothing: Any = np.empty((0, self.manifest.dim), np.float32)
-            if pooling == "per_token":
-                nothing = TokenRows(nothing, np.empty((0, 2), np.int64))
-            return [nothing if computed is None else _array(computed) for computed in vectors]
-        pooled = np.full((len(vectors), self.manifest.dim), np.nan, np.float32)
-        for row, computed in zip(pooled, vectors, strict=True):
-            if computed is not None:
-                row[:] = _array(computed)
-        return pooled
-
-    @overload
-    def stream(
-        self,
-        sequences: SequenceInput,
-        *,
-        pooling: Pooled | Literal["per_residue"] = ...,
-        **options: Unpack[StreamOptions],
-    ) -> Iterator[tuple[str, Array]]: ...
-
-    @overload
-    def stream(
-        self,
-        sequences: SequenceInput,
-        *,
-        pooling: Literal["per_token"],
-        **options: Unpack[StreamOptions],
-    ) -> Iterator[tuple[str, TokenRows]]: ...
+            nothing = np.empty((0, self.manifest.dim), np.float32)
+        if pooling == "per_token":
+            nothing = TokenRows(nothing, np.empty((0, 2), np.int64))
+        rows = [nothing if computed is None else _array(computed) for computed in vectors]
+        if pooling in MATRICES:
+            return rows
+        return np.array(rows, np.float32).reshape(len(rows), self.manifest.dim)
 
     def stream(
         self,
@@ -269,9 +242,9 @@ class LanguageModel:
         layer: int = -1,
         long_sequences: Long = None,
         on_error: OnError = "raise",
-    ) -> Iterator[tuple[str, Array | TokenRows]]:
+    ) -> Iterator[tuple[str, Any]]:
         """Yield the id and the vector, (D,) or (L, D) per residue, of one sequence after the other;
-        per token its rows and their letters.
+        per token its `TokenRows`.
 
         For more sequences than fit into memory, endless ones too: they are taken as they are
         needed, and computed some batches at a time. Ids are "" where only a sequence was given.
@@ -279,15 +252,20 @@ class LanguageModel:
         """
         check_word("on_error", on_error, get_args(OnError))
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
-        family, block, tokens = self.manifest.family, list[NamedSequence](), 0
-        named = named_sequences(sequences, self.policy)
-        while record := next(named, None):
-            block.append(record)
-            tokens += family.tokens(family.alphabet.length(record.sequence))
-            if tokens >= BATCHES_AT_ONCE * self._room.budget:
-                yield from self._vectors_by_id(block, fingerprint, on_error)
-                block, tokens = [], 0
-        yield from self._vectors_by_id(block, fingerprint, on_error)
+        named, block, tokens = named_sequences(sequences, self.policy), list[NamedSequence](), 0
+        while True:
+            if record := next(named, None):
+                block.append(record)
+                tokens += self._family.tokens(self._family.alphabet.length(record.sequence))
+                if tokens < BATCHES_AT_ONCE * self._room.budget:
+                    continue
+            vectors = self.vectors(block, fingerprint, on_error, bar=False)
+            for done, computed in zip(block, vectors, strict=True):
+                if computed is not None:
+                    yield done.id, _array(computed)
+            if record is None:
+                return
+            block, tokens = [], 0
 
     def score(
         self,
@@ -303,10 +281,8 @@ class LanguageModel:
         """
         check_word("on_error", on_error, get_args(OnError))
         names = (scores,) if isinstance(scores, str) else tuple(scores)
-        for name in names:
-            check_word("scores", name, SCORES)
         named = list(named_sequences(sequences, self.policy))
-        fingerprint = self._fingerprint((), -1, long_sequences, names)
+        fingerprint = self.fingerprint(None, -1, long_sequences, names)
         computed = self.vectors(named, fingerprint, on_error, bar)
         skipped: Vectors = dict.fromkeys(names, np.full(1, np.nan, np.float32))
         rows = [skipped if values is None else values for values in computed]
@@ -324,23 +300,18 @@ class LanguageModel:
         """
         (record,) = named_sequences([sequence], self.policy)
         refuse([record], "raise")
-        text, letters = record.sequence, self._model.family.alphabet.letters
+        text, letters = record.sequence, self._family.alphabet.letters
         changes = [substitutions(variant, text, letters) for variant in variants]
-        fingerprint = replace(self._fingerprint((), scores=("log_likelihood",)), scores=())
+        fingerprint = self.fingerprint(None, scores=("log_likelihood",))
         if not spans(len(text), fingerprint.long_sequences):
             refuse([record._replace(problem=f"too_long ({len(text)} residues)")], "raise")
         places = sorted({place for parts in changes for place, _ in parts})
-        logs: dict[int, Array] = {}
-        engine = self.load()._engine
+        copies = [text] * len(places)
+        passes, left_out = self._compute(copies, replace(fingerprint, scores=()), bar, places)
+        refuse([record._replace(problem=reason) for reason in left_out.values()], "raise")
+        logs = {place: passes[i][MASKED] for i, place in enumerate(places)}  # (V,) each
+        engine = self._engine
         assert engine
-        with devices.as_set_up(self.device, self._threads, self.dtype):
-            stream = VectorStream(engine, self._room, fingerprint, [text] * len(places), places)
-            with progress("score", stream.tokens, "tokens", bar) as meter:
-                for step in stream.run():
-                    logs |= {places[i]: vectors[MASKED] for i, vectors in step.finished}
-                    meter.advance(step.counted)
-        for reason in stream.left_out.values():
-            refuse([record._replace(problem=_LEFT_OUT[reason])], "raise")
         old = engine.own_tokens(text)
         sums = [
             sum(
@@ -350,14 +321,6 @@ class LanguageModel:
             for parts in changes
         ]
         return np.array(sums, np.float32)
-
-    def _vectors_by_id(
-        self, block: list[NamedSequence], fingerprint: Fingerprint, on_error: OnError
-    ) -> Iterator[tuple[str, Array | TokenRows]]:
-        vectors = self.vectors(block, fingerprint, on_error, bar=False)
-        for record, computed in zip(block, vectors, strict=True):
-            if computed is not None:
-                yield record.id, _array(computed)
 
     def vectors(
         self,
@@ -369,7 +332,7 @@ class LanguageModel:
         """Return the vectors of each by representation, None for one that is skipped. Each distinct
         sequence is computed once.
         """
-        policy, length = fingerprint.long_sequences, self._model.family.alphabet.length
+        policy, length = fingerprint.long_sequences, self._family.alphabet.length
         named = [
             record
             if record.problem or spans(length(record.sequence), policy)
@@ -378,24 +341,37 @@ class LanguageModel:
         ]
         refuse(named, on_error)
         distinct = list(dict.fromkeys(record.sequence for record in named if not record.problem))
-        computed: dict[str, Vectors] = {}
-        engine = self.load()._engine
-        assert engine
-        with devices.as_set_up(self.device, self._threads, self.dtype):
-            stream = VectorStream(engine, self._room, fingerprint, distinct)
-            with progress("embed", stream.tokens, "tokens", bar) as meter:
-                for step in stream.run():
-                    computed |= {distinct[i]: vectors for i, vectors in step.finished}
-                    meter.advance(step.counted)
-        reasons = {distinct[i]: _LEFT_OUT[reason] for i, reason in stream.left_out.items()}
+        computed, left_out = self._compute(distinct, fingerprint, bar)
+        reasons = {distinct[i]: reason for i, reason in left_out.items()}
         refuse((r._replace(problem=reasons.get(r.sequence, "")) for r in named), on_error)
+        by_sequence = {distinct[i]: vectors for i, vectors in computed.items()}
         # an array of its own for each, so that none changes with another one
         return [
-            {name: vector.copy() for name, vector in computed[record.sequence].items()}
-            if record.sequence in computed
+            {name: vector.copy() for name, vector in by_sequence[record.sequence].items()}
+            if record.sequence in by_sequence
             else None
             for record in named
         ]
+
+    def _compute(
+        self,
+        sequences: Sequence[str],
+        fingerprint: Fingerprint,
+        bar: bool,
+        masked: Sequence[int] | None = None,
+    ) -> tuple[dict[int, Vectors], dict[int, str]]:
+        """Return the vectors of normalized sequences by their place, and the reasons of those that
+        have none; with `masked` places as `VectorStream`.
+        """
+        engine, computed = self.load()._engine, dict[int, Vectors]()
+        assert engine
+        with devices.as_set_up(self.device, self._threads, self.dtype):
+            stream = VectorStream(engine, self._room, fingerprint, sequences, masked)
+            with progress("embed", stream.tokens, "tokens", bar) as meter:
+                for step in stream.run():
+                    computed |= step.finished
+                    meter.advance(step.counted)
+        return computed, {i: _LEFT_OUT[reason] for i, reason in stream.left_out.items()}
 
 
 def _array(vectors: Vectors) -> Any:
@@ -425,16 +401,14 @@ def embed_like(
     dtype = fingerprint.compute_dtype
     if dtype == "tfloat32" and not torch.cuda.is_available():
         dtype = "float32"
-    device: DeviceName = "cpu" if dtype == "int8" else "auto"
-    like = LanguageModel(
+    with LanguageModel(
         fingerprint.model,
         weights,
-        device=device,
+        device="cpu" if dtype == "int8" else "auto",
         dtype=dtype,
         strand=fingerprint.strand,
         linker=fingerprint.linker,
-    )
-    with like.load() as model:
+    ).load() as model:
         if (sha256 := model.manifest.weights_sha256) != fingerprint.weights_sha256:
             raise WeightsError(
                 f"{weights or model.manifest.model} holds other weights of {fingerprint.model} "

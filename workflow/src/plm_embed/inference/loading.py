@@ -1,49 +1,21 @@
 """From settings and weights to a fingerprint and a tested engine on a device."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from plm_embed.accuracy import SelfTest, fits, too_coarse
-from plm_embed.errors import ConfigError, out_of_memory
+from plm_embed.accuracy import SelfTest, check_dtype, fits
+from plm_embed.errors import out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.self_test import self_test
-from plm_embed.inference.settings import Settings, within_limit
-from plm_embed.inference.weights import need_head
+from plm_embed.inference.settings import Settings, resolved
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.family import pooling_problems, score_problem
-from plm_embed.models.registry import Model
 from plm_embed.models.weights import Manifest
-from plm_embed.sequences.settings import ONE_STRAND
-
-
-def resolved(settings: Settings, model: Model | Manifest, name: str) -> Settings:
-    """Return settings whose layers count from 0 and whose limits of lengths are those of the model.
-    ConfigError when the model of this name cannot do what they ask for.
-    """
-    count = model.layers + 1
-    layers = tuple(layer + count if layer < 0 else layer for layer in settings.layers)
-    if not set(layers) <= set(range(count)) or len(set(layers)) < len(layers):
-        raise ConfigError(
-            f"embedding.layers: {list(settings.layers)}: {name} has layers 0 to {model.layers}, "
-            "-1 is the last\nname existing layers, each once",
-            key="embedding.layers",
-        )
-    linker = settings.linker
-    for problem in pooling_problems(settings.pooling, model.family, name, linker):
-        raise ConfigError(problem, key="embedding.pooling")
-    if settings.scores and (problem := score_problem(model.family, name, linker)):
-        raise ConfigError(problem, key="embedding.scores")
-    if settings.strand == "canonical" and not model.family.alphabet.complements:
-        raise ConfigError(ONE_STRAND, key="residues.strand")
-    long = within_limit(settings.long_sequences, name, model.max_residues, linker)
-    return replace(settings, layers=layers, long_sequences=long)
 
 
 def compute_dtype(
@@ -55,36 +27,26 @@ def compute_dtype(
     ConfigError for a dtype that the device lacks, or that is too coarse for the weights.
     """
     dtype = devices.choose_dtype(setting, device)
-    if fits(dtype, manifest.roundings):
-        return dtype
-    if setting == "auto":
+    if setting != "auto":
+        check_dtype(dtype, manifest.roundings, manifest.model)
+    elif not fits(dtype, manifest.roundings):
         fine = dtype == "bfloat16" and fits("tfloat32", manifest.roundings)
         return "tfloat32" if fine else "float32"
-    raise too_coarse(dtype, manifest.roundings, manifest.model)
+    return dtype
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Return the fingerprint of vectors that are made with these settings on a device. ConfigError
-    when the model or the device cannot do what they ask for, WeightsError for scores without a head
-    of the language model.
+    when the model or the device cannot do what they ask for.
     """
     settings = resolved(settings, manifest, manifest.model)
-    if settings.scores:
-        need_head(manifest)
     dtype = compute_dtype(settings.compute_dtype, manifest, device)
     return Fingerprint(
         model=manifest.model,
         weights_sha256=manifest.weights_sha256,
-        layers=settings.layers,
-        pooling=settings.pooling,
-        long_sequences=settings.long_sequences,
-        compute_dtype=dtype,
-        storage_dtype=settings.storage_dtype,
         engine=engine.name(manifest, device, dtype),
-        strand=settings.strand,
-        scores=settings.scores,
         head_sha256=(manifest.head_sha256 or "") if settings.scores else "",
-        linker=settings.linker,
+        **settings.recipe | {"compute_dtype": dtype},
     )
 
 

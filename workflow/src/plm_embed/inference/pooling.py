@@ -53,24 +53,19 @@ def pool_batch(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
     """Reduce all sequences of a packed batch (T, D), as is fast on its device. Returns (n, D), or
     (sum of L, D) for `per_residue` and `per_token`.
     """
-    return (pool_packed if hidden.is_cuda else pool_each)(pooling, hidden, batch)
-
-
-def pool_each(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
-    """Reduce one sequence after the other."""
+    if hidden.is_cuda and pooling not in MATRICES:
+        return pool_packed(pooling, hidden, batch)
     pieces = zip(batch.split(hidden), batch.residues, batch.linkers or repeat(None), strict=False)
     pooled = [pool(pooling, *piece) for piece in pieces]
     return torch.cat([rows.view(-1, rows.shape[-1]) for rows in pooled])
 
 
 def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
-    """Reduce all sequences where they lie, in a few operations whatever their number; `hidden` is
-    fp32, on the device of the batch.
+    """Reduce each sequence to a vector where they lie, in a few operations whatever their number;
+    `hidden` is fp32, on the device of the batch.
 
     Each sum runs along one sequence or chain in its order, so it does not depend on the batch.
     """
-    if pooling in MATRICES:
-        return pool_each(pooling, hidden, batch)
     if pooling == "bos":
         return hidden[batch.boundaries[:-1].long()]
     # unsafe: the lengths are right, and looking at them would make the CPU wait for the device

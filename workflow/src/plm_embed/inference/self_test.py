@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark, score_bound
+from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.pooling import pool_batch
@@ -32,7 +33,7 @@ from plm_embed.models.weights import (
     SELF_TEST,
     TENSORS,
     Manifest,
-    stored_tensors,
+    Tensors,
     weights_again,
 )
 
@@ -70,10 +71,6 @@ PAIR_LAYERS = 2
 """Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
 take their time.
 """
-States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""All tokens' representations (T, D) of a sequence, and the means over the residues: of these (D,),
-and of TOKEN_SCORES (2,), which are 0 without a head of the language model.
-"""
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
@@ -82,24 +79,30 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
     manifest with both, last.
     """
-    tensors, residues = stored_tensors(folder / TENSORS), manifest.family.residues
-    head = stored_tensors(folder / HEAD) if manifest.head_sha256 else None
-    tokenize = manifest.family.tokenizer.within(tensors).tokenize
+    tensors, family = Tensors(folder / TENSORS), manifest.family
+    head = Tensors(folder / HEAD) if manifest.head_sha256 else None
+    sequences, layer = PROBES[family.alphabet.name], manifest.layers
+    ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
 
-    def probes(rounding: ComputeDtype | None) -> Iterator[States]:
-        sequences = PROBES[manifest.family.alphabet.name]
-        layer = manifest.layers
-        states = all_states(manifest, tensors, sequences, [layer], rounding)
-        for sequence, by_layer in zip(sequences, states, strict=True):
-            state, scores = by_layer[layer], torch.zeros(2, dtype=torch.float64)
+    def probes(rounding: ComputeDtype | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield all tokens' representations (T, D) of each probe, and the means over its residues:
+        of these (D,), and of its scores (2,), which are 0 without a head.
+        """
+        by_layer = all_states(manifest, tensors, sequences, [layer], rounding)
+        for states, tokens in zip((states[layer] for states in by_layer), ids, strict=True):
+            scores = torch.zeros(2, dtype=torch.float64)
             if head:
-                scores = token_scores(manifest, head, state, tokenize(sequence)).mean(dim=0)
-            yield state, state[slice(*residues(len(state)))].mean(dim=0), scores
+                scores = token_scores(manifest, head, states, tokens).mean(dim=0)
+            yield states, states[slice(*family.residues(len(states)))].mean(dim=0), scores
+
+    def distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+        worst = max(float((near - true).norm() / true.norm()) for near, true in pairs)
+        return float(f"{worst:.4g}")
 
     exact = list(probes(None))
-    memory = io.BytesIO()
-    golden = {"mean": np.stack([mean.numpy() for _, mean, _ in exact])}
+    golden = {"mean": np.stack([means.numpy() for _, means, _ in exact])}
     golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
+    memory = io.BytesIO()
     np.savez(memory, **golden)  # type: ignore[arg-type]
     with atomic_path(folder / SELF_TEST) as temporary:
         temporary.write_bytes(memory.getvalue())
@@ -108,7 +111,19 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     for dtype in FLOOR:
         rounded = zip(probes(dtype), exact, strict=True)
         pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
-        roundings[dtype] = _distances(pairs) if pairs else useless
+        states, means, scores = ([(near[k], true[k]) for near, true in pairs] for k in range(3))
+        worst = max((float((near - true).abs().max()) for near, true in scores), default=0.0)
+        cosines = [float(torch.cosine_similarity(near, true, dim=0)) for near, true in means]
+        roundings[dtype] = (
+            useless
+            if not pairs
+            else Rounding(
+                mean=distance(means),
+                tokens=distance(states),
+                cosine=round(min(cosines), 7),
+                score=float(f"{worst:.4g}") if head else None,
+            )
+        )
     largest = torch.finfo(torch.float16).max
     if roundings["float16"] == useless and all(
         tensor.abs().max() <= largest for tensor in tensors.values() if tensor.is_floating_point()
@@ -120,20 +135,6 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
     write_sealed(folder / MANIFEST, manifest)
     return manifest
-
-
-def _distances(pairs: Sequence[tuple[States, States]]) -> Rounding:
-    """Return the largest distances of states, means and scores from the exact ones."""
-    tokens, means = (
-        float(
-            f"{max(float((near[k] - true[k]).norm() / true[k].norm()) for near, true in pairs):.4g}"
-        )
-        for k in range(2)
-    )
-    cosine = min(float(torch.cosine_similarity(near[1], true[1], dim=0)) for near, true in pairs)
-    score = max(float((near[2] - true[2]).abs().max()) for near, true in pairs)
-    rounded = float(f"{score:.4g}") if any(true[2].any() for _, true in pairs) else None
-    return Rounding(mean=means, tokens=tokens, cosine=round(cosine, 7), score=rounded)
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
@@ -153,31 +154,26 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
             path=path,
         )
     with np.load(io.BytesIO(content)) as stored:
-        golden = torch.from_numpy(stored["mean"])
-        golden_scores = torch.from_numpy(stored["scores"]) if "scores" in stored else None
+        golden = {name: torch.from_numpy(stored[name]) for name in stored.files}
     probes = [engine.tokenize(probe) for probe in PROBES[manifest.family.alphabet.name]]
     slices = 2 if not budget or budget >= 2 * engine.rows else 1
     longest = max(range(len(probes)), key=lambda number: len(probes[number]))
     numbers, means, invariant = _in_places(engine, probes, slices, manifest.layers, [longest])
     means, scores = means[:, : manifest.dim], means[:, manifest.dim :].double()
-    expected = golden[numbers]
-    errors = (means - expected).norm(dim=1) / expected.norm(dim=1)
+    expected = golden["mean"][numbers]
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
-    limit = bound(dtype, manifest.roundings)
-    if not (errors <= limit).all():
-        raise DeviceError(
-            f"self-test failed on {device}: vectors of {manifest.model} in {dtype} differ from the "
-            f"reference by {float(errors.max()):.1e} (cosine {cosine:.6f}); rounding alone "
-            f"would explain {limit:.1e}\n"
-            "nothing was computed; exclude this node or device, or report this line"
-        )
+    error = float(((means - expected).norm(dim=1) / expected.norm(dim=1)).max())
     score_error = None
-    if golden_scores is not None and engine.has_head:
-        score_error = float((scores - golden_scores[numbers]).abs().max())
-        if not score_error <= (limit := score_bound(dtype, manifest.roundings)):
+    if "scores" in golden and engine.has_head:
+        score_error = float((scores - golden["scores"][numbers]).abs().max())
+    for kind, distance, unit, limit in (
+        ("vectors", error, "", bound(dtype, manifest.roundings)),
+        ("scores", score_error or 0.0, " nats", bound(dtype, manifest.roundings, "score")),
+    ):
+        if not distance <= limit:  # NaN compares false
             raise DeviceError(
-                f"self-test failed on {device}: scores of {manifest.model} in {dtype} differ from "
-                f"the reference by {score_error:.1e} nats; rounding would explain {limit:.1e}\n"
+                f"self-test failed on {device}: {kind} of {manifest.model} in {dtype} differ from "
+                f"the reference by {distance:.1e}{unit}; rounding alone would explain {limit:.1e}\n"
                 "nothing was computed; exclude this node or device, or report this line"
             )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
@@ -189,7 +185,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     if note := remark(dtype, manifest.roundings):
         log.warning("%s: %s", manifest.model, note)
     return SelfTest(
-        relative_error=float(errors.max()),
+        relative_error=error,
         cosine=cosine,
         batch_invariant=invariant,
         attention=engine.attention.name,
@@ -201,7 +197,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
 
 def _in_places(
     engine: Engine, sequences: Sequence[Ids], slices: int, layer: int, alone: Sequence[int]
-) -> tuple[list[int], torch.Tensor, bool]:
+) -> tuple[list[int], Tensor, bool]:
     """Compute sequences in the first rows of a batch and again in its last, and the shortest across
     the edge of the first two slices; other tokens lie between them. Some are computed `alone`, too.
 
@@ -241,26 +237,21 @@ def _in_places(
 
 
 def _run(
-    engine: Engine, pieces: Sequence[Ids], layer: int
-) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    engine: Engine, pieces: Sequence[Ids], layer: int, exact: bool = False
+) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return the states (tokens, D) of each sequence, and the means (n, D), pooled as a job does
     it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
     the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
     """
     batch = engine.pack(pieces).to(engine.device)
-
-    def compute(exact: bool) -> torch.Tensor:
-        hidden = engine.forward(batch, [layer], exact)[layer]
-        if not engine.has_head or layer < engine.manifest.layers:
-            return hidden
-        return torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
-
-    hidden = compute(exact=False)
+    hidden = engine.forward(batch, [layer], exact)[layer]
+    if engine.has_head and layer == engine.manifest.layers:
+        hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
     states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
     finite = means.isfinite().all(dim=1)
-    if engine.precision == "float16" and not finite.all():
-        hidden = compute(exact=True)
-        pairs = zip(finite.tolist(), states, batch.split(hidden), strict=True)
+    if engine.precision == "float16" and not exact and not finite.all():
+        singles, single_means = _run(engine, pieces, layer, exact=True)
+        pairs = zip(finite.tolist(), states, singles, strict=True)
         states = tuple(half if good else single for good, half, single in pairs)
-        means = torch.where(finite[:, None], means, pool_batch("mean", hidden, batch))
+        means = torch.where(finite[:, None], means, single_means)
     return states, means

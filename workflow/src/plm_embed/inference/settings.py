@@ -2,9 +2,9 @@
 workers stays light.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from plm_embed.errors import ConfigError, whole_number
 from plm_embed.fingerprint import (
@@ -17,7 +17,12 @@ from plm_embed.fingerprint import (
     StorageDtype,
     Strand,
 )
+from plm_embed.sequences.settings import ONE_STRAND
 from plm_embed.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from plm_embed.models.registry import Model
+    from plm_embed.models.weights import Manifest
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
@@ -72,43 +77,65 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)
 
 
-def within_limit(
-    long: LongSequences, model: str, limit: int | None, linker: str = ""
-) -> LongSequences:
-    """Return the policy for long sequences of a model that takes at most `limit` residues, as
-    models with learned positions do: `whole` then means that longer ones are skipped.
+def resolved(settings: Settings, model: "Model | Manifest", name: str) -> Settings:
+    """Return settings whose layers count from 0 and whose limits of lengths are those of the model.
 
-    The linker of pairs of chains takes its part of the limit, and no pair is cut.
+    Of a model with a limit, as learned positions have, sequences that are longer are skipped unless
+    the settings say otherwise. ConfigError, the first of `mistakes`, when it cannot do what they
+    ask for.
     """
-    key = "embedding.long_sequences"
+    if error := next(mistakes(settings, model, name), None):
+        raise error
+    layers = tuple(layer % (model.layers + 1) for layer in settings.layers)
+    long = settings.long_sequences
+    if model.max_residues and long.policy == "whole":
+        long = LongSequences("skip", max(1, model.max_residues - len(settings.linker)))
+    return replace(settings, layers=layers, long_sequences=long)
+
+
+def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterator[ConfigError]:
+    """Yield an error for each setting that the model of this name cannot follow."""
+    from plm_embed.models.family import pooling_problems, score_problem  # loads NumPy
+
+    layers, most, linker = settings.layers, model.layers, settings.linker
+    inside = all(-most - 1 <= layer <= most for layer in layers)
+    if not inside or len({layer % (most + 1) for layer in layers}) < len(layers):
+        yield ConfigError(
+            f"embedding.layers: {list(layers)}: {name} has layers 0 to {most}, -1 is the last",
+            key="embedding.layers",
+            remedy="name existing layers, each once",
+        )
+    for problem in pooling_problems(settings.pooling, model.family, name, linker):
+        yield ConfigError(problem, key="embedding.pooling")
+    if settings.scores and (problem := score_problem(model.family, name, linker)):
+        yield ConfigError(problem, key="embedding.scores")
+    if settings.strand == "canonical" and not model.family.alphabet.complements:
+        yield ConfigError(ONE_STRAND, key="residues.strand")
+    key, long, limit = "embedding.long_sequences", settings.long_sequences, model.max_residues
     check_word(f"{key}.policy", long.policy, get_args(LongPolicy))
-    for name, policies in (("max_residues", ("window", "crop", "skip")), ("overlap", ("window",))):
-        value = whole_number(f"{key}.{name}", getattr(long, name))
+    for part, policies in (("max_residues", ("window", "crop", "skip")), ("overlap", ("window",))):
+        value = whole_number(f"{key}.{part}", getattr(long, part))
         if value and long.policy not in policies:
-            raise ConfigError(
-                f"{key}.{name}: {value} has no effect with policy {long.policy}",
-                key=f"{key}.{name}",
+            yield ConfigError(
+                f"{key}.{part}: {value} has no effect with policy {long.policy}",
+                key=f"{key}.{part}",
                 remedy=f"choose {' or '.join(policies)}, or 0",
             )
+            return
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
-        raise ConfigError(
+        yield ConfigError(
             f"{key}: policy {long.policy} needs max_residues above 0 and an overlap below it "
             f"(max_residues {long.max_residues}, overlap {long.overlap})",
             key=key,
         )
-    if linker and long.policy in ("window", "crop"):
-        raise ConfigError(
+    elif linker and long.policy in ("window", "crop"):
+        yield ConfigError(
             f"{key}.policy: {long.policy}: would part the chains of a pair; choose whole or skip",
             key=key,
         )
-    if limit is not None:
-        limit = max(1, limit - len(linker))
-    if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
-        return long
-    if long == LongSequences("whole"):
-        return LongSequences("skip", limit)
-    raise ConfigError(
-        f"{key}: {model} takes at most {limit} residues\n"
-        f"set max_residues to {limit} or less, with policy window, crop or skip",
-        key=key,
-    )
+    elif limit and long.max_residues > (limit := max(1, limit - len(linker))):
+        yield ConfigError(
+            f"{key}: {name} takes at most {limit} residues",
+            key=key,
+            remedy=f"set max_residues to {limit} or less, with policy window, crop or skip",
+        )

@@ -5,13 +5,11 @@ and the host takes over the vectors of the one before. On a CPU one thing follow
 """
 
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import mul
 from typing import Any, Literal, NamedTuple
 
@@ -65,16 +63,14 @@ class Step(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A batch on its way, and its pooled rows by representation, in pinned memory on CUDA.
-
-    marks: CUDA events of the begin, of the end and of the rows' arrival; none on a CPU, where the
-    batch is done.
+    """A batch on its way, and its pooled rows by representation: on CUDA in pinned memory, complete
+    after the event `copied`.
     """
 
     batch: Batch
     rows: dict[str, Tensor]
     exact: bool
-    marks: Sequence[Any] = ()
+    copied: torch.cuda.Event | None = None
 
 
 class VectorStream:
@@ -95,18 +91,10 @@ class VectorStream:
         """
         self.engine, self.room, self.fingerprint = engine, room, fingerprint
         self.sequences, self._masked = sequences, masked
-        self._layers = {*fingerprint.layers}
-        if masked is not None or fingerprint.scores:
-            self._layers.add(engine.manifest.layers)
-        self._much = BATCHES_AHEAD * room.budget
         self.left_out: dict[int, LeftOut] = {}
         """Sequences that have no vector, and why: they did not fit into the device's memory even
         alone, or have more tokens than the model has positions for.
         """
-        self.busy = 0.0
-        """Seconds that the device was at work."""
-        self.exact = 0
-        """Sequences that were computed in fp32, because float16 could not hold their numbers."""
         family, linker = engine.manifest.family, fingerprint.linker
         self.lengths = [family.alphabet.length(sequence) for sequence in sequences]
         """Residues of each sequence."""
@@ -135,17 +123,28 @@ class VectorStream:
         Raises DeviceError when the device is of no more use, PlmEmbedError when a number is not
         finite or too large for the storage type.
         """
-        if "pseudo_perplexity" not in self.fingerprint.scores:
-            yield from self._unmasked()
-            return
-        waiting: list[tuple[int, Vectors]] = []
-        for step in self._unmasked():
-            yield step._replace(finished=[])
-            waiting += step.finished
-            if sum(self.lengths[i] ** 2 for i, _ in waiting) >= self._much:
-                yield from self._perplexities(waiting)
-                waiting = []
-        yield from self._perplexities(waiting)
+        masks = "pseudo_perplexity" in self.fingerprint.scores
+        waiting: dict[int, dict[Span, Vectors]] = {}
+        finished: list[tuple[int, Vectors]] = []
+        for batch, vectors in self._batches():
+            for piece, window in zip(batch, vectors, strict=True):
+                i, span = self._pieces[piece]
+                windows = waiting.setdefault(i, {})
+                windows[span] = window
+                if len(windows) == len(self._windows[i]):
+                    finished.append((i, self._whole(i, waiting.pop(i))))
+            tokens, counted = (
+                sum(numbers[piece] for piece in batch) for numbers in (self._costs, self._counted)
+            )
+            yield Step(tokens, counted, [] if masks else finished)
+            much = BATCHES_AHEAD * self.room.budget
+            if masks and sum(self.lengths[i] ** 2 for i, _ in finished) < much:
+                continue  # to mask the residues of many at once
+            if masks:
+                yield from self._perplexities(finished)
+            finished = []
+        if finished:
+            yield from self._perplexities(finished)
 
     def _perplexities(self, finished: list[tuple[int, Vectors]]) -> Iterator[Step]:
         """Run the masked passes of sequences that lack nothing but their pseudo-perplexity, and
@@ -164,16 +163,13 @@ class VectorStream:
                 places += range(low - start, high - start)
                 tokens += self.engine.own_tokens(text)[low - start : high - start].tolist()
             ends.append(len(texts))
-        stream = VectorStream(
-            self.engine, self.room, replace(self.fingerprint, pooling=(), scores=()), texts, places
-        )
-        logs, busy = np.empty(len(texts)), 0.0
+        plain = replace(self.fingerprint, pooling=(), scores=())
+        stream = VectorStream(self.engine, self.room, plain, texts, places)
+        logs = np.empty(len(texts))
         for step in stream.run():
             for number, vectors in step.finished:
                 logs[number] = vectors[MASKED][tokens[number]]
-            self.busy, busy = self.busy + stream.busy - busy, stream.busy
             yield step._replace(finished=[])
-        self.exact += stream.exact
         complete = []
         for (i, vectors), (first, stop) in zip(finished, pairwise(ends), strict=True):
             if lost := stream.left_out.keys() & range(first, stop):
@@ -183,44 +179,27 @@ class VectorStream:
                 complete.append((i, vectors))
         yield Step(0, 0, complete)
 
-    def _unmasked(self) -> Iterator[Step]:
-        """Compute all but the masked passes."""
-        self.room.least = self.room.budget
-        waiting: dict[int, dict[Span, Vectors]] = {}
-        for batch, vectors in self._batches():
-            finished = []
-            for piece, window in zip(batch, vectors, strict=True):
-                i, span = self._pieces[piece]
-                windows = waiting.setdefault(i, {})
-                windows[span] = window
-                if len(windows) == len(self._windows[i]):
-                    finished.append((i, self._whole(i, waiting.pop(i))))
-            tokens, counted = (
-                sum(numbers[piece] for piece in batch) for numbers in (self._costs, self._counted)
-            )
-            yield Step(tokens, counted, finished)
-
     def _batches(self) -> Iterator[tuple[list[int], list[Vectors]]]:
         """Yield the pieces of batch after batch, and their vectors."""
         device, room = self.engine.device, self.room
         cuda = device.type == "cuda"
-        exact = self.engine.manifest.family.token_per_letter
-        packer = Packer(self._costs) if exact else Packer((), self._tokenized())
-        packed: deque[tuple[list[int], Callable[[], Batch]]] = deque()
+        known = self.engine.manifest.family.token_per_letter
+        pieces = range(len(self._costs))
+        packer = Packer([(self._costs, pieces)] if known else self._tokenized())
+        packed: deque[tuple[list[int], Future[Batch]]] = deque()
         launched: deque[tuple[list[int], Launched]] = deque()
         thread = ThreadPoolExecutor(1)
         try:
             while True:
                 while len(packed) <= 2 * cuda and (batch := packer.take(room.budget)):
-                    pack: Callable[[], Batch] = partial(self._pack, batch)
-                    packed.append((batch, thread.submit(pack).result if cuda else pack))
+                    packed.append((batch, thread.submit(self._pack, batch)))
                 if not packed and not launched:
                     return
-                exhausted = False
+                vectors = None
                 try:
                     if packed:
-                        batch, pack = packed.popleft()
-                        launched.append((batch, self._launch(pack())))
+                        batch, future = packed.popleft()
+                        launched.append((batch, self._launch(future.result())))
                         if len(launched) <= cuda:
                             # a GPU has a batch in hand while the host looks at the one before
                             continue
@@ -231,15 +210,12 @@ class VectorStream:
                         raise lost from error
                     if not out_of_memory(error):
                         raise
-                    exhausted = True
-                if not exhausted:
-                    room.grow()
+                # not above: the error holds on to the tensors of the call that failed
+                if vectors is not None:
                     yield batch, vectors
-                    continue
-                # only now: the error held on to the tensors of the call that failed
-                if self._make_room(batch):
-                    for pieces in (batch, *(pieces for pieces, _ in packed)):
-                        packer.add([self._costs[piece] for piece in pieces], pieces)
+                elif self._make_room(batch):
+                    for again in (batch, *(waiting for waiting, _ in packed)):
+                        packer.add([self._costs[piece] for piece in again], again)
                     packed.clear()
         finally:
             give_up(thread)
@@ -306,65 +282,55 @@ class VectorStream:
             [family.linker_tokens(pair, linker) for pair in pairs],
         )
 
+    @torch.inference_mode()
     def _launch(self, batch: Batch, exact: bool = False) -> Launched:
-        """Queue a batch. An error about memory leaves nothing that matters in the queue."""
-        device = self.engine.device
+        """Queue a batch: its forward pass, and the rows of each representation, one per sequence,
+        residue or token; of those that are rounded to the storage type also the largest number of
+        each row, (rows,). Of scores TOKEN_SCORES, or MASKED.
+
+        An error about memory leaves nothing that matters in the queue.
+        """
+        device, last, kind = self.engine.device, self.engine.manifest.layers, self.fingerprint
+        layers, stored = {*kind.layers}, STORED.get(kind.storage_dtype)
+        if kind.scores or batch.masked is not None:
+            layers.add(last)
+        there = batch.to(device)
+        states = self.engine.forward(there, layers, exact)
+        pooled = {}
+        for layer, pooling in product(kind.layers, kind.pooling):
+            name = representation(pooling, layer)
+            pooled[name] = rows = pool_batch(pooling, states[layer], there)
+            if stored is not None and has_matrix(name):
+                low, high = torch.aminmax(rows, dim=1)
+                pooled[LARGEST + name] = torch.maximum(-low, high)
+                pooled[name] = rows.to(stored)
+        if there.masked is not None:
+            pooled[MASKED] = self.engine.log_probabilities(states[last])[there.masked]
+        elif kind.scores:
+            scores = self.engine.token_scores(states[last], there.tokens)
+            pooled[TOKEN_SCORES] = pool_batch("per_residue", scores, there)
         if device.type != "cuda":
-            began = time.monotonic()
-            rows = self._pooled(batch, exact)
-            self.busy += time.monotonic() - began
-            return Launched(batch, rows, exact)
-        marks: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(3)]  # type: ignore[no-untyped-call]
-        marks[0].record()
-        pooled = self._pooled(batch, exact)
-        marks[1].record()
-        rows = {
-            name: torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            for name, values in pooled.items()
+            return Launched(batch, pooled, exact)
+        pinned = {
+            name: torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+            for name, rows in pooled.items()
         }
         # the next batch need not wait until this one is copied
         self._copies = self._copies or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._copies.wait_event(marks[1])
+        self._copies.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._copies):
-            for name, values in pooled.items():
-                rows[name].copy_(values, non_blocking=True)
-                values.record_stream(self._copies)
-            marks[2].record()
-        return Launched(batch, rows, exact, marks)
-
-    @torch.inference_mode()
-    def _pooled(self, batch: Batch, exact: bool) -> dict[str, Tensor]:
-        """Return the rows of each representation on the device, one per sequence, residue or token;
-        of those that are rounded to the storage type also the largest number of each row, (rows,).
-        Of scores TOKEN_SCORES, or MASKED.
-        """
-        batch = batch.to(self.engine.device)
-        stored = STORED.get(self.fingerprint.storage_dtype)
-        rows = {}
-        states = self.engine.forward(batch, self._layers, exact)
-        for layer in self.fingerprint.layers:
-            for pooling in self.fingerprint.pooling:
-                name = representation(pooling, layer)
-                rows[name] = pool_batch(pooling, states[layer], batch)
-                if stored is not None and has_matrix(name):
-                    low, high = torch.aminmax(rows[name], dim=1)
-                    rows[LARGEST + name] = torch.maximum(-low, high)
-                    rows[name] = rows[name].to(stored)
-        last = states.get(self.engine.manifest.layers)
-        if batch.masked is not None and last is not None:
-            rows[MASKED] = self.engine.log_probabilities(last)[batch.masked]
-        elif self.fingerprint.scores and last is not None:
-            scores = self.engine.token_scores(last, batch.tokens)
-            rows[TOKEN_SCORES] = pool_batch("per_residue", scores, batch)
-        return rows
+            for name, rows in pooled.items():
+                pinned[name].copy_(rows, non_blocking=True)
+                rows.record_stream(self._copies)
+        return Launched(batch, pinned, exact, self._copies.record_event())
 
     def _collect(self, launched: Launched) -> list[Vectors]:
-        """Return the vectors of each sequence of a batch when it is done."""
+        """Return the vectors of each sequence of a batch when it is done. What float16 could not
+        hold is computed again in fp32.
+        """
         batch = launched.batch
-        if launched.marks:
-            began, ended, copied = launched.marks
-            devices.wait(copied)
-            self.busy += began.elapsed_time(ended) / 1000
+        if launched.copied:
+            devices.wait(launched.copied)
         lengths = [stop - first for first, stop in batch.residues]
         edges = np.cumsum(lengths[:-1], dtype=np.int64)
         sequences: list[Vectors] = [{} for _ in lengths]
@@ -383,31 +349,15 @@ class VectorStream:
             for vectors, ids in zip(sequences, batch.split(batch.tokens), strict=True):
                 vectors[SPANS] = self.engine.spans(ids.numpy().astype(np.uint16))
         if self.engine.dtype == torch.float16 and not launched.exact:
-            self._replace_overflown(sequences, batch)
+            overflown = [
+                i
+                for i, vectors in enumerate(sequences)
+                if not all(np.isfinite(largest_number(vectors, name)) for name in vectors)
+            ]
+            again = self._collect(self._launch(batch, exact=True)) if overflown else sequences
+            for i in overflown:
+                sequences[i] = again[i]
         return sequences
-
-    def _replace_overflown(self, sequences: list[Vectors], batch: Batch) -> None:
-        """Compute again in fp32 the sequences of a batch whose numbers float16 could not hold."""
-        overflown = [
-            i
-            for i, vectors in enumerate(sequences)
-            if not all(np.isfinite(largest_number(vectors, name)) for name in vectors)
-        ]
-        self.exact += len(overflown)
-        packer = Packer([batch.lengths[i] for i in overflown])
-        tokens = batch.split(batch.tokens)
-        masked = None if batch.masked is None else batch.masked - batch.boundaries[:-1]  # tokens
-        # fp32 takes twice the memory that the budget was measured for
-        while places := packer.take(self.engine.rows):
-            numbers = [overflown[place] for place in places]
-            pieces = [tokens[i].numpy().astype(np.uint16) for i in numbers]
-            residues = (
-                None if masked is None else [int(masked[i]) - batch.residues[i][0] for i in numbers]
-            )
-            linkers = [batch.linkers[i] for i in numbers] if batch.linkers else ()
-            again = self._launch(self.engine.pack(pieces, residues, linkers), exact=True)
-            for i, vectors in zip(numbers, self._collect(again), strict=True):
-                sequences[i] = vectors
 
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """Return the vectors of a sequence, joined from those of its windows."""

@@ -25,6 +25,7 @@ from plm_embed.models.weights import (
     TENSORS,
     Manifest,
     Source,
+    Tensors,
     caveat,
     read_manifest,
     weights_again,
@@ -112,17 +113,6 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
-def need_head(manifest: Manifest) -> None:
-    """Raise WeightsError where prepared weights have no head of the language model."""
-    if manifest.head_sha256 is None:
-        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
-        raise WeightsError(
-            f"{folder}: has no head of the language model, which scores need: an earlier version "
-            "prepared it, or its checkpoint has none",
-            remedy=f"delete {folder} and run again, with the weights as they are published",
-        )
-
-
 def with_head(manifest: Manifest) -> Manifest:
     """Return the record of prepared weights that can give scores. A head that an earlier version
     left out is taken from their checkpoint, if that is still there or can be downloaded.
@@ -135,7 +125,12 @@ def with_head(manifest: Manifest) -> Manifest:
         files = files_of(Path(path), model) if path else None
         if files is None or files.sha256 == manifest.source.sha256:
             manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
-    need_head(manifest)
+    if manifest.head_sha256 is None:
+        raise WeightsError(
+            f"{folder}: has no head of the language model, which scores need: an earlier version "
+            "prepared it, or its checkpoint has none",
+            remedy=f"delete {folder} and run again, with the weights as they are published",
+        )
     return manifest
 
 
@@ -155,74 +150,71 @@ def prepare(
     folder (config.json, files of tensors); without one from the shipped file, or a download.
 
     Does nothing when `output` is intact and made from the same source, with the head of the
-    language model if `scores` are asked for. Returns its manifest, with the source that was named
-    here, for equal tensors may have come from others. Raises WeightsError
-    when the source cannot be read, is not `model`, or is not what `output` holds. Of several
-    processes with one `output`, one works and the others wait for it.
+    language model if `scores` are asked for. Returns its manifest, with the place of the source
+    that was named here. Raises WeightsError when the source cannot be read, is not `model`, or is
+    not what `output` holds. Of several processes with one `output`, one works and the others wait
+    for it.
     """
     files = source or model.shipped
     if isinstance(files, Path | str):
         files = files_of(Path(files).absolute(), model)
-    held, whole = _held(model, files, output, scores)
-    if held and whole:
-        return held
     with exclusive(output):
+        if manifest := _intact(model, files, output, scores):
+            return manifest
         remove_abandoned(output)
-        held, whole = _held(
-            model, files, output, scores
-        )  # another process may have made it meanwhile
-        if held and whole:
-            return held
         if files:
-            return _convert(model, files, output, held, {"path": str(files.source)})
+            return _convert(model, files, output, {"path": str(files.source)})
         from plm_embed.models.download import download
 
         folder = output / "download"
         try:
             files = files_of(download(model, folder), model)
-            return _convert(model, files, output, held, {"url": model.address})
+            return _convert(model, files, output, {"url": model.address})
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
 
 
-def _held(
-    model: Model, files: Files | None, output: Path, scores: bool
-) -> tuple[Manifest | None, bool]:
-    """Return the manifest of a weights folder, if there is one, and whether the folder was made
-    from these files, or without any from the published ones, and is what the manifest says.
+def _intact(model: Model, files: Files | None, output: Path, scores: bool) -> Manifest | None:
+    """Return the manifest of a weights folder that is what it says; None if it has to be made.
+    WeightsError when it was made from other files than these, or without any than the published
+    ones.
     """
     try:
         manifest = read_manifest(output) if (output / MANIFEST).exists() else None
     except WeightsError:
-        manifest = None
-    if not manifest or manifest.model != model.name:
-        return manifest, False
+        return None
+    if manifest is None:
+        return None
     source = manifest.source
     if files:
-        source = replace(source, path=str(files.source), url=None)
         same = source.sha256 == files.sha256
+        source = replace(source, path=str(files.source), url=None)
     else:
         same = source.url == model.address or manifest.published == "sha256"
-    if not same:
-        return manifest, False
+    if manifest.model != model.name or not same:
+        raise WeightsError(
+            f"{output} holds other weights ({manifest.model}, SHA-256 "
+            f"{manifest.weights_sha256[:12]}) than {files.source if files else model.address}. "
+            "Campaigns may share them, so they are not replaced",
+            path=output,
+            remedy=f"choose another folder, or delete {output} if nothing needs it",
+        )
     digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
     digests |= {HEAD: manifest.head_sha256} if manifest.head_sha256 else {}
-    for name, digest in digests.items():
-        if not (output / name).is_file() or sha256_file(output / name) != digest:
-            log.info("%s: %s missing or damaged: made again", output, name)
-            return manifest, False
-    lacks_head = scores and model.family.head and not manifest.head_sha256
-    if lacks_head or not FLOOR.keys() <= (manifest.roundings or {}).keys():
-        log.info("%s: prepared by an earlier version: completed", output)
-        return manifest, False
+    whole = all(
+        (output / name).is_file() and sha256_file(output / name) == digest
+        for name, digest in digests.items()
+    )
+    complete = manifest.head_sha256 or not (scores and model.family.head)
+    if not (whole and complete and FLOOR.keys() <= (manifest.roundings or {}).keys()):
+        log.info("%s: damaged, or of an earlier version: made again", output)
+        return None
     log.info("%s: %s is already there and intact", output, manifest.model)
-    return replace(manifest, source=source), True
+    return replace(manifest, source=source)
 
 
-def _convert(
-    model: Model, files: Files, output: Path, held: Manifest | None, origin: dict[str, str]
-) -> Manifest:
-    """Write the weights folder `output`, of which `held` is known, from the files of a source."""
+def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -> Manifest:
+    """Write the weights folder `output` from the files of a source."""
     (place,) = origin.values()
     published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
     if "url" in origin and model.sha256 and not published:
@@ -233,23 +225,12 @@ def _convert(
     from plm_embed.inference import self_test
 
     checkpoint = checkpoints.read(files, model, published=published)
-    source = Source(checkpoint.layout, files.sha256, **origin)
-    head_sha256 = held.head_sha256 if held else None
+    digests: dict[str, str] = {}
     try:
-        with atomic_path(output / TENSORS) as temporary:
-            sha256 = weights.write(temporary, checkpoint.tensors, checkpoint.kinds)
-            if held and (held.model, held.weights_sha256, held.token_dropout) != (
-                (model.name, sha256, checkpoint.token_dropout)
-            ):
-                there = f"{held.model}, SHA-256 {held.weights_sha256[:12]}"
-                raise _other_weights(output, there, f"{place} ({model.name}, {sha256[:12]})")
-        if checkpoint.head:
-            with atomic_path(output / HEAD) as temporary:
-                digest = weights.write(temporary, checkpoint.head)
-                if head_sha256 and head_sha256 != digest:
-                    there = f"another head, SHA-256 {head_sha256[:12]}"
-                    raise _other_weights(output, there, f"{place} ({digest[:12]})")
-            head_sha256 = digest
+        for name, tensors in ((TENSORS, checkpoint.tensors), (HEAD, checkpoint.head)):
+            if tensors:
+                with atomic_path(output / name) as temporary:
+                    digests[name] = weights.write(temporary, tensors)
     except ValueError as error:
         raise WeightsError(
             f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
@@ -264,32 +245,20 @@ def _convert(
         max_residues=model.family.max_residues,
         token_dropout=checkpoint.token_dropout,
         license=model.license,
-        weights_sha256=sha256,
+        weights_sha256=digests[TENSORS],
         bytes=(output / TENSORS).stat().st_size,
-        source=source,
+        source=Source(checkpoint.layout, files.sha256, **origin),
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
-        tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
+        tokens_sha256=model.family.tokenizer.within(Tensors(output / TENSORS)).sha256 or None,
         published="sha256" if published else "no",
-        head_sha256=head_sha256,
+        head_sha256=digests.get(HEAD),
     )
-    if held and (held.published == "sha256" or not published):
-        # the tensors are the same: what is known of them stays known
-        manifest = replace(held, head_sha256=head_sha256)
     manifest = self_test.seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
-        *(output, model.name, place, manifest.bytes / 1e9, sha256),
+        *(output, model.name, place, manifest.bytes / 1e9, manifest.weights_sha256),
     )
     if doubt := caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, doubt)
-    return replace(manifest, source=source)  # as it was named here
-
-
-def _other_weights(output: Path, held: str, place: str) -> WeightsError:
-    """Return the error for a folder that holds other weights than a place."""
-    return WeightsError(
-        f"{output} holds other weights ({held}) than {place}. Campaigns may share them, so they "
-        f"are not replaced.\nChoose another folder, or delete {output} if nothing needs it.",
-        path=output,
-    )
+    return manifest

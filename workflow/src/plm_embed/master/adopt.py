@@ -4,6 +4,7 @@ then published into a store.
 They count as equal to computed ones within the tolerance of the spot checks, not bit for bit.
 """
 
+import json
 import re
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +27,10 @@ from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
-from plm_embed.sequences.normalize import Normalized, normalize
+from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import columns_named
-from plm_embed.store.hdf5 import Array, largest
+from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 
@@ -57,7 +57,7 @@ def adopt(
     files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int
 ) -> Adopted:
     """Check `sample` random rows against the reference, and publish all rows in a store, as vectors
-    of the settings on this machine's device.
+    of the settings on this machine's device. With a linker, sequences are pairs of chains.
 
     StoreError, with the measured deviation, when they are not what the settings ask for; then
     nothing is published.
@@ -66,18 +66,18 @@ def adopt(
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     with read_foreign(files) as foreign:
         longest = _check_stated(foreign, fingerprint, manifest)
-        known = KnownSequences(files, manifest.family)
-        adopted = Adopted(by_key=any(name in known.length for _, name in foreign.names))
-        matched, rows = known.match(foreign.names, adopted.by_key), dict[str, int]()
+        inputs = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
+        adopted = Adopted(by_key=any(name in inputs.length for _, name in foreign.names))
+        matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()
         for row in range(len(foreign.vectors)):
             name = reason = matched.get(row, UNKNOWN)
-            if name in known.length:
-                length = known.length[name]
+            if name in inputs.length:
+                length = inputs.length[name]
                 if name in rows:
                     reason = "a sequence of an earlier row"
                 elif length > longest or len(spans(length, fingerprint.long_sequences)) != 1:
                     reason = "a sequence that may have been cut"
-                elif name in known.rare and "fingerprint" not in foreign.stated:
+                elif name in inputs.rare and "fingerprint" not in foreign.stated:
                     reason = "B in the sequence, which ProtTrans keeps and we read as X"
                 else:
                     rows[name] = row
@@ -87,14 +87,13 @@ def adopt(
             reasons = ", ".join(f"{count:,} {why}" for why, count in adopted.left_out.items())
             words = f"none of its {len(foreign.vectors):,} rows can be adopted: {reasons}"
             raise StoreError(f"{foreign.path}: {words}", path=foreign.path)
-        adoptable, count = list(rows), min(sample, len(rows))
+        count = min(sample, len(rows))
         chosen = np.random.default_rng(len(rows)).choice(len(rows), count, replace=False)
-        sequences = known.residues([adoptable[place] for place in np.sort(chosen).tolist()])
-        computed = hidden_states(weights_folder, [*sequences.values()], fingerprint.layers)
-        states = [of_layer[fingerprint.layers[0]].numpy() for of_layer in computed]
-        hidden = dict(zip(sequences, states, strict=True))
-        _check_sample(adopted, foreign, rows, hidden, fingerprint, manifest)
-        _publish(adopted, foreign, rows, known.length, Store(store_root, fingerprint))
+        adoptable = [*rows]
+        sequences = inputs.residues([adoptable[place] for place in np.sort(chosen).tolist()])
+        sampled = {rows[name]: sequence for name, sequence in sequences.items()}
+        _check_sample(adopted, foreign, sampled, weights_folder, fingerprint, manifest)
+        _publish(adopted, foreign, rows, inputs.length, Store(store_root, fingerprint))
     return adopted
 
 
@@ -106,8 +105,9 @@ class KnownSequences:
     family reads as X.
     """
 
-    def __init__(self, files: Files, family: Family) -> None:
-        self._files, self._policy = files, ResiduePolicy(alphabet=family.alphabet.name)
+    def __init__(self, files: Files, family: Family, *, paired: bool) -> None:
+        self._files = files
+        self._policy = ResiduePolicy(alphabet="protein_pair" if paired else family.alphabet.name)
         self.length: dict[str, int] = {}
         self.rare: set[str] = set()
         by_id, by_alias = dict[str, str](), dict[str, str]()
@@ -126,14 +126,13 @@ class KnownSequences:
                         names[text] = ""
 
     def _read(self) -> Iterator[tuple[str, str, str]]:
+        read = normalize_pair if self._policy.alphabet == "protein_pair" else normalize
         for path in self._files.sequences:
-            with columns_named("name yours: --id-column and --sequence-column"):
-                reader = Reader(path, self._files.table)
-            for batch in reader:
-                columns = batch.ids, batch.headers, batch.residues
+            for batch in Reader(path, self._files.table):
+                columns = (batch.ids, batch.headers, batch.residues)
                 texts = (column.to_pylist() for column in columns)
                 for id, header, raw in zip(*texts, strict=True):
-                    normalized = normalize(raw, self._policy)
+                    normalized = read(raw, self._policy)
                     if isinstance(normalized, Normalized):
                         yield id, header, normalized.sequence
 
@@ -169,18 +168,25 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     that was surely not cut.
     """
     stated, layer = dict(foreign.stated), fingerprint.layers[0]
-    if "representation" in stated:  # an export of this package
+    theirs = json.loads(
+        str(stated.get("fingerprint", "{}"))
+    )  # of a master or export of this package
+    if "representation" in stated:
         stated["pooling"], stated["layer"] = pooling_and_layer(str(stated["representation"]))
     problems = []
     name = str(stated.get("model_name", manifest.model))
     if name != manifest.model and find_model(name).name != manifest.model:
         problems.append(f"model_name is {name}, the weights are of {manifest.model}")
-    pooling = np.atleast_1d(stated.get("pooling", "mean"))[0]  # masters of plm-embed list several
-    if str(pooling) != "mean":
+    pooling = str(np.atleast_1d(stated.get("pooling", "mean"))[0])  # a master lists several
+    if pooling != "mean":
         problems.append(f"pooling is {pooling}, only mean can be adopted")
-    theirs = str(np.atleast_1d(stated.get("layers", stated.get("layer", layer)))[0])
-    if theirs != str(layer) and not (theirs in {"last", "-1"} and layer == manifest.layers):
-        problems.append(f"layer is {theirs}, {layer} is asked for")
+    number = str(np.atleast_1d(stated.get("layers", stated.get("layer", layer)))[0])
+    if number != str(layer) and not (number in {"last", "-1"} and layer == manifest.layers):
+        problems.append(f"layer is {number}, {layer} is asked for")
+    for setting, default in (("linker", ""), ("strand", "as_given")):
+        ours, value = getattr(fingerprint, setting), theirs.get(setting, default)
+        if theirs and value != ours:
+            problems.append(f"{setting} is {value!r}, {ours!r} is asked for")
     if (dim := foreign.vectors.shape[1]) != manifest.dim:
         problems.append(f"vectors have {dim} numbers, the model's {manifest.dim}")
     if foreign.vectors.dtype == np.float16 and fingerprint.storage_dtype != "float16":
@@ -188,7 +194,8 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     if problems:
         words = f"{foreign.path}: cannot be imported: {'; '.join(problems)}"
         raise StoreError(words, path=foreign.path)
-    longest = int(stated.get("max_length", 0) or 0)
+    limit = theirs.get("long_sequences", {}).get("max_residues", 0)
+    longest = int(stated.get("max_length", limit) or 0)
     # it may count special tokens
     return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
 
@@ -196,21 +203,32 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
 def _check_sample(  # noqa: PLR0917
     adopted: Adopted,
     foreign: Foreign,
-    rows: Mapping[str, int],
-    hidden: Mapping[str, Array],
+    sequences: Mapping[int, str],
+    weights: Path,
     fingerprint: Fingerprint,
     manifest: Manifest,
 ) -> None:
-    """Compare the vectors of some keys with the reference's representations (tokens, D): with their
-    mean over the residues, and over more, as is usually wrong.
+    """Compare some rows with the reference's representations of their sequences: with the mean over
+    the residues, and over more, as is usually wrong.
     """
+    family, linker, (layer,) = manifest.family, fingerprint.linker, fingerprint.layers
     limit = STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
+    texts = [
+        text
+        for sequence in sequences.values()
+        for text in family.texts(sequence, [(0, len(sequence))], linker)
+    ]
     causes, distances, cosines = Counter[str](), list[float](), list[float]()
-    for name, states in hidden.items():
-        (vector,) = foreign.read(rows[name], rows[name] + 1)
-        first, stop = manifest.family.residues(len(states))
-        means = {
+    computed = hidden_states(weights, texts, [layer])
+    for (row, sequence), layers in zip(sequences.items(), computed, strict=True):
+        (vector,), states = foreign.read(row, row + 1), layers[layer].numpy()
+        means = {}
+        if linker:
+            means["the linker pooled in"] = states[slice(*family.residues(len(states)))].mean(0)
+            states = np.delete(states, slice(*family.linker_tokens(sequence, linker)), axis=0)
+        first, stop = family.residues(len(states))
+        means |= {
             _RESIDUES: states[first:stop].mean(0),
             "the end token pooled in": states[first:].mean(0),
             "the start and end tokens pooled in": states.mean(0),
@@ -232,7 +250,7 @@ def _check_sample(  # noqa: PLR0917
         counts = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
         raise StoreError(
             f"{foreign.path}: not imported: {causes.total()} of {len(distances)} sampled rows are "
-            f"not the mean over the residues of layer {fingerprint.layers[0]} ({counts})\n"
+            f"not the mean over the residues of layer {layer} ({counts})\n"
             f"  relative distance to the reference: largest {max(distances):.2g}, median "
             f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}",
             path=foreign.path,

@@ -33,6 +33,7 @@ class Campaign:
     """
 
     fingerprint: Fingerprint
+    parts_folder: Path
 
     def __init__(self, sequences: Path, embedded: Path, store: Path) -> None:
         self.sequences, self.embedded, self.store = sequences, embedded, store
@@ -57,6 +58,7 @@ class Campaign:
         completion = bucket.completion
         if not self.rows:
             self.fingerprint = completion.fingerprint
+            self.parts_folder = parts_folder(self.store, self.fingerprint)
         elif completion.fingerprint != self.fingerprint:
             differences = "; ".join(completion.fingerprint.differences(self.fingerprint))
             raise StoreError(
@@ -78,11 +80,6 @@ class Campaign:
         self._batch_dependent |= completion.batch_dependent
         for library, version in completion.versions.items():
             self._versions[library].add(version)
-
-    @property
-    def parts_folder(self) -> Path:
-        """The folder of the parts."""
-        return parts_folder(self.store, self.fingerprint)
 
     def wrong_parts(self, *, hashed: bool) -> dict[str, str]:
         """Return the faults of the parts that completion records name, by name; `hashed`: read all

@@ -7,6 +7,7 @@ the tables of deduplicate, and compared.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,15 @@ from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import SPANS, columns, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.gather import Piece, column_types, pieces, sums_of
+from plm_embed.master.gather import Piece, pieces, sums_of
 from plm_embed.master.norms import distribution
 from plm_embed.master.tables import Tables, record_name
-from plm_embed.master.validation_record import Check, Norms
+from plm_embed.master.validation_record import Check, Validation
 from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import DAMAGES, decode, read_bits, storage_dtype
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import column_types, read_part
 from plm_embed.store.store import FINGERPRINT, part_names
 
 LISTED = 20
@@ -37,41 +38,33 @@ Problem = Callable[..., None]
 """Notes a problem: a text, and a remedy in place of the one of the check."""
 
 
-class Findings:
-    """Checks in the order in which they began, each with its problems.
-
-    remedy: of the first problem that has one; all that depends on what it deletes is made again.
+@contextmanager
+def check(validation: Validation, name: str, meaning: str, remedy: str = "") -> Iterator[Problem]:
+    """Make the block a check, whose problems have this remedy. A file that cannot be read is a
+    problem and ends the block; the validation goes on.
     """
+    noted = Check(check=name, meaning=meaning)
+    validation.checks.append(noted)
 
-    def __init__(self) -> None:
-        self.checks: dict[str, Check] = {}
-        self.remedy = ""
+    def problem(text: str, remedy: str = remedy) -> None:
+        validation.status = noted.result = "failed"
+        validation.remedy = validation.remedy or remedy
+        noted.problems += 1
+        if noted.problems <= LISTED:
+            noted.listed.append(text)
 
-    @contextmanager
-    def check(self, name: str, meaning: str, remedy: str = "") -> Iterator[Problem]:
-        """Make the block a check, whose problems have this remedy. A file that cannot be read is a
-        problem and ends the block; the validation goes on.
-        """
-        check = self.checks[name] = Check(check=name, meaning=meaning)
-
-        def problem(text: str, remedy: str = remedy) -> None:
-            check.result = "failed"
-            check.problems += 1
-            if check.problems <= LISTED:
-                check.listed.append(text)
-            self.remedy = self.remedy or remedy
-
-        try:
-            yield problem
-        except PlmEmbedError as error:
-            problem(error.message, error.remedy)
-        except (*DAMAGES, LookupError, pa.ArrowException) as error:
-            problem(str(error))
+    try:
+        yield problem
+    except PlmEmbedError as error:
+        problem(error.message, error.remedy)
+    except (*DAMAGES, LookupError, pa.ArrowException) as error:
+        problem(str(error))
 
 
-def check_completion_records(findings: Findings, campaign: Campaign) -> None:
+def check_completion_records(validation: Validation, campaign: Campaign) -> None:
     """Add all sound records to the campaign."""
-    with findings.check(
+    with check(
+        validation,
         "completion records",
         "Every bucket has a record of the job that finished it, and all jobs used the same "
         "settings.",
@@ -85,16 +78,19 @@ def check_completion_records(findings: Findings, campaign: Campaign) -> None:
             problem(f"{campaign.embedded}: no bucket has an intact completion record")
 
 
-def check_parts(findings: Findings, campaign: Campaign) -> None:
+def check_parts(validation: Validation, campaign: Campaign) -> None:
     """Compare the parts with what completion records say, and open each that is in the store."""
     folder = campaign.parts_folder
-    with findings.check(
-        "parts", "Every file that the jobs wrote is there, unchanged since it was written."
+    with check(
+        validation,
+        "parts",
+        "Every file that the jobs wrote is there, unchanged since it was written.",
     ) as problem:
         wrong = campaign.wrong_parts(hashed=True)
         for name, fault in wrong.items():
             problem(f"{folder / name}: {fault}", campaign.part_remedy(*wrong))
-    with findings.check(
+    with check(
+        validation,
         "fingerprints in the store",
         "All stored vectors were computed with exactly these settings.",
     ) as problem:
@@ -102,28 +98,22 @@ def check_parts(findings: Findings, campaign: Campaign) -> None:
         if not note.is_file() or note.read_bytes().strip() != expected:  # a job writes it anew
             fault = "missing, or not the fingerprint of the completion records"
             problem(f"{note}: {fault}", delete(note, campaign.embedded))
-        dims: dict[str, int] = {}
         for name in part_names(folder):
-            path = folder / name
-            remedy = campaign.part_remedy(name) if name in campaign.parts else delete(path)
             try:
-                with read_part(path) as part:
+                with read_part(folder / name) as part:
                     part.check(campaign.fingerprint)
-                    dims = dims or part.dims
-                    if part.dims != dims:
-                        fault = f"dimensions {part.dims}, other parts have {dims}"
-                        problem(f"{path}: {fault}", remedy)
             except PlmEmbedError as error:
-                problem(error.message, remedy)
+                problem(error.message, campaign.part_remedy(name))
 
 
-def check_weights(findings: Findings, campaign: Campaign, weights: Path) -> str:
-    """Compare a folder of prepared weights with the fingerprint. Return a remark where rounding
-    moves their vectors notably.
-    """
+def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> None:
+    """Compare a folder of prepared weights with the fingerprint."""
     fingerprint, record = campaign.fingerprint, campaign.embedded.with_name(RECORD)
-    with findings.check(
-        "weights", "The weights are the ones that the vectors were computed with.", delete(record)
+    with check(
+        validation,
+        "weights",
+        "The weights are the ones that the vectors were computed with.",
+        delete(record),
     ) as problem:
         manifest = read_manifest(weights)
         for name in ("model", "weights_sha256", *["head_sha256"] * bool(fingerprint.scores)):
@@ -134,35 +124,36 @@ def check_weights(findings: Findings, campaign: Campaign, weights: Path) -> str:
         for name, dim in campaign.dims.items():
             if dim != (expected := columns(name, manifest.dim)):
                 problem(f"{name} has dimension {dim}, the model {expected}")
-        return remark(fingerprint.compute_dtype, manifest.roundings)
-    return ""
+        validation.rounding = remark(fingerprint.compute_dtype, manifest.roundings)
 
 
-def check_attributes(findings: Findings, file: h5py.File, campaign: Campaign) -> None:
+def check_attributes(validation: Validation, file: h5py.File, campaign: Campaign) -> None:
     """Compare the attributes with completion records and inputs."""
-    with findings.check(
+    with check(
+        validation,
         "attributes",
         "What that file says of itself (settings, inputs, versions) is true.",
         delete(file.filename),
     ) as problem:
         expected = campaign.attributes({})
-        for name in expected:
-            if name not in file.attrs:
+        # words, which another version may have put otherwise
+        expected["pooling_definition"] = file.attrs.get("pooling_definition")
+        for name, value in expected.items():
+            stored = file.attrs.get(name)
+            plain = stored.tolist() if isinstance(stored, np.ndarray | np.generic) else stored
+            if plain is None:
                 problem(f"{name} is missing")
-        del expected["pooling_definition"]  # words, which another version may have put otherwise
-        for name in expected.keys() & set(file.attrs):
-            value = file.attrs[name]
-            plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            if plain != expected[name]:
-                fault = f"completion records and inputs say {expected[name]!r}"
+            elif plain != value:
+                fault = f"completion records and inputs say {value!r}"
                 problem(f"{name} is {plain!r}, {fault}")
         checksums.check_attributes(file)
 
 
-def check_layout(findings: Findings, file: h5py.File, campaign: Campaign) -> bool:
+def check_layout(validation: Validation, file: h5py.File, campaign: Campaign) -> bool:
     """Look at the datasets; return whether their rows can be compared."""
     fingerprint, count = campaign.fingerprint, campaign.vectors
-    with findings.check(
+    with check(
+        validation,
         "shapes and types",
         "Each table in it has the rows, columns and number format that it should.",
         delete(file.filename),
@@ -191,10 +182,9 @@ def check_layout(findings: Findings, file: h5py.File, campaign: Campaign) -> boo
     return False
 
 
-def check_rows(findings: Findings, file: h5py.File, campaign: Campaign) -> dict[str, Norms]:
-    """Compare all rows with the parts, and look whether their numbers are finite.
-
-    Return the distribution of the vectors' norms, by representation.
+def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> None:
+    """Compare all rows with the parts, look whether their numbers are finite, and note the
+    distribution of the vectors' norms.
     """
     again, fingerprint = delete(file.filename), campaign.fingerprint
     norms = {
@@ -203,13 +193,15 @@ def check_rows(findings: Findings, file: h5py.File, campaign: Campaign) -> dict[
         if name != SPANS
     }
     with (
-        findings.check(
+        check(
+            validation,
             "keys",
             "Each distinct sequence has one row and no other row is there; rows are in order.",
             again,
         ) as wrong_key,
-        findings.check("finite", "No vector holds NaN or infinity.") as not_finite,
-        findings.check(
+        check(validation, "finite", "No vector holds NaN or infinity.") as not_finite,
+        check(
+            validation,
             "rows equal their parts",
             "Each vector is, bit for bit, the one that its job wrote.",
             again,
@@ -224,7 +216,7 @@ def check_rows(findings: Findings, file: h5py.File, campaign: Campaign) -> dict[
                 row = piece.first + place
                 return f"row {row:,} of {piece.name} (key {_text(file['emb_keys'][row])})"
 
-            wrong = _marked(stored != piece.values, piece.counts)
+            wrong = _unsound(stored == piece.values, piece.counts)
             if stored.ndim == 1:
                 numbers, is_key = stored, piece.name == "emb_keys"
                 label, report = ("key", wrong_key) if is_key else (piece.name, problem)
@@ -236,7 +228,7 @@ def check_rows(findings: Findings, file: h5py.File, campaign: Campaign) -> dict[
                 for place in wrong:
                     problem(f"{row_name(place)}: differs from its part")
             if numbers.dtype.kind == "f":
-                for place in _marked(~np.isfinite(numbers), piece.counts):
+                for place in _unsound(np.isfinite(numbers), piece.counts):
                     not_finite(f"{row_name(place)} holds NaN or infinity")
             rows = slice(piece.first, piece.first + len(piece.counts))
             if piece.name in norms:
@@ -246,21 +238,20 @@ def check_rows(findings: Findings, file: h5py.File, campaign: Campaign) -> dict[
             if piece.sums is not None and checksums.GROUP in file:  # else of version 0.1
                 matrix = stored.ndim == 2
                 sums = sums_of(piece.name, piece.values, piece.counts) if matrix else piece.sums
-                kept = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                for place in np.flatnonzero(kept != sums).tolist():
+                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+                for place in np.flatnonzero(stored_sums != sums).tolist():
                     problem(f"{row_name(place)}: its checksum is not that of its part")
-        return {name: distribution(norms.pop(name), file["emb_keys"]) for name in list(norms)}
-    return {}
+        for name in list(norms):
+            validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
 
 
-def _marked(marks: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
-    """Return the places of the sequences, of which each has `counts` (m,) rows, with a mark (r,) or
-    (r, D) in one of them.
+def _unsound(sound: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
+    """Return the places of the sequences, of which each has `counts` (m,) rows, whose numbers (r,)
+    or (r, D) are not all sound.
     """
-    rows = marks.reshape(len(marks), -1).any(axis=1)
-    places: list[int] = np.flatnonzero(
-        np.logical_or.reduceat(rows, np.cumsum(counts) - counts)
-    ).tolist()
+    rows = sound.reshape(len(sound), -1).all(axis=1)
+    whole = np.logical_and.reduceat(rows, np.cumsum(counts) - counts)
+    places: list[int] = np.flatnonzero(~whole).tolist()
     return places
 
 
@@ -269,89 +260,70 @@ def _text(value: Any) -> str:
     return value.decode("ascii", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def check_tables(
-    findings: Findings, campaign: Campaign, index: Path, records: Path
-) -> dict[str, Any]:
-    """Check the index and the records, and compare their numbers with those of the input.
-
-    Return the fields of `Counts` that are about records.
-    """
-    lines, outcomes = 0, Counter[tuple[str, ...]]()
-    with findings.check(
-        "counts", "Embedded and skipped records add up to the input, file by file.", delete(records)
+def check_tables(validation: Validation, campaign: Campaign, index: Path, records: Path) -> None:
+    """Check the index and the records, and compare their numbers with those of the input."""
+    lines, outcomes = 0, Counter[tuple[str, str]]()
+    with check(
+        validation,
+        "counts",
+        "Embedded and skipped records add up to the input, file by file.",
+        delete(records),
     ) as miscounted:
         tables = Tables(campaign, records.parent)
-        with findings.check(
-            "index", "The index leads each id to the row of its own sequence.", delete(index)
+        with check(
+            validation,
+            "index",
+            "The index leads each id to the row of its own sequence.",
+            delete(index),
         ) as problem:
-            for table in _compared(problem, index, tables.index_schema, tables.index()):
+            for table in _compared(problem, index, tables.index_schema, tables.index):
                 lines += len(table)
-        with findings.check(
+        with check(
+            validation,
             "records",
             "Every record of the input has one outcome, and the index agrees with it.",
             delete(records),
         ) as problem:
             for table in _compared(problem, records, tables.records_schema, tables.records()):
-                names = ["source", "status", "reason"]
-                for group in table.group_by(names).aggregate([([], "count_all")]).to_pylist():
-                    outcomes[tuple(group[name] for name in names)] += group["count_all"]
-        inputs = read_summary(campaign.sequences).inputs
-        sources = {entry.path: Counter[str]() for entry in inputs}
-        statuses, reasons = Counter[str](), Counter[str]()
-        for (source, status, reason), count in outcomes.items():
-            sources.setdefault(source, Counter())[status] += count
+                groups = table.group_by(["source", "status"]).aggregate([([], "count_all")])
+                for group in groups.to_pylist():
+                    outcomes[group["source"], group["status"]] += group["count_all"]
+        sources, statuses = Counter[str](), Counter[str]()
+        for (source, status), count in outcomes.items():
+            sources[source] += count
             statuses[status] += count
-            if status == "skipped":
-                reasons[str(reason)] += count
-        for entry in inputs:
-            if (count := sources[entry.path].total()) != entry.records:
+        for entry in read_summary(campaign.sequences).inputs:
+            if (count := sources[entry.path]) != entry.records:
                 fault = f"{entry.records:,} records in the input, {count:,} answered"
                 miscounted(f"{entry.path}: {fault}")
         if (embedded := statuses.total() - statuses["skipped"]) != lines:
             miscounted(f"{embedded:,} records are embedded, the index has {lines:,}")
-        return {
-            "records": statuses.total(),
-            "statuses": statuses,
-            "skipped": reasons,
-            "sources": sources,
-        }
-    return {}
+        validation.counts.records, validation.counts.statuses = statuses.total(), statuses
 
 
 def _compared(
     problem: Problem, path: Path, schema: pa.Schema, tables: Iterator[pa.Table]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file piece by piece, compared with the tables that it should hold, which
-    are read to their end; up to the first row that is lost, doubled or moved.
+    """Yield the rows of a file piece by piece, compared with the tables that it should hold; up to
+    the first row that is lost, doubled or moved.
     """
-    stored, aligned = schema.empty_table(), True
-    batches = read_batches(path, schema.names)
+    batches, stored = read_batches(path, schema.names, delete(path)), schema.empty_table()
     for expected in tables:
-        if not aligned:
-            continue
         while len(stored) < len(expected) and (more := next(batches, None)):
             stored = pa.concat_tables([stored, more])
-        after = stored.slice(0, len(expected))
-        before, stored = expected.slice(0, len(after)), stored.slice(len(after))
-        wrong = {name: _different(before[name], after[name]) for name in schema.names}
-        moved = np.flatnonzero(wrong["source"] | wrong["number"])
-        rows = int(moved[0]) if len(moved) else len(after)
-        for name, places in wrong.items():
-            for place in np.flatnonzero(places[:rows]).tolist():
-                values = f"{name} is {after[name][place]}, expected {before[name][place]}"
-                problem(f"{record_name(after, place)}: {values}")
-        yield after.slice(0, rows)
-        if rows < len(expected):
-            aligned = False
-            fault = "is not where it belongs: lost, doubled or moved"
-            problem(f"{record_name(expected, rows)} {fault}")
-    if aligned and (stored := stored or next(batches, stored)):
-        problem(f"{record_name(stored, 0)} is not in the input")
-
-
-def _different(first: pa.ChunkedArray, second: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Mark the values (n,) that differ; two that are missing do not."""
-    if first.equals(second):
-        return np.zeros(len(first), np.bool_)
-    pairs = zip(first.to_pylist(), second.to_pylist(), strict=True)
-    return np.array([a != b for a, b in pairs], np.bool_)
+        piece, stored = stored.slice(0, len(expected)), stored.slice(len(expected))
+        if not piece.equals(expected):
+            pairs = zip_longest(expected.to_pylist(), piece.to_pylist())
+            for place, (before, after) in enumerate(pairs):
+                if not after or record_name(after) != record_name(before):
+                    fault = "is not where it belongs: lost, doubled or moved"
+                    problem(f"{record_name(before)} {fault}")
+                    yield piece.slice(0, place)
+                    return
+                for name, value in before.items():
+                    if after[name] != value:
+                        values = f"{name} is {after[name]}, expected {value}"
+                        problem(f"{record_name(after)}: {values}")
+        yield piece
+    if stored := stored or next(batches, stored):
+        problem(f"{record_name(stored.slice(0, 1).to_pylist()[0])} is not in the input")

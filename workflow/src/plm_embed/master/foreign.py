@@ -61,10 +61,6 @@ class Foreign(NamedTuple):
             return np.asarray(self.vectors[start:stop], np.float32)
 
 
-def _refusal(path: Path, words: str, remedy: str = "") -> StoreError:
-    return StoreError(f"{path}: {words}", path=path, remedy=remedy)
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Raise StoreError where the block reads a file that is damaged or of another kind; errors of
@@ -75,8 +71,8 @@ def _reading(path: Path) -> Iterator[None]:
     except (*DAMAGES, EOFError, csv.Error, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        words = str(error).partition("\n")[0].strip()
-        raise _refusal(path, f"cannot be imported ({words or 'it ends too early'})") from None
+        words = str(error).partition("\n")[0].strip() or "it ends too early"
+        raise StoreError(f"{path}: cannot be imported: {words}", path=path) from None
 
 
 @contextmanager
@@ -90,61 +86,59 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
                 vectors, names = _hdf5(files, file)
                 stated = dict(file.attrs)
             elif path.suffix == ".npy":
-                vectors = _checked(path, np.lib.format.open_memmap(path, "r"))
+                vectors = _checked(np.lib.format.open_memmap(path, "r"))
                 names = _index(files, ".npy.ids.tsv", len(vectors))
             elif path.suffix in _TABLES:
-                vectors, names = _spooled(path, _rows_of_table(files))
+                vectors, names = _spooled(_rows_of_table(files))
                 if path.suffix == ".parquet":
                     metadata = read_schema(path).metadata or {}
                     stated = {name.decode(): value.decode() for name, value in metadata.items()}
             else:
                 kinds = ", ".join((*_HDF5, ".npy", *_TABLES))
-                raise _refusal(path, f"cannot be imported; the kinds of files are {kinds}")
-        if not names:
-            raise _refusal(
-                path, "its rows have no names", "name the column with the ids: --index-id"
-            )
-        if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
-            words = f"names row {unknown[0]} of {len(vectors):,} in {path}"
-            raise _refusal(files.index or path, words)
+                raise ValueError(f"the kinds of files are {kinds}")
+            if not names:
+                raise ValueError("its rows have no names; name the column with the ids: --index-id")
+            if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
+                raise ValueError(f"the index names row {unknown[0]} of {len(vectors):,}")
         yield Foreign(path, vectors, names, stated)
 
 
-def _checked(path: Path, vectors: Any) -> Any:
-    """Return vectors (n, D). StoreError for anything else."""
-    if isinstance(vectors, h5py.Group):
-        raise _refusal(path, "its vectors are a group, such as of a sparse matrix")
-    if len(vectors.shape) != 2 or vectors.dtype.kind != "f":
-        words = f"has {vectors.dtype} of shape {vectors.shape}, not a vector per row"
-        raise _refusal(path, words)
+def _checked(vectors: Any) -> Any:
+    """Return vectors (n, D). ValueError for anything else."""
+    shape = getattr(vectors, "shape", ())  # of a sparse matrix, a group, none
+    if len(shape) != 2 or vectors.dtype.kind != "f":
+        raise ValueError(f"its vectors are not numbers of shape (rows, dimensions), but {vectors}")
     return vectors
 
 
 def _hdf5(files: Files, file: h5py.File) -> tuple[h5py.Dataset | Array, Names]:
     """Read a master, an .h5ad of AnnData, or a file with a dataset per sequence."""
-    path = files.vectors
     if {"emb", "emb_keys"} <= set(file):
-        vectors, names = _checked(path, file["emb"]), list(enumerate(_texts(file["emb_keys"])))
+        vectors, names = _checked(file["emb"]), _texts(file["emb_keys"])
         if len(names) != len(vectors):
-            raise _refusal(path, f"{len(vectors):,} vectors for {len(names):,} keys")
-        if files.index or path.with_suffix(".parquet").exists():
+            raise ValueError(f"{len(vectors):,} vectors for {len(names):,} keys")
+        if files.index or files.vectors.with_suffix(".parquet").exists():
             names += _index(files, ".parquet", len(vectors))
         return vectors, names
     if {"X", "obs"} <= set(file):
         obs = contained(file, "obs")
         column = files.id_column or ("id" if "id" in obs else str(obs.attrs["_index"]))
         columns = [column, *({"cache_key"} & set(obs))]
-        names = [pair for name in columns for pair in enumerate(_texts(contained(obs, name)))]
-        return _checked(path, contained(file, "X")), names
-    return _spooled(path, _rows_of_datasets(file))
+        names = [pair for name in columns for pair in _texts(contained(obs, name))]
+        return _checked(contained(file, "X")), names
+    return _spooled(_rows_of_datasets(file))
 
 
-def _texts(item: h5py.Dataset | h5py.Group) -> list[str]:
-    """Return the texts (n,) of a column; of a group the categories of its codes."""
+def _texts(item: h5py.Dataset | h5py.Group) -> Names:
+    """Return the texts of a column, each with its row; of a group the categories of its codes, of
+    which -1 is none.
+    """
     if isinstance(item, h5py.Group):
-        categories = _texts(contained(item, "categories"))
-        return [categories[code] for code in contained(item, "codes")[...]]
-    return [*map(str, item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...])]
+        categories = dict(_texts(contained(item, "categories")))
+        codes = enumerate(contained(item, "codes")[...].tolist())
+        return [(row, categories[code]) for row, code in codes if code >= 0]
+    texts = item.asstr()[...] if h5py.check_string_dtype(item.dtype) else item[...]
+    return list(enumerate(map(str, texts)))
 
 
 Rows = Iterable[tuple[Names, Array]]
@@ -158,16 +152,14 @@ def _rows_of_datasets(file: h5py.File) -> Rows:
     for name in file:
         vector = contained(file, name)
         if not isinstance(vector, h5py.Dataset) or vector.ndim != 1:
-            kind = f"shape {vector.shape}" if isinstance(vector, h5py.Dataset) else "a group"
-            raise ValueError(f"{name}: {kind}, not a vector; matrices per residue are not imported")
+            raise ValueError(f"{name} is not a vector; matrices per residue are not imported")
         texts = {name, str(vector.attrs.get("original_id", name))}
         yield [(0, text) for text in texts], vector[...][None]
 
 
 def _rows_of_table(files: Files) -> Rows:
     """Yield the rows of a table with a column of lists of numbers, or the columns e0, e1 ..."""
-    path = files.vectors
-    for table in _tables(path, files.id_column):
+    for table in _tables(files.vectors, files.id_column):
         numbers = [name for name in table.column_names if _NUMBER.fullmatch(name)]
         lists = [field.name for field in table.schema if _is_list_of_numbers(field.type)]
         if numbers:
@@ -175,11 +167,11 @@ def _rows_of_table(files: Files) -> Rows:
         elif len(lists) == 1:
             column = table[lists[0]].combine_chunks()
             if column.null_count or len(pc.unique(pc.list_value_length(column))) != 1:
-                raise _refusal(path, f"the vectors in {lists[0]} have different lengths")
+                raise ValueError(f"the vectors in {lists[0]} have different lengths")
             vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), -1)
         else:
             words = "one column of lists of numbers, or columns e0, e1 ..."
-            raise _refusal(path, f"has columns {', '.join(table.column_names)}; expected {words}")
+            raise ValueError(f"has columns {', '.join(table.column_names)}; expected {words}")
         yield _names(table, files.id_column, range(len(table))), vectors
 
 
@@ -188,21 +180,19 @@ def _is_list_of_numbers(kind: pa.DataType) -> bool:
     return bool(is_list and pa.types.is_floating(kind.value_type))
 
 
-def _spooled(path: Path, rows: Rows) -> tuple[Array, Names]:
+def _spooled(rows: Rows) -> tuple[Array, Names]:
     """Write vectors to a temporary file without a name; return them, and their names."""
     names, count, empty = Names(), 0, np.empty((0, 0), np.float32)
     with tempfile.TemporaryFile() as file:
         for more, vectors in rows:
-            if not count:
-                empty = _checked(path, vectors)[:0]
-            if vectors.shape[1] != empty.shape[1]:
-                words = f"vectors of {empty.shape[1]} and of {vectors.shape[1]} numbers"
-                raise _refusal(path, words)
+            empty = empty if count else _checked(vectors)[:0]
+            if (dim := vectors.shape[1]) != empty.shape[1]:
+                raise ValueError(f"vectors of {empty.shape[1]} and of {dim} numbers")
             file.write(np.ascontiguousarray(vectors, empty.dtype).data)
             names += [(count + row, text) for row, text in more]
             count += len(vectors)
         if not empty.shape[1]:
-            raise _refusal(path, "holds no vectors")
+            raise ValueError("it holds no vectors")
         file.flush()
         return np.memmap(file, empty.dtype, "r", shape=(count, empty.shape[1])), names
 
@@ -214,25 +204,25 @@ def _index(files: Files, ending: str, count: int) -> Names:
     path, names = files.index or files.vectors.with_suffix(ending), Names()
     lines, numbered = 0, False
     if not path.exists():
-        raise _refusal(path, "there is no such file", "name the table of the rows: --index")
+        remedy = "name the table of the rows: --index"
+        raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy)
     with _reading(path):
         for table in _tables(path, files.id_column):
             numbered = "row" in table.column_names
-            rows = range(lines, lines + len(table))
-            lines += len(table)
+            rows: Iterable[int] = range(lines, lines + len(table))
             if numbered:
-                numbers = table["row"].cast(pa.int64()).fill_null(-1).to_pylist()
-            names += _names(table, files.id_column, numbers if numbered else rows)
-    if not numbered and lines != count:
-        words = f"{lines:,} rows and no column `row`, for {count:,} vectors in {files.vectors}"
-        raise _refusal(path, words)
+                rows = table["row"].cast(pa.int64()).fill_null(-1).to_pylist()
+            names += _names(table, files.id_column, rows)
+            lines += len(table)
+        if not numbered and lines != count:
+            raise ValueError(f"{lines:,} rows and no column `row`, for {count:,} vectors")
     return names
 
 
 def _tables(path: Path, id_column: str) -> Iterator[pa.Table]:
     """Yield the rows of a table piece by piece: of Parquet, CSV, else TSV, or a list of ids.
 
-    StoreError where it lacks the column of the ids.
+    ValueError where it lacks the column of the ids.
     """
     separator = "," if path.suffix == ".csv" else "\t"
     if path.suffix == ".parquet":
@@ -244,7 +234,7 @@ def _tables(path: Path, id_column: str) -> Iterator[pa.Table]:
         columns = columns if headed else ["id"]
     if id_column and id_column not in columns:
         words = f"no column `{id_column}`; it has {', '.join(columns)}"
-        raise _refusal(path, words, "name the one with the ids: --index-id")
+        raise ValueError(f"{words}; name the one with the ids: --index-id")
     if path.suffix == ".parquet":
         yield from read_batches(path)
         return

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import STORED, allowed, bound, score_bound
+from plm_embed.accuracy import STORED, allowed, bound
 from plm_embed.fingerprint import SCORES, SPANS
-from plm_embed.io.parquet import record_batches
+from plm_embed.io.parquet import read_table
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.checks import Findings
-from plm_embed.master.validation_record import Spot
+from plm_embed.master.checks import check
+from plm_embed.master.validation_record import Spot, Validation
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans
@@ -41,13 +41,11 @@ of the probes. Of 12,000 comparisons with sharp weights, the worst came to 1.99.
 """
 _TRIES = 1000
 """Rows that are looked at for each that is to be drawn: some may be too long for the reference."""
-_ROWS = 1 << 10
-"""Rows of a bucket in memory at a time."""
 
 
 def check_spots(
-    findings: Findings, master: Path, campaign: Campaign, weights: Path, count: int
-) -> tuple[Spot, ...]:
+    validation: Validation, master: Path, campaign: Campaign, weights: Path, count: int
+) -> None:
     """Compare `count` rows of a master with what the reference of the model's family computes, one
     sequence at a time.
 
@@ -55,9 +53,9 @@ def check_spots(
     rounding more than these: what lies beyond it is judged by the rounding of its own sequence.
     """
     fingerprint, dtype = campaign.fingerprint, campaign.fingerprint.compute_dtype
-    spots: list[Spot] = []
     with (
-        findings.check(
+        check(
+            validation,
             "spot checks",
             "Some vectors, drawn at random, agree with those of an independent program.",
         ) as problem,
@@ -65,7 +63,7 @@ def check_spots(
     ):
         rows = draw(part, campaign, count)
         if not len(rows):
-            return ()
+            return
         from plm_embed.inference import reference  # loads torch
 
         sequences = dict(_sequences(campaign, rows))
@@ -79,8 +77,8 @@ def check_spots(
                 log.warning("spot checks: key %s has too many tokens for the reference", key)
             for name, vector in vectors.items():
                 place = f"row {row:,} of {name} (key {key})"
-                at = np.array([row])
-                values = part.column_at(name, at) if name in SCORES else part.rows(name, at)[0]
+                only = np.array([row])
+                values = part.column_at(name, only) if name in SCORES else part.rows(name, only)[0]
                 stored = np.asarray(values, np.float64)
                 if stored.shape != vector.shape:
                     problem(f"{place}: shape {stored.shape}, the reference gives {vector.shape}")
@@ -92,23 +90,22 @@ def check_spots(
                 norm, product = float(np.linalg.norm(vector)), float((stored * vector).sum())
                 distance = float(np.linalg.norm(stored - vector)) / (norm or 1.0)
                 cosine = product / (float(np.linalg.norm(stored)) * norm or 1.0)
-                spots.append(
+                validation.spot_checks.append(
                     Spot(row=row, key=key, representation=name, relative_l2=distance, cosine=cosine)
                 )
-                limit = bound(dtype, roundings, tokens=not name.startswith("mean_"))
+                limit = bound(dtype, roundings, "mean" if name.startswith("mean_") else "tokens")
                 limit += STORED[fingerprint.storage_dtype]
                 if name in SCORES:  # in nats: of a pseudo-perplexity the relative distance
-                    limit = score_bound(dtype, roundings)
+                    limit = bound(dtype, roundings, "score")
                     limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
                 if not distance <= limit:
-                    own = reference.rounding_distances(weights, sequences[key], fingerprint)
-                    limit = max(limit, OWN * allowed(dtype, own.get(name, 0.0)))
+                    rounding = reference.rounding_distances(weights, sequences[key], fingerprint)
+                    limit = max(limit, OWN * allowed(dtype, rounding.get(name, 0.0)))
                 if not distance <= limit:
                     problem(
                         f"{place}: relative distance {distance:.2g} to the reference, more than "
                         f"{limit:.2g} (cosine {cosine:.6f})"
                     )
-    return tuple(spots)
 
 
 def draw(part: Part, campaign: Campaign, count: int) -> NDArray[np.int64]:
@@ -134,9 +131,7 @@ def draw(part: Part, campaign: Campaign, count: int) -> NDArray[np.int64]:
 
 
 def _sequences(campaign: Campaign, rows: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
-    """Read keys and sequences of rows (increasing) from their buckets, of which little is in memory
-    at a time.
-    """
+    """Read keys and sequences of rows (increasing) from their buckets."""
     names, again = [*campaign.rows], read_again(campaign.sequences)
     firsts = np.array([*campaign.rows.values()])
     numbers = np.searchsorted(firsts, rows, side="right") - 1
@@ -144,7 +139,7 @@ def _sequences(campaign: Campaign, rows: NDArray[np.int64]) -> Iterator[tuple[st
         bucket = campaign.bucket(names[number])
         keys = pa.array(bucket.keys[rows[numbers == number] - firsts[number]].astype(str))
         path = verified(campaign.sequences, f"buckets/{bucket.name}.parquet")
-        for batch in record_batches(path, ["key", "sequence"], _ROWS, again):
-            chosen = pa.Table.from_batches([batch.filter(pc.is_in(batch["key"], keys))])
-            check_keys(path, chosen)
-            yield from zip(chosen["key"].to_pylist(), chosen["sequence"].to_pylist(), strict=True)
+        table = read_table(path, ["key", "sequence"], again)
+        table = table.filter(pc.is_in(table["key"], keys))
+        check_keys(path, table)
+        yield from zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)

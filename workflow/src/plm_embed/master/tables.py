@@ -4,8 +4,9 @@ completion records: gather writes them, validate compares them.
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +31,11 @@ BYTES = 8
 
 
 class Tables:
-    """The two tables of a campaign, in pieces. `index` is read to its end before `records`.
+    """The two tables of a campaign, in pieces. index: an iterator over the lines of all records
+    that have a vector, by row; it notes the outcome of every record.
 
-    The outcome of every record (its row, or the reason for having none) lies in a temporary file
-    without a name in `folder`, so that memory stays bounded. OSError where the disk has no room.
+    The outcomes (a row, or the reason for having none) lie in a temporary file without a name in
+    `folder`, so that memory stays bounded. OSError where the disk has no room.
     """
 
     def __init__(self, campaign: Campaign, folder: Path) -> None:
@@ -60,9 +62,9 @@ class Tables:
             # row + 1, or minus the number of a reason; 0: unknown
             self._outcomes: NDArray[np.int64] = np.memmap(file, np.int64, "w+", shape=(size,))
         self._reasons = [""]
+        self.index = self._index()
 
-    def index(self) -> Iterator[pa.Table]:
-        """Yield the lines of all records that have a vector, by row; note all outcomes."""
+    def _index(self) -> Iterator[pa.Table]:
         campaign = self._campaign
         computed = {"cache_key", "row", *campaign.fingerprint.scores}
         stored = [name for name in self.index_schema.names if name not in computed]
@@ -92,6 +94,8 @@ class Tables:
 
         StoreError where the buckets say nothing about a record, or have one that was not accepted.
         """
+        for _ in self.index:  # what nobody has read of it
+            pass
         policy = self._campaign.fingerprint.long_sequences
         status = pa.array(["skipped", "embedded", "embedded_with_events"])
         columns = [name for name in self.records_schema.names if name != "row"]
@@ -99,9 +103,9 @@ class Tables:
             outcomes = self._outcomes[self._places(table)]
             accepted = pc.equal(table["status"], "accepted").to_numpy()
             if (wrong := accepted != (outcomes != 0)).any():
+                (record,) = table.slice(int(np.flatnonzero(wrong)[0]), 1).to_pylist()
                 raise StoreError(
-                    f"{record_name(table, int(np.flatnonzero(wrong)[0]))}: {self._records} and the "
-                    "buckets disagree about it",
+                    f"{record_name(record)}: {self._records} and the buckets disagree about it",
                     path=self._records,
                     remedy=read_again(self._records.parent),
                 )
@@ -134,6 +138,6 @@ class Tables:
         return places
 
 
-def record_name(table: pa.Table, place: int) -> str:
+def record_name(record: Mapping[str, Any]) -> str:
     """Name a record as messages do: its file, and its number there."""
-    return f"{table['source'][place]}, record {table['number'][place]}"
+    return f"{record['source']}, record {record['number']}"

@@ -10,19 +10,10 @@ from pathlib import Path
 
 from plm_embed.errors import delete
 from plm_embed.io.files import atomic_path, sha256_file
+from plm_embed.master import checks
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.checks import (
-    Findings,
-    check_attributes,
-    check_completion_records,
-    check_layout,
-    check_parts,
-    check_rows,
-    check_tables,
-    check_weights,
-)
 from plm_embed.master.spot_checks import check_spots
-from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
+from plm_embed.master.validation_record import Validation, write_validation
 from plm_embed.store.hdf5 import open_hdf5
 
 log = logging.getLogger(__name__)
@@ -48,40 +39,28 @@ def validate(
     reference path of the model's family computes.
     """
     checksums.unlink(missing_ok=True)
-    findings, campaign = Findings(), Campaign(sequences, embedded, store)
-    counts, norms, spots, rounding = Counts(), dict[str, Norms](), tuple[Spot, ...](), ""
-    check_completion_records(findings, campaign)
+    validation = Validation(status="passed", checks=[])
+    campaign = Campaign(sequences, embedded, store)
+    checks.check_completion_records(validation, campaign)
     if campaign.rows:
-        check_parts(findings, campaign)
-        rounding = check_weights(findings, campaign, weights)
+        validation.fingerprint, validation.counts.vectors = campaign.fingerprint, campaign.vectors
+        validation.counts.unique = campaign.vectors + campaign.skipped
+        checks.check_parts(validation, campaign)
+        checks.check_weights(validation, campaign, weights)
+        meaning, again = "The file with all vectors can be opened and read.", delete(master)
         with (
-            findings.check(
-                "master", "The file with all vectors can be opened and read.", delete(master)
-            ),
-            open_hdf5(master, delete(master)) as file,
+            checks.check(validation, "master", meaning, again),
+            open_hdf5(master, again) as file,
         ):
-            check_attributes(findings, file, campaign)
-            if check_layout(findings, file, campaign):
-                norms = check_rows(findings, file, campaign)
-                spots = check_spots(findings, master, campaign, weights, spot_checks)
-        counted = check_tables(findings, campaign, index, records)
-        unique = campaign.vectors + campaign.skipped
-        counts = Counts(unique=unique, vectors=campaign.vectors, **counted)
-    if rounding:
-        log.warning("%s", rounding)
+            checks.check_attributes(validation, file, campaign)
+            if checks.check_layout(validation, file, campaign):
+                checks.check_rows(validation, file, campaign)
+                check_spots(validation, master, campaign, weights, spot_checks)
+        checks.check_tables(validation, campaign, index, records)
+    if validation.rounding:
+        log.warning("%s", validation.rounding)
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
-    checks = tuple(findings.checks.values())
-    validation = Validation(
-        status="failed" if any(check.problems for check in checks) else "passed",
-        remedy=findings.remedy,
-        checks=checks,
-        counts=counts,
-        norms=norms,
-        spot_checks=spots,
-        fingerprint=campaign.fingerprint if campaign.rows else None,
-        files={path.name: digest for path, digest in files.items()},
-        rounding=rounding,
-    )
+    validation.files = {path.name: digest for path, digest in files.items()}
     write_validation(report, validation)
     if validation.status == "passed":
         files[report] = sha256_file(report)

@@ -27,20 +27,17 @@ class Check:
     listed: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Counts:
     """Numbers of a campaign, as far as validate came.
 
-    unique: sequences, of which `vectors` have a vector. records: in all; statuses: by status;
-    skipped: those without a vector, by reason; sources: by status, of each input file.
+    unique: sequences, of which `vectors` have a vector. records: in all; statuses: by status.
     """
 
     unique: int | None = None
     vectors: int | None = None
     records: int | None = None
     statuses: dict[str, int] | None = None
-    skipped: dict[str, int] | None = None
-    sources: dict[str, dict[str, int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +83,25 @@ class Spot:
     cosine: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Validation:
-    """The outcome of a validation.
+    """The outcome of a validation; checks in the order in which they began.
 
-    remedy: for the first problem that has one; norms: by representation; fingerprint: None where no
-    completion record is sound; files: SHA-256 of master, index and records, by name; rounding: a
-    remark where the compute dtype alone moves vectors of these weights notably.
+    remedy: of the first problem that has one: all that depends on what it deletes is made again.
+    norms: by representation; fingerprint: None where no completion record is sound; files: SHA-256
+    of master, index and records, by name; rounding: a remark where the compute dtype alone moves
+    vectors of these weights notably.
     """
 
     schema_version: Literal[1] = 1
     status: Literal["passed", "failed"]
     remedy: str = ""
-    checks: tuple[Check, ...]
-    counts: Counts
-    norms: dict[str, Norms]
-    spot_checks: tuple[Spot, ...]
-    fingerprint: Fingerprint | None
-    files: dict[str, str]
+    checks: list[Check]
+    counts: Counts = field(default_factory=Counts)
+    norms: dict[str, Norms] = field(default_factory=dict)
+    spot_checks: list[Spot] = field(default_factory=list)
+    fingerprint: Fingerprint | None = None
+    files: dict[str, str] = field(default_factory=dict)
     rounding: str = ""
 
     @property

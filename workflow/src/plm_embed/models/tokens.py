@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:  # families import no torch
     from torch import Tensor
 
-Ids = NDArray[np.uint8] | NDArray[np.uint16]
+Ids = NDArray[np.uint16]
+_NONE = np.iinfo(np.uint16).max
 Tokenize = Callable[[str], Ids]
 """Token ids of a normalized sequence, special tokens included: (prefix + n + suffix,)."""
 
@@ -41,8 +42,9 @@ def digest(*parts: object) -> str:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """One token per letter. `letters` have the ids from `first` on; `prefix` and `suffix` are ids
-    of special tokens.
+    """One token per letter, or per residue and the state behind it. `letters` have the ids from
+    `first` on; with `states` the pairs of the first letter and each of them, then those of the
+    next. `prefix` and `suffix` are ids of special tokens.
 
     `unknown` is the id of the letters in `unknown_letters`; `read_as` has the letters that the
     authors have the model read as another one.
@@ -55,14 +57,20 @@ class Vocabulary:
     read_as: Mapping[str, str] = field(default_factory=dict)
     unknown_letters: str = ""
     unknown: int = 0
+    states: str = ""
 
     @cached_property
     def _ids(self) -> Ids:
-        """The id of each byte; 255 where there is none."""
-        ids = np.full(256, 255, dtype=np.uint8)
+        """The id of each letter and state, (256, 256), without states (256, 1); _NONE where there
+        is none.
+        """
+        states = [*self.states.encode()] or [0]
+        ids = np.full((256, 256 if self.states else 1), _NONE, np.uint16)
         for letter in self.letters:
-            ids[ord(letter)] = self.first + self.letters.index(self.read_as.get(letter, letter))
-        ids[list(self.unknown_letters.encode())] = self.unknown
+            number = self.letters.index(self.read_as.get(letter, letter))
+            ids[ord(letter), states] = self.first + len(states) * number + np.arange(len(states))
+        for letter in self.unknown_letters:
+            ids[ord(letter), states] = self.unknown
         return ids
 
     def tokenize(self, sequence: str) -> Ids:
@@ -70,42 +78,16 @@ class Vocabulary:
 
         A letter without an id is a bug of the caller.
         """
-        ids = self._ids[np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)]
-        if (ids == 255).any():
+        letters = np.frombuffer(sequence.encode("ascii"), np.uint8)
+        pairs = (letters[::2], letters[1::2]) if self.states else (letters, 0)
+        ids = self._ids[pairs]
+        if (ids == _NONE).any():
             raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
-        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint8, casting="unsafe")
+        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint16, casting="unsafe")
 
     def within(self, _: Mapping[str, "Tensor"]) -> Tokens:
         """Return the tokenizer, which no file decides."""
         return Tokens(self.tokenize, np.ones(256, np.uint8))
-
-
-@dataclass(frozen=True)
-class InterleavedVocabulary(Vocabulary):
-    """One token per residue and the state behind it. Those of the first of `letters` and each of
-    `states` have the ids from `first` on, then come those of the next one.
-    """
-
-    states: str = ""
-
-    @cached_property
-    def _ids(self) -> Ids:
-        """The id of each two bytes, (128, 128); 65535 where there is none."""
-        ids = np.full((128, 128), np.iinfo(np.uint16).max, np.uint16)
-        states = [*self.states.encode()]
-        for row, letter in enumerate(self.letters):
-            ids[ord(letter), states] = self.first + len(states) * row + np.arange(len(states))
-        for letter in self.unknown_letters:
-            ids[ord(letter), states] = self.unknown
-        return ids
-
-    def tokenize(self, sequence: str) -> Ids:
-        """Return the ids of a normalized sequence as `Vocabulary.tokenize`."""
-        pairs = np.frombuffer(sequence.encode("ascii"), np.uint8).reshape(-1, 2)
-        ids = self._ids[pairs[:, 0], pairs[:, 1]]
-        if (ids == np.iinfo(np.uint16).max).any():
-            raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
-        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint16, casting="unsafe")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import ConfigError, PlmEmbedError, extra, some_path, whole_number
+from plm_embed.errors import extra, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
 from plm_embed.reading.exports import Records
@@ -52,26 +52,16 @@ class Dataset(IterableDataset[dict[str, Any]]):
         shuffle: bool = True,
         block: int = 1024,
     ) -> None:
-        if not isinstance(where, Mapping | None):
-            raise ConfigError(f"where: {where!r} must be a dictionary by column", key="where")
-        self._ids = None if ids is None else frozenset(_texts("ids", ids))
-        self._where = {column: where[column] for column in _texts("where", where)} if where else {}
-        self._columns = _texts("columns", columns)
-        self._shuffle = shuffle
+        self._ids, self._where = None if ids is None else frozenset(ids), where or {}
+        self._columns, self._shuffle, self._epoch = list(columns), shuffle, 0
         self._block = whole_number("block", block, above_zero=True)
-        self._epoch = 0
         with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
             records = Records(embeddings, name, self._ids, self._where)
             self._name = records.name
             for column in self._columns:
                 records.check_column(column)
-            if "vector" in self._columns:
-                raise PlmEmbedError(
-                    f"{embeddings.index}: the column 'vector' would stand in place of the vectors",
-                    path=embeddings.index,
-                    remedy="rename it in the input",
-                )
+            records.schema({"vector": pa.float32()} if "vector" in self._columns else {})
             _ = records.count  # reads the index, and checks that it is this master's
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -83,12 +73,22 @@ class Dataset(IterableDataset[dict[str, Any]]):
         self._epoch += 1  # ... unless they are kept
         with Embeddings(self._path) as embeddings:
             records = Records(embeddings, self._name, self._ids, self._where)
-            for lines, random in self._blocks(embeddings, share, [seed, self._epoch]):
-                yield from self._records(records, lines, random)
+            for block, random in self._blocks(embeddings, share, [seed, self._epoch]):
+                lines = records.of(block)
+                rows = lines["row"].to_pylist()
+                columns = {column: _filled(lines[column]) for column in ("id", *self._columns)}
+                vectors = None if has_matrix(self._name) else records.vectors(lines)
+                for place in self._order(len(rows), random):
+                    if vectors is None:
+                        vector = embeddings.matrix(rows[place], self._name)
+                    else:
+                        vector = vectors[place]
+                    record = {"vector": torch.from_numpy(vector.astype(np.float32))}
+                    yield record | {column: values[place] for column, values in columns.items()}
 
     def _blocks(
         self, embeddings: Embeddings, share: tuple[int, int], seed: list[int]
-    ) -> Iterator[tuple[pa.Table, np.random.Generator]]:
+    ) -> Iterator[tuple[pa.RecordBatch, np.random.Generator]]:
         """Yield a worker's share of the blocks: lines of the index, and a generator to order
         them.
         """
@@ -96,47 +96,21 @@ class Dataset(IterableDataset[dict[str, Any]]):
         names = list(dict.fromkeys(["id", "row", *self._columns, *self._where]))
         random, number = np.random.default_rng(seed), 0
         with parquet_file(embeddings.index) as index:
-            for group in self._order(index.num_row_groups, random):
+            for group in self._order(index.num_row_groups, random).tolist():
                 rows = index.metadata.row_group(group).num_rows
                 blocks = self._order(-(-rows // self._block), random)
-                mine = [
-                    (number + place, block)
-                    for place, block in enumerate(blocks)
-                    if (number + place) % workers == worker
-                ]
+                mine = blocks[(worker - number) % workers :: workers].tolist()
                 number += len(blocks)
-                lines = index.read_row_group(group, columns=names) if mine else None
-                for place, block in mine:
-                    assert lines is not None
+                if not mine:
+                    continue
+                lines = index.read_row_group(group, columns=names)
+                for block in mine:
                     piece = lines.slice(block * self._block, self._block).combine_chunks()
-                    yield piece, np.random.default_rng([*seed, place])
-
-    def _records(
-        self, records: Records, lines: pa.Table, random: np.random.Generator
-    ) -> Iterator[dict[str, Any]]:
-        embeddings, name = records.embeddings, self._name
-        for batch in map(records.of, lines.to_batches()):
-            rows = batch["row"].to_pylist()
-            columns = {column: _filled(batch[column]) for column in ("id", *self._columns)}
-            vectors = None if has_matrix(name) else records.vectors(batch).astype(np.float32)
-            for place in self._order(len(rows), random):
-                record = {column: values[place] for column, values in columns.items()}
-                if vectors is None:
-                    vector = embeddings.matrix(rows[place], name).astype(np.float32)
-                else:
-                    vector = vectors[place]
-                yield {"id": record["id"], "vector": torch.from_numpy(vector)} | record
+                    for batch in piece.to_batches():
+                        yield batch, np.random.default_rng([*seed, group, block])
 
     def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         return random.permutation(count) if self._shuffle else np.arange(count)
-
-
-def _texts(name: str, value: Iterable[str]) -> list[str]:
-    """Return one text, or several, as a list. ConfigError for anything else."""
-    texts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    if wrong := [text for text in texts if not isinstance(text, str)]:
-        raise ConfigError(f"{name}: {wrong[0]!r} is not text", key=name)
-    return texts
 
 
 def _filled(column: pa.Array) -> list[Any]:

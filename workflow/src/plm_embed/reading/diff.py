@@ -1,4 +1,4 @@
-"""Two masters side by side: the same keys, the same vectors, and if not, which differ and by how
+"""Two masters side by side: the same keys, vectors and scores, and if not, which differ and by how
 much.
 """
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import has_matrix
+from plm_embed.fingerprint import SCORES, has_matrix
 from plm_embed.keys import find
 from plm_embed.reading.index import Rows
 from plm_embed.reading.open import Embeddings
@@ -27,7 +27,7 @@ LISTED = 20
 
 
 class Differing(NamedTuple):
-    """A vector that differs: the largest difference of two numbers, NaN counting as infinite."""
+    """A key whose numbers differ: their largest difference, NaN counting as infinite."""
 
     max_abs: float
     key: str
@@ -36,7 +36,7 @@ class Differing(NamedTuple):
 
 @dataclass
 class Compared:
-    """Differences of one representation, over the keys that both masters have.
+    """Differences of one representation or score, over the keys that both masters have.
 
     equal: the same numbers; within: different ones, but by no more than the tolerance; different:
     the rest. max_abs and min_cosine are over all; worst: the different ones that differ most.
@@ -49,17 +49,17 @@ class Compared:
     min_cosine: float = 1.0
     worst: list[Differing] = field(default_factory=list)
 
-    def add(self, keys: list[str], apart: Array, cosines: Array, tolerance: float) -> None:
-        """Count vectors by their largest difference and their cosine."""
-        self.equal += int((apart == 0).sum())
-        self.within += int(((apart > 0) & (apart <= tolerance)).sum())
-        self.different += int((apart > tolerance).sum())
-        self.max_abs = max(self.max_abs, float(apart.max()))
+    def add(self, keys: list[str], largest: Array, cosines: Array, tolerance: float) -> None:
+        """Count keys (k,) by their largest differences and their cosines (k,)."""
+        self.equal += int((largest == 0).sum())
+        self.within += int(((largest > 0) & (largest <= tolerance)).sum())
+        self.different += int((largest > tolerance).sum())
+        self.max_abs = max(self.max_abs, float(largest.max()))
         self.min_cosine = min(self.min_cosine, float(cosines.min()))
-        worst = np.argsort(-apart, kind="stable")[:LISTED]
+        worst = np.argsort(-largest, kind="stable")[:LISTED]
         self.worst += [
-            Differing(float(apart[place]), keys[place], float(cosines[place]))
-            for place in worst[apart[worst] > tolerance].tolist()
+            Differing(float(largest[place]), keys[place], float(cosines[place]))
+            for place in worst[largest[worst] > tolerance].tolist()
         ]
         self.worst = sorted(self.worst, reverse=True)[:LISTED]
 
@@ -67,8 +67,8 @@ class Compared:
 @dataclass
 class Difference:
     """Differences of two masters: how many keys both have, and how many only one, with the first of
-    them; settings; representations that only one has, and Compared by the others; ids: of the
-    records of the keys that are named.
+    them; settings; representations and scores that only one has, and Compared by the others; ids:
+    of the records of the keys that are named.
     """
 
     keys_both: int
@@ -81,8 +81,8 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Return whether both have the same keys and representations, and no vector differs by more
-        than the tolerance.
+        """Return whether both have the same keys, representations and scores, and no number differs
+        by more than the tolerance.
         """
         lacking = any(self.only) or any(self.representations_only)
         return not (lacking or any(part.different for part in self.representations.values()))
@@ -98,7 +98,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         rows = np.flatnonzero(both), places[both]
         only = np.delete(a.keys, rows[0]), np.delete(b.keys, rows[1])
         examples = [keys[:LISTED].astype(str).tolist() for keys in only]
-        names = set(a.names), set(b.names)
+        names = [{*part.names, *part.fingerprint.scores} for part in (a, b)]
         difference = Difference(
             len(rows[0]),
             (len(only[0]), len(only[1])),
@@ -110,8 +110,8 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
             if a.dim != b.dim and len(a) and len(b):
                 raise PlmEmbedError(f"{a.path} has {a.dim} numbers per vector, {b.path} {b.dim}")
             compared = difference.representations[name] = Compared()
-            for keys, apart, cosines in _distances((a, b), name, rows):
-                compared.add(keys, apart, cosines, tolerance)
+            for keys, largest, cosines in _distances((a, b), name, rows):
+                compared.add(keys, largest, cosines, tolerance)
         worst = [entry.key for part in difference.representations.values() for entry in part.worst]
         difference.ids = _ids([*worst, *examples[0]], a) | _ids(examples[1], b)
     return difference
@@ -123,8 +123,14 @@ def _distances(
     """Yield, for some of the keys that have these rows in both: keys, the largest difference of
     their numbers, and their cosines. A sequence with other numbers of residues is infinitely far.
     """
+
+    def numbers(part: Embeddings, part_rows: Rows) -> NDArray[np.float32]:
+        if name in SCORES:
+            return part.scores(name, part_rows)[:, None]
+        return part.flat(name, part_rows).astype(np.float32, copy=False)
+
     for start in range(0, len(rows[0]), _KEYS_AT_ONCE):
-        block = [numbers[start : start + _KEYS_AT_ONCE] for numbers in rows]
+        block = [part_rows[start : start + _KEYS_AT_ONCE] for part_rows in rows]
         keys = pair[0].keys[block[0]].astype(str)
         residues = [np.ones(len(keys), np.int64)] * 2
         if has_matrix(name):
@@ -138,14 +144,13 @@ def _distances(
         sizes = np.cumsum(counts[alike] * 4 * pair[0].dim) // _BYTES_AT_ONCE
         for piece in filter(len, np.split(alike, np.flatnonzero(np.diff(sizes)) + 1)):
             a, b = (
-                part.flat(name, part_rows[piece]).astype(np.float32, copy=False)
-                for part, part_rows in zip(pair, block, strict=True)
+                numbers(part, part_rows[piece]) for part, part_rows in zip(pair, block, strict=True)
             )
             heads = np.cumsum(counts[piece]) - counts[piece]
             with np.errstate(invalid="ignore"):
-                apart = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
-            apart = np.maximum.reduceat(np.where(np.isnan(apart), np.inf, apart), heads)
-            yield keys[piece].tolist(), apart, _cosines(a, b, heads)
+                largest = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
+            largest = np.maximum.reduceat(np.where(np.isnan(largest), np.inf, largest), heads)
+            yield keys[piece].tolist(), largest, _cosines(a, b, heads)
 
 
 def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
@@ -188,13 +193,12 @@ def in_words(difference: Difference) -> str:
     for names, place in zip(difference.representations_only, ("first", "second"), strict=True):
         lines += [f"{name}: only in the {place}" for name in names]
     for name, compared in difference.representations.items():
+        cosine = "" if name in SCORES else f", smallest cosine {compared.min_cosine:.6f}"
         lines.append(
             f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
-            f"{compared.different:,} different; largest difference {compared.max_abs:.3g}, "
-            f"smallest cosine {compared.min_cosine:.6f}"
+            f"{compared.different:,} different; largest difference {compared.max_abs:.3g}{cosine}"
         )
-        lines += [
-            f"  {named(key)}: {max_abs:.3g}, cosine {cosine:.6f}"
-            for max_abs, key, cosine in compared.worst
-        ]
+        for entry in compared.worst:
+            cosine = "" if name in SCORES else f", cosine {entry.cosine:.6f}"
+            lines.append(f"  {named(entry.key)}: {entry.max_abs:.3g}{cosine}")
     return "\n".join([*lines, "equal" if difference.equal else "different"])

@@ -53,10 +53,8 @@ class Records:
     ) -> None:
         self.embeddings, self._ids, self._where = embeddings, ids, where or {}
         self.name, self.index = embeddings.resolved(representation), embeddings.records.schema
-        for column, value in self._where.items():
+        for column in self._where:
             self.check_column(column)
-            if not isinstance(value, str | int | float):
-                raise PlmEmbedError(f"where: {column}: {value!r} is not one value, as text")
 
     def check_column(self, column: str) -> None:
         """Raise PlmEmbedError for a column that is not there."""
@@ -90,8 +88,7 @@ class Records:
         if not count and (self._ids is not None or self._where):
             index = self.embeddings.index
             values = " and ".join(f"{column}={value}" for column, value in self._where.items())
-            words = "no record" if self._ids is None else "none of these records"
-            words += f" has {values}" if values else " is chosen"
+            words = f"no record has {values}" if values else "no record is chosen"
             remedy = "a value must match exactly" if values else ""
             raise PlmEmbedError(f"{index}: {words}", path=index, remedy=remedy)
         return count
@@ -111,9 +108,10 @@ class Records:
     @property
     def attributes(self) -> dict[str, str]:
         """Return the description of the vectors, for formats that have room for it."""
+        fingerprint = self.embeddings.fingerprint
         return {
-            "model_name": str(self.embeddings.metadata["model_name"]),
-            "fingerprint": self.embeddings.fingerprint.to_json(),
+            "model_name": fingerprint.model,
+            "fingerprint": fingerprint.to_json(),
             "representation": self.name,
         }
 
@@ -154,18 +152,15 @@ def export(
             remedy = "remove it, or choose another name"
             raise PlmEmbedError(f"{path}: exists", path=path, remedy=remedy)
     with Embeddings(master) as embeddings:
-        records = Records(
-            embeddings, representation, None if ids is None else frozenset(ids), where
-        )
+        chosen = None if ids is None else frozenset(ids)
+        records = Records(embeddings, representation, chosen, where)
         if has_matrix(records.name) and to != "uniprot-h5":
             words = f"{records.name} has a matrix per record, which {to} cannot hold"
             raise PlmEmbedError(f"{words}: export uniprot-h5")
         try:
             with progress("export", records.count, "records") as meter:
                 write(records, output, meter)
-        except BaseException as error:
-            if isinstance(error, OSError):  # a write that fails does not always say where
-                error.filename = error.filename or str(output)
+        except BaseException:
             for path in files:  # one alone may be whole, and in the way of the next call
                 path.unlink(missing_ok=True)
             raise
@@ -253,7 +248,7 @@ def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | 
     long keeps its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
     """
     safe = re.sub(r"[/\\%\x00-\x1f\x7f]", lambda letter: f"%{ord(letter[0]):02X}", id)
-    if safe in ("", ".", ".."):
+    if safe in (".", ".."):
         safe = f"%{safe}"
     longest = LONGEST_NAME - 8  # with a count
     if len(safe.encode()) > longest:
@@ -270,18 +265,11 @@ def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | 
 
 
 def _anndata(records: Records, output: Path, meter: Meter) -> None:
-    """Write an .h5ad with an observation per record, all in memory before; a column without a value
-    is empty text there.
-    """
+    """Write an .h5ad with an observation per record, all in memory before."""
     lines = pa.Table.from_batches(records.batches(meter), records.index)
     with extra():
         from anndata.io import write_elem
-    frame = lines.to_pandas()
-    for column in lines.schema:
-        if pa.types.is_string(column.type):
-            texts = frame[column.name].fillna("").map(_without_nul)
-            frame[column.name] = texts.astype(object)
-    data = make_anndata(records.vectors(lines), frame.set_index("id"))
+    data = make_anndata(records.vectors(lines), lines.to_pandas().set_index("id"))
     with _new_hdf5(output) as file, _table(output, "names", *_NAMES) as table:
         write_elem(file, "/", data)
         columns = (lines[name].to_pylist() for name in _NAMES[1:])
@@ -303,15 +291,12 @@ def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnDa
         observations[names.name] = names.to_numpy()
         observations.index = anndata.utils.make_index_unique(names).rename(None)
     for column in observations.columns[observations.dtypes == "str"]:
-        # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer; categories
-        # where a value is repeated or missing, as AnnData would make them itself
-        observations[column] = observations[column].astype(object)
-        codes, values = pd.factorize(observations[column])
-        if len(values) < len(codes):
-            kinds = pd.Index(values, dtype=object)
-            observations[column] = pd.Categorical.from_codes(codes, categories=kinds)
+        # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer
+        codes, values = pd.factorize(observations[column].map(_without_nul, na_action="ignore"))
+        kinds = pd.Index(values, dtype=object)
+        observations[column] = pd.Categorical.from_codes(codes, categories=kinds)
     data = anndata.AnnData(X=vectors, obs=observations)
-    data.obs_names = data.obs_names.astype(object)
+    data.obs_names = data.obs_names.map(_without_nul).astype(object)
     data.var_names = data.var_names.astype(object)
     return data
 

@@ -1,73 +1,26 @@
 """The index of a master: a line for each record that has a vector, by row and by id."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, delete
-from plm_embed.io.parquet import read_matching, read_schema, record_batches
-from plm_embed.reading.hints import hint, is_called
+from plm_embed.io.parquet import read_batches, read_matching, read_schema, record_batches
 from plm_embed.store.parts import Part
-from plm_embed.wording import some
+from plm_embed.wording import did_you_mean, some
 
 Rows = NDArray[np.int64]
 ABSENT, SEVERAL = -1, -2
 """Values in place of a row: no record has the id, or records with different sequences share it."""
-
-
-class IdIndex:
-    """Rows by id, in memory: 24 bytes and the id for each line of the index. Lines are sorted by
-    Python's hash of their ids, which holds in this process alone. A million lines take 0.8 s and at
-    most 200 MB, ten million 7 s and 0.9 GB; then an id takes 4 us.
-    """
-
-    def __init__(self, lines: Iterable[pa.RecordBatch]) -> None:
-        """`lines` have the columns id and row, a line per record."""
-        ids, rows, hashes = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for batch in lines:
-            ids.append(batch["id"])
-            rows.append(batch["row"].to_numpy())
-            hashes.append(np.fromiter(map(hash, batch["id"].to_pylist()), np.int64, len(batch)))
-        self._ids = pa.chunked_array(ids, None if ids else pa.string())
-        self._rows, unsorted = np.concatenate(rows), np.concatenate(hashes)
-        self._order = np.argsort(unsorted, kind="stable")
-        self._hashes = unsorted[self._order]
-
-    def __iter__(self) -> Iterator[str]:
-        for chunk in self._ids.chunks:
-            yield from chunk.to_pylist()
-
-    def __contains__(self, id: str) -> bool:
-        return int(self.rows([id])[0]) != ABSENT
-
-    def __len__(self) -> int:
-        """Return the number of lines."""
-        return len(self._rows)
-
-    def rows(self, ids: list[str]) -> NDArray[np.int64]:
-        """Return the row of each id, or ABSENT, or SEVERAL: (k,)."""
-        hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
-        row_of = np.full(len(ids), ABSENT)
-        firsts, stops = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
-        for place, (id, first, stop) in enumerate(
-            zip(ids, firsts.tolist(), stops.tolist(), strict=True)
-        ):
-            lines = self._order[first:stop].tolist()
-            rows = {int(self._rows[line]) for line in lines if self._ids[line].as_py() == id}
-            if rows:
-                row_of[place] = rows.pop() if len(rows) == 1 else SEVERAL
-        return row_of
-
-    def called(self, id: str) -> str | None:
-        """Return the first id that is this one, or has it as UniProt's accession."""
-        matches = self._ids.filter(is_called(self._ids, id))
-        name: str | None = matches[0].as_py() if len(matches) else None
-        return name
+_FEW = 10_000
+"""The most ids among which a similar one is searched."""
 
 
 class RecordIndex:
@@ -126,26 +79,56 @@ class RecordIndex:
             yield from lines["id"].to_pylist()
 
     @cached_property
-    def _ids(self) -> IdIndex:
-        return IdIndex(self.lines(["id", "row"]))
+    def row_of(self) -> dict[str, int]:
+        """The row of each id, or SEVERAL. A million ids take a second and 200 MB."""
+        row_of: dict[str, int] = {}
+        for lines in self.lines(["id", "row"]):
+            for id, row in zip(lines["id"].to_pylist(), lines["row"].to_pylist(), strict=True):
+                if row_of.setdefault(id, row) != row:
+                    row_of[id] = SEVERAL
+        return row_of
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._ids
-
-    def rows(self, ids: Iterable[str]) -> Rows:
+    def rows(self, ids: list[str]) -> Rows:
         """Return the row of each id. UnknownIdError for one that is not there; PlmEmbedError for
         one that records with different sequences share.
         """
-        ids = list(ids)
-        rows = self._ids.rows(ids)
-        if absent := [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]:
-            words = some(absent) + hint(absent[0], self.path, self._ids)
+        row_of = self.row_of
+        rows = np.array([row_of.get(id, ABSENT) for id in ids], np.int64)
+        if rows.min(initial=0) >= 0:
+            return rows
+        if absent := [str(id) for id in ids if id not in row_of]:
             master = self.path.with_suffix(".h5")
-            raise UnknownIdError(f"{master}: no vector for {words}", path=master)
-        if several := [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]:
-            raise PlmEmbedError(
-                f"{self.path}: records with different sequences share the id {some(several)}",
-                path=self.path,
-                remedy="find their rows by source and number in to_pandas(), or use by_key",
-            )
-        return rows
+            words = f"{master}: no vector for {some(absent)}{self._hint(absent[0])}"
+            raise UnknownIdError(words, path=master)
+        raise PlmEmbedError(
+            f"{self.path}: records with different sequences share the id "
+            f"{some([id for id in ids if row_of[id] == SEVERAL])}",
+            path=self.path,
+            remedy="find their rows by source and number in to_pandas(), or use by_key",
+        )
+
+    def _hint(self, id: str) -> str:
+        """Return a hint, '; ...', about an id without a vector: why its record was skipped, or a
+        similar id.
+        """
+        text = id.encode(errors="replace").decode()  # Arrow takes no half characters
+        called = rf"(?s)^(.*\|)?{re.escape(text)}(\|.*)?$"  # as in UniProt's sp|P12345|NAME
+        with suppress(StoreError, OSError, pa.ArrowException):
+            columns = ["id", "status", "reason", "detail"]
+            for lines in read_batches(self.path.with_name("records.parquet"), columns):
+                skipped = lines.filter(pc.equal(lines["status"], "skipped"))
+                same = pc.match_substring_regex(skipped["id"], called)
+                for record in skipped.filter(same).slice(0, 1).to_pylist():
+                    detail = f" ({record['detail']})" if record["detail"] else ""
+                    return f"; {record['id']} was skipped: {record['reason']}{detail}"
+        words = [
+            *re.split(r"[\s|]+", id.lstrip(">")),
+            id.rpartition(".")[0],
+            *(f"{id}.{version}" for version in "123"),
+        ]
+        names = (word for word in words if word and word in self.row_of)
+        by_accession = (name for name in self.row_of if f"|{id}|" in name)
+        if name := next(names, None) or next(by_accession, None):
+            return f"; did you mean {name}?"
+        similar = did_you_mean(id, filter(None, self.row_of)) if len(self.row_of) <= _FEW else ""
+        return similar or "; records.parquet says what became of each record"

@@ -21,14 +21,14 @@ from plm_embed.errors import (
     extra,
     whole_number,
 )
-from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, storage_bytes
+from plm_embed.fingerprint import SPANS, Fingerprint, columns, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.index import RecordIndex, Rows
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
 from plm_embed.sequence_windows import span_ends
 from plm_embed.sequences.settings import OnError
-from plm_embed.store.hdf5 import Array, decode
+from plm_embed.store.hdf5 import Array, decode, flat_rows
 from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.store import part_names, read_fingerprint
 from plm_embed.wording import some
@@ -81,7 +81,7 @@ class Embeddings:
             self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
             # a file of another name may be none of ours
             self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
-            with self._part(problem="not a whole master of embeddings") as part:
+            with self._part() as part:
                 self._master = part
                 self.fingerprint, self._count = part.fingerprint, part.count
                 self.dim = next(iter(part.dims.values()))
@@ -105,7 +105,7 @@ class Embeddings:
         self._count = len(self.keys)
 
     @contextmanager
-    def _part(self, number: int = 0, problem: str = "damaged") -> Iterator[Part]:
+    def _part(self, number: int = 0) -> Iterator[Part]:
         """Open a part of a store; a master is one part, which stays open. StoreError, with the
         remedy, where it is damaged; PlmEmbedError after `close`.
         """
@@ -122,7 +122,7 @@ class Embeddings:
                 with read_part(path) as part:
                     yield part
         except DamagedPartError as error:
-            words = f"{path}: {problem}: {error.__cause__ or error}"
+            words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"
             raise StoreError(words, path=path, remedy=self._remedy) from error
 
     def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
@@ -212,6 +212,13 @@ class Embeddings:
         rows = np.arange(len(self)) if rows is None else rows
         return self._collect(rows, lambda part, held: part.column_at(name, held), np.float32)
 
+    @cached_property
+    def records(self) -> RecordIndex:
+        """The index of a master. PlmEmbedError for a store."""
+        if self.index:
+            return RecordIndex(self.index, self._part)
+        raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the ids of all records that have a vector, in the order of the index; of a
         store over its keys.
@@ -225,29 +232,28 @@ class Embeddings:
 
     def __contains__(self, name: object) -> bool:
         """Return whether a record of this id (in a store: a sequence of this key) has a vector."""
-        if not isinstance(name, str):
-            return False
         if self.index:
             with self._part():
-                return name in self.records
-        return bool(KEY.fullmatch(name)) and int(self._locate(np.array([name], "S64"))[0]) >= 0
+                return name in self.records.row_of
+        key = name if isinstance(name, str) and KEY.fullmatch(name) else ""
+        return int(self._locate(np.array([key], "S64"))[0]) >= 0
 
     def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
         """Return of "emb" a vector (D,) for an id (of a store: a key) or the number of a row, and
         vectors (k, D) for a slice, a mask or a list of numbers.
         """
-        if isinstance(rows, str | int | np.integer):
-            one = self.get([rows]) if isinstance(rows, str) else self.rows([int(rows)])
-            vector: Array = one[0]
-            return vector
+        if isinstance(rows, str):
+            return self.get([rows]).reshape(-1)
         if isinstance(rows, slice):
             return self.rows(range(len(self))[rows])
-        mask = np.asarray(rows)
-        if mask.dtype != bool:
-            return self.rows(rows)
-        if mask.shape != (len(self),):
-            raise IndexError(f"a mask of shape {mask.shape} for {len(self)} rows")
-        return self.rows(np.flatnonzero(mask))
+        numbers = np.asarray(rows)
+        if numbers.ndim == 0:
+            return self.rows(numbers[None]).reshape(-1)
+        if numbers.dtype == bool:
+            if numbers.shape != (len(self),):
+                raise IndexError(f"a mask of shape {numbers.shape} for {len(self)} rows")
+            numbers = np.flatnonzero(numbers)
+        return self.rows(numbers)
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Return the vectors (k, D) of these ids, in their order.
@@ -255,30 +261,31 @@ class Embeddings:
         UnknownIdError for ids that are not there; PlmEmbedError for one that records with different
         sequences share.
         """
-        return self._take(self._pooled(name), self._rows_of_ids(ids))
+        return self.rows(self._rows_of_ids(ids), name)
 
     def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
         """Return the vectors (k, D) of these keys, in their order. UnknownIdError for keys that are
         not there.
         """
-        if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-            raise PlmEmbedError("keys are a list: by_key([key])")
-        return self._take(self._pooled(name), self._rows_of_keys(keys))
+        return self.rows(self._rows_of_keys(keys), name)
 
     def rows(self, rows: Iterable[int], name: str = "emb") -> Array:
         """Return the vectors (k, D) of these rows, in their order; negative ones count from the
         end. IndexError for others than whole numbers from -n to n - 1.
         """
-        return self._take(self._pooled(name), self._numbers(rows))
-
-    def _numbers(self, rows: Iterable[int]) -> Rows:
-        """Return rows from 0 on. IndexError as in `rows`."""
+        name = self.resolved(name)
+        if has_matrix(name):
+            kind = name.rpartition("_")[0]
+            raise PlmEmbedError(f"{self.path}: {name} has a matrix per record: use {kind}(id)")
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise IndexError("rows are a list of whole numbers; for ids, get([...])")
         if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
-        return numbers.astype(np.int64) % max(len(self), 1)
+        numbers = numbers.astype(np.int64) % max(len(self), 1)
+        unique, back = np.unique(numbers, return_inverse=True)
+        vectors = self.flat(name, unique)
+        return vectors if np.array_equal(unique, numbers) else vectors[back]
 
     def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
         """Yield all rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
@@ -290,9 +297,7 @@ class Embeddings:
         """Return all vectors of a representation: (n, D), or flat (R, D) when per residue or token,
         the spans of tokens as they are stored.
         """
-        if name in self.names and has_matrix(name):
-            return self.flat(name, np.arange(len(self)))
-        return self.rows(range(len(self)), name)
+        return self.flat(self.resolved(name), np.arange(len(self)))
 
     def to_torch(self, name: str = "emb") -> "torch.Tensor":
         """Return all vectors of a representation as a tensor."""
@@ -332,26 +337,29 @@ class Embeddings:
         """
         if not has_matrix(self.resolved(name)):
             raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
-        values = self.flat(name, self._numbers([row]))
+        values = self.flat(name, np.array([range(len(self))[row]]))
         return span_ends(values) if name == SPANS else values
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
         """Return the matrix (L, D) of one id; `name` defaults to the first per-residue
         representation.
         """
-        return self.matrix(int(self._rows_of_ids([id])[0]), self._matrix_name("per_residue", name))
+        return self.matrix(int(self._rows_of_ids([id])[0]), name or self._first_of("per_residue"))
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """Return the same as `per_residue`, of one key."""
-        row = int(self._rows_of_keys([key])[0])
-        return self.matrix(row, self._matrix_name("per_residue", name))
+        return self.matrix(int(self._rows_of_keys([key])[0]), name or self._first_of("per_residue"))
 
     def per_token(self, id: str, name: str | None = None) -> tuple[Array, NDArray[np.int64]]:
         """Return the matrix (T, D) of one id, and the letters (T, 2) of each token in its
         normalized sequence: the first, and one past the last.
         """
         row = int(self._rows_of_ids([id])[0])
-        return self.matrix(row, self._matrix_name("per_token", name)), self.matrix(row, SPANS)
+        return self.matrix(row, name or self._first_of("per_token")), self.matrix(row, SPANS)
+
+    def _first_of(self, pooling: str) -> str:
+        """Return the first representation of a pooling; where there is none, its name."""
+        return next((name for name in self.names if name.startswith(f"{pooling}_l")), pooling)
 
     def nearest(
         self,
@@ -381,23 +389,25 @@ class Embeddings:
         """
         if sum(queries is not None for queries in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
-        if sequences is None and weights is not None:
-            raise PlmEmbedError(
-                "nearest: weights are for sequences that are embedded", remedy="leave them out"
-            )
-        pooled = self._pooled(name)
+        name = self.resolved(name)
         if ids is not None:
-            labels = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
-            vectors = self.get(labels, pooled)
+            labels = [ids] if isinstance(ids, str) else list(ids)
+            vectors = self.get(labels, name)
         elif sequences is not None:
             if self.embedder is None:
                 raise RuntimeError(f"{self.path} was opened without an embedder")
-            labels, vectors = self.embedder(self.fingerprint, pooled, sequences, weights, on_error)
+            labels, vectors = self.embedder(self.fingerprint, name, sequences, weights, on_error)
         else:
             vectors = np.atleast_2d(np.asarray(vectors))
             labels = [str(place) for place in range(len(vectors))]
-        neighbors = nearest_rows(self, vectors, k, metric, pooled, threads)
-        return neighbor_table(neighbors, labels, metric, self._lines_of(np.unique(neighbors.rows)))
+        neighbors = nearest_rows(self, vectors, k, metric, name, threads)
+        rows = np.unique(neighbors.rows)
+        if self.index:
+            lines = self.records.lines_of(rows)
+        else:
+            keys = pa.array(self.keys[rows].astype(str))
+            lines = pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
+        return neighbor_table(neighbors, labels, metric, lines)
 
     def flat(self, name: str, rows: Rows) -> Array:
         """Return the vectors of rows (increasing): (k, D), or flat (R, D) where each row has a
@@ -408,18 +418,18 @@ class Embeddings:
             with self._part() as part:
                 return decode(part.bits(name, rows), dtype)
 
+        def read(part: Part, held: Rows) -> Array:
+            return part.bits(name, held)
+
+        kind = f"<u{storage_bytes(dtype)}"
         if not has_matrix(name):
-            kind = f"<u{storage_bytes(dtype)}"
-            bits = self._collect(rows, lambda part, held: part.bits(name, held), kind, self.dim)
-            return decode(bits, dtype)
-
-        def read(part: Part, held: Rows) -> list[Array]:
-            return np.split(part.bits(name, held), np.cumsum(part.residues_at(held))[:-1])
-
-        matrices: dict[int, Array] = {}
-        for places, blocks in self._read(rows, read):
-            matrices.update(zip(places.tolist(), blocks, strict=True))
-        return decode(np.concatenate([matrices[place] for place in range(len(rows))]), dtype)
+            return decode(self._collect(rows, read, kind, self.dim), dtype)
+        counts = self.residues_at(rows)
+        starts = np.cumsum(counts) - counts
+        bits = np.empty((int(counts.sum()), columns(name, self.dim)), kind)
+        for places, block in self._read(rows, read):
+            bits[flat_rows(starts[places], counts[places])] = block
+        return decode(bits, dtype)
 
     def residues_at(self, rows: Rows) -> Rows:
         """Return how many rows of a flat representation belong to each of these rows
@@ -427,42 +437,19 @@ class Embeddings:
         """
         return self._collect(rows, Part.residues_at, np.int64)
 
-    def _take(self, name: str, rows: Rows) -> Array:
-        """Return the vectors of these rows, in any order."""
-        unique, back = np.unique(rows, return_inverse=True)
-        vectors = self.flat(name, unique)
-        return vectors if np.array_equal(unique, rows) else vectors[back]
-
-    @cached_property
-    def records(self) -> RecordIndex:
-        """The index of a master. PlmEmbedError for a store."""
-        if self.index:
-            return RecordIndex(self.index, self._part)
-        raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
-
-    def _lines_of(self, rows: Rows) -> pa.Table:
-        """Return what is known of these rows (increasing), in their order: the lines of all their
-        records, or of a store the keys and lengths.
-        """
-        if self.index:
-            return self.records.lines_of(rows)
-        keys = pa.array(self.keys[rows].astype(str))
-        return pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
-
     def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
         """Return the row of each id of a master, or key of a store."""
-        if isinstance(ids, str) or not isinstance(ids, Iterable):
+        if isinstance(ids, str):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
-        ids = list(ids)
-        if wrong := [id for id in ids if not isinstance(id, str)]:
-            raise PlmEmbedError(f'ids are text: get(["{wrong[0]}"]), or rows([{wrong[0]}])')
         if not self.index:
             return self._rows_of_keys(ids)
         with self._part():
-            return self.records.rows(ids)
+            return self.records.rows(list(ids))
 
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
         """Return the row of each key. UnknownIdError for one that is not there, or no key."""
+        if isinstance(keys, str | bytes):
+            raise PlmEmbedError("keys are a list: by_key([key])")
         texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
         whole = [text if KEY.fullmatch(text) else "" for text in texts]
         rows = self._locate(np.array(whole, "S64"))
@@ -488,35 +475,12 @@ class Embeddings:
         """
         resolved = self._first if name == "emb" else name
         if resolved not in self.names:
-            raise self._lacks(f"representation {name}")
+            raise PlmEmbedError(
+                f"{self.path}: has no representation {name}; it has {', '.join(self.names)}",
+                path=self.path,
+                remedy="embedding.pooling and embedding.layers choose those of the next run",
+            )
         return resolved
-
-    def _pooled(self, name: str) -> str:
-        """Return the name of a pooled representation. PlmEmbedError for any other."""
-        resolved = self.resolved(name)
-        if not has_matrix(resolved):
-            return resolved
-        kind = "per_token" if resolved.startswith("per_token") else "per_residue"
-        if name != "emb":
-            raise PlmEmbedError(f"{name} has a matrix per record: use {kind}(id)")
-        raise self._lacks("pooled representation", f"[mean, {kind}]")
-
-    def _matrix_name(self, kind: str, name: str | None) -> str:
-        """Return `name`, or the first representation of a kind, per_residue or per_token.
-        PlmEmbedError when it is not there, or of another kind.
-        """
-        names = [layer for layer in self.names if layer.startswith(f"{kind}_l")]
-        if not names:
-            where = "" if kind == "per_residue" else ", where a token is several bases"
-            raise self._lacks(f"{kind.replace('_', '-')} representation", f"[mean, {kind}]{where}")
-        if name and name not in names:
-            raise PlmEmbedError(f"{name} is none of {', '.join(names)}")
-        return name or names[0]
-
-    def _lacks(self, kind: str, pooling: str = "") -> PlmEmbedError:
-        words = f"{self.path}: has no {kind}; it has {', '.join(self.names)}"
-        remedy = f"for the next run: embedding.pooling: {pooling}" if pooling else ""
-        return PlmEmbedError(words, path=self.path, remedy=remedy)
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ space is allocated when a dataset is made, so the order of the writes does not s
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +34,6 @@ _RANKS = {
     **{"representations": 2, "checksums": 1},
 }
 """Dimensions of the datasets, and of those in each of the two groups."""
-_GROUPS = ("representations", "checksums")
 _SPAN_BYTES = 8 << 20  # that one read may cover
 _GAP_BYTES = 1 << 14  # between rows that are cheaper to read than to step over
 
@@ -92,23 +92,23 @@ def connect(path: Path | BinaryIO, mode: str = "r") -> h5py.File:
 
 
 def _check_contained(file: h5py.File) -> None:
-    """Raise ValueError unless the file's groups and datasets are what `_RANKS` says, with their
-    data in this very file.
+    """Raise ValueError unless the file's datasets are what `_RANKS` says, with their data in this
+    very file.
     """
-    root = file.id
-    places = [(root, name.encode(), rank) for name, rank in _RANKS.items()]
-    for folder, key, rank in places:  # grows by what is in the groups
-        if key not in folder:
+    # every file is checked when it is opened: h5py's objects would take four times as long
+    for name, rank in _RANKS.items():
+        key = name.encode()
+        if key not in file.id:
             continue
-        # every file is checked when it is opened: h5py's objects would take four times as long
-        name, item = key.decode(), _item(folder, key)
-        if isinstance(item, h5g.GroupID) != (folder is root and name in _GROUPS):
-            kind = "group" if isinstance(item, h5g.GroupID) else "dataset"
-            raise ValueError(f"{name} is a {kind}, which does not belong there")
-        if isinstance(item, h5g.GroupID):
-            places += [(item, inside, rank) for inside in item]
-        elif item.rank != rank:
-            raise ValueError(f"{name} has shape {item.shape}, expected {rank} dimensions")
+        item = _item(file.id, key)
+        items = {name: item}
+        if name in {"representations", "checksums"} and isinstance(item, h5g.GroupID):
+            items = {inside.decode(): _item(item, inside) for inside in item}
+        for inside, dataset in items.items():
+            if isinstance(dataset, h5g.GroupID):
+                raise ValueError(f"{inside} is a group, which does not belong there")
+            if dataset.rank != rank:
+                raise ValueError(f"{inside} has shape {dataset.shape}, expected {rank} dimensions")
 
 
 def contained(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
@@ -210,32 +210,14 @@ def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
     """Write rows start, start + 1, ... of a dataset from what `read_bits` gives."""
     if bits.size:
         bits = np.ascontiguousarray(bits)
-        place, kind = _rows(dataset, start, bits.shape), dataset.id.get_type()
-        dataset.id.write(h5s.create_simple(bits.shape), place, bits, kind)
+        space = dataset.id.get_space()
+        space.select_hyperslab((start, 0)[: bits.ndim], bits.shape)
+        dataset.id.write(h5s.create_simple(bits.shape), space, bits, dataset.id.get_type())
 
 
-def allocate(dataset: h5py.Dataset, rows: int) -> Array:
-    """Allocate an array for so many rows of a dataset, undefined: (rows, D) stored bits, or (rows,)
-    of a column.
-    """
-    kind = f"<u{dataset.id.get_type().get_size()}" if len(dataset.shape) == 2 else dataset.dtype
-    return np.empty((rows, *dataset.shape[1:]), kind)
-
-
-def read_bits(dataset: h5py.Dataset, start: int, stop: int, out: Array | None = None) -> Array:
+def read_bits(dataset: h5py.Dataset, start: int, stop: int) -> Array:
     """Read rows start to stop of a dataset: (k, D) stored bits, or (k,) of a column."""
-    if out is None:
-        out = allocate(dataset, stop - start)
-    if out.size:
-        place, kind = _rows(dataset, start, out.shape), dataset.id.get_type()
-        dataset.id.read(h5s.create_simple(out.shape), place, out, kind)
-    return out
-
-
-def _rows(dataset: h5py.Dataset, start: int, shape: tuple[int, ...]) -> h5s.SpaceID:
-    space = dataset.id.get_space()
-    space.select_hyperslab((start, 0)[: len(shape)], shape)
-    return space
+    return take_bits(dataset, np.arange(start, stop))
 
 
 def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
@@ -244,20 +226,28 @@ def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
 
     Needs little more memory than its result, however far the rows lie apart.
     """
-    out = allocate(dataset, len(rows))
+    kind, columns = dataset.id.get_type(), dataset.shape[1:]
+    dtype = np.dtype(f"<u{kind.get_size()}") if columns else dataset.dtype
+    out = np.empty((len(rows), *columns), dtype)
     if not out.size:
         return out
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return read_bits(dataset, int(rows[0]), int(rows[-1]) + 1, out)
-    width = out.nbytes // len(out)
-    spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
-    apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)
-    for begin, end in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]):
-        first, last = int(rows[begin]), int(rows[end - 1]) + 1
-        if last - first == end - begin:
-            read_bits(dataset, first, last, out[begin:end])
-        else:
-            out[begin:end] = read_bits(dataset, first, last)[rows[begin:end] - first]
+    edges = [0, len(rows)]
+    if rows[-1] - rows[0] > len(rows) - 1:
+        width = out.nbytes // len(out)
+        spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
+        apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)
+        edges[1:1] = (np.flatnonzero(apart) + 1).tolist()
+    # h5py keeps an account of each space: making one takes as long as reading a row
+    space, memory = dataset.id.get_space(), cache(h5s.create_simple)
+    for begin, end in pairwise(edges):
+        first, count = int(rows[begin]), int(rows[end - 1] - rows[begin]) + 1
+        block = out[begin:end]
+        if count > end - begin:
+            block = np.empty((count, *columns), dtype)
+        space.select_hyperslab((first, 0)[: out.ndim], block.shape)
+        dataset.id.read(memory(block.shape), space, block, kind)
+        if count > end - begin:
+            out[begin:end] = block[rows[begin:end] - first]
     return out
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
-from plm_embed.inference.settings import within_limit
+from plm_embed.inference.settings import mistakes as model_mistakes
+from plm_embed.inference.settings import resolved
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.models.family import pooling_problems, score_problem
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record
 from plm_embed.sequences.settings import why_not_kept
@@ -95,11 +95,7 @@ def notices(config: Config) -> Iterator[str]:
 
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return the part of the fingerprint that is known before anything is computed."""
-    settings = settings_of(config)
-    limits = model.name, model.max_residues, settings.linker
-    long = within_limit(settings.long_sequences, *limits)
-    layers = [layer % (model.layers + 1) for layer in settings.layers]
-    return to_plain(settings.recipe | {"long_sequences": long, "layers": layers})
+    return to_plain(resolved(settings_of(config), model, model.name).recipe)
 
 
 def checked(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -126,7 +122,7 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
     config = with_defaults(config)
     lines = list(_path_mistakes(config))
     try:
-        lines += _model_mistakes(config) or _computing_mistakes(config)
+        lines += _model_mistakes(config)
     except PlmEmbedError as error:
         lines.append(str(error))
     if not lines and "inputs" in changes and "model" not in changes:
@@ -179,8 +175,8 @@ def _path_mistakes(config: Config) -> Iterator[str]:
 
 
 def _model_mistakes(config: Config) -> list[str]:
-    """Return mistakes about the models and their weights. PlmEmbedError for a model that is not
-    known, and for residues that it cannot have.
+    """Return mistakes about the models, their weights, and what is computed by them. PlmEmbedError
+    for a model that is not known, and for residues that it cannot have.
     """
     models, weights = models_of(config), config["weights"]
     alphabets = {model.family.alphabet.name: name for name, model in models.items()}
@@ -213,21 +209,8 @@ def _model_mistakes(config: Config) -> list[str]:
             lines.append(f"weights: {path}: {words}")
         if not (path or model.address or model.shipped):
             lines.append(f"weights: {model.name} cannot be downloaded: name its file")
+        lines += map(str, model_mistakes(settings_of(config), model, model.name))
     return lines
-
-
-def _computing_mistakes(config: Config) -> Iterator[str]:
-    """Yield settings that a model cannot have. ConfigError for its limit."""
-    settings = settings_of(config)
-    for model in models_of(config).values():
-        most = model.layers
-        if outside := [layer for layer in settings.layers if not -most - 1 <= layer <= most]:
-            layers = f"{model.name} has layers 0 to {most}, and -1 for the last"
-            yield f"embedding.layers: {outside}: {layers}"
-        yield from pooling_problems(settings.pooling, model.family, model.name, settings.linker)
-        if settings.scores:
-            yield from filter(None, [score_problem(model.family, model.name, settings.linker)])
-        within_limit(settings.long_sequences, model.name, model.max_residues, settings.linker)
 
 
 def _unusable(path: str) -> str:

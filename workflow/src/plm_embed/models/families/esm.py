@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Rotary
-from plm_embed.models.tokens import InterleavedVocabulary, Vocabulary
+from plm_embed.models.tokens import Vocabulary
 from plm_embed.sequences.alphabet import PROTEIN_3DI
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ SAPROT = replace(
     architecture="saprot",
     # 3 is <unk>: its tokenizer knows none of X, B, U, Z and O, and joins those that follow one
     # another, which here have a token each
-    tokenizer=InterleavedVocabulary(
+    tokenizer=Vocabulary(
         "ACDEFGHIKLMNPQRSTVWY#",
         first=5,
         prefix=(CLS,),
