@@ -146,7 +146,7 @@ def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
     residues = residues_of(config)
     tables = [
-        {key: value for key, value in vars(table).items() if value != ""}
+        {key: value for key, value in vars(table).items() if key != "remedies" and value != ""}
         for table in input_tables(config)
     ]
     return [
