@@ -23,7 +23,7 @@ def drawn(results: Path) -> Map:
     folder = results / MODEL
     master = folder / "master_esm2_embeddings.h5"
     with Embeddings(master) as embeddings:
-        made = make_map(embeddings, master.with_suffix(".parquet"), folder / "records.parquet")
+        made = make_map(embeddings, folder / "records.parquet")
     assert made
     return made
 

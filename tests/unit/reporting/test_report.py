@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
@@ -20,7 +22,7 @@ from plm_embed.master.validation_record import (
     write_validation,
 )
 from plm_embed.reporting.facts import collect
-from plm_embed.reporting.report import write_report
+from plm_embed.reporting.report import LABELS, histogram, write_report
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import seal_sequences
 from support.finished import DEMO, MODEL
@@ -133,3 +135,12 @@ def test_vectors_with_unusual_norms_are_named_by_their_records(
     facts = collect(copy)
     write_report(facts, tmp_path / "report.html")
     assert f"{facts.map.data['ids'][41]} 5.292 7.3 41" in words(tmp_path / "report.html")
+
+
+@given(st.dictionaries(st.integers(1, 40_000), st.integers(1, 10**6), min_size=1, max_size=50))
+def test_every_length_is_counted_once(counts: dict[int, int]) -> None:
+    _, bars = histogram(counts)
+    counted = sum(int(tip.rpartition(": ")[2].replace(",", "")) for _, _, tip in bars)
+    assert counted == sum(counts.values())
+    assert all(0 <= height <= 100 for _, height, _ in bars)
+    assert len([label for label, *_ in bars if label]) <= LABELS

@@ -28,26 +28,24 @@ def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def methods(facts: Facts) -> str:
     """Return a paragraph for a paper."""
-    if not facts.summary or not facts.fingerprint:
+    fingerprint, summary = facts.fingerprint, facts.summary
+    if not summary or not fingerprint:
         return "There will be a paragraph here once something is computed."
-    fingerprint, summary, metadata = facts.fingerprint, facts.summary, facts.metadata
     kind = _KINDS.get(summary.policy.alphabet if summary.policy else "", "protein")
     number = f"{count(summary.accepted, f'{kind} sequence')} ({summary.unique:,} distinct"
     if skipped := sum(summary.skipped.values()):
         verb = "was" if skipped == 1 else "were"
         number += f"; {skipped:,} of {count(summary.records, 'record')} {verb} skipped"
     layers = "layer" if len(fingerprint.layers) == 1 else "layers"
-    program = f"plm-embed {_version(facts)}"
-    if _commit(facts) not in ("", "unknown"):
-        program += f" (commit {_commit(facts)[:12]})"
-    libraries = metadata.get("library_versions", {})
+    commit = f" (commit {_commit(facts)[:12]})" if _commit(facts) else ""
+    libraries = facts.metadata.get("library_versions", {})
     named = {"PyTorch": libraries.get("torch"), "Python": libraries.get("python")}
     used = " and ".join(f"{name} {version}" for name, version in named.items() if version)
-    devices = ", ".join(metadata.get("devices") or ())
+    devices = ", ".join(facts.metadata.get("devices") or ())
     sentences = [
         f"Embeddings of {number}) were computed with {_weights(facts)}, {layers} "
         f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored as "
-        f"{fingerprint.storage_dtype}, by {program}"
+        f"{fingerprint.storage_dtype}, by plm-embed {_version(facts)}{commit}"
         f"{f' with {used}' if used else ''}{f' on {devices}' if devices else ''}."
     ]
     if facts.caveat:
@@ -70,12 +68,9 @@ def methods(facts: Facts) -> str:
             "Each sequence is a pair of chains, which the model read with the linker "
             f"{fingerprint.linker} between them; no vector has a part of the linker."
         )
-    if facts.validation and facts.validation.status == "passed":
-        spots = len(facts.validation.spot_checks)
-        sentences.append(
-            f"The result was validated in full, and {count(spots, 'vector')} "
-            f"{'was' if spots == 1 else 'were'} compared with the reference, {facts.reference}."
-        )
+    if facts.status == "passed" and facts.validation:
+        spots = count(len(facts.validation.spot_checks), "recomputed vector")
+        sentences.append(f"The result was validated in full, also by {spots} ({facts.reference}).")
     return " ".join(sentences)
 
 
@@ -115,7 +110,8 @@ def _short(paper: str) -> str:
 
 
 def _commit(facts: Facts) -> str:
-    return str(facts.metadata.get("workflow_commit", ""))
+    """Return the commit of the workflow, '' where it is not known."""
+    return str(facts.metadata.get("workflow_commit", "")).removeprefix("unknown")
 
 
 def _version(facts: Facts) -> str:

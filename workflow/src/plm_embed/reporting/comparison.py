@@ -1,26 +1,24 @@
 """The comparison of the models of a campaign: one HTML file that stands by itself, offline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import has_matrix
+from plm_embed.io.files import size
 from plm_embed.keys import Keys
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.facts import Facts, device_time, speed
 from plm_embed.reporting.maps import (
     Vectors,
     columns_of,
+    component_layout,
     encode,
     first_records,
-    layout_of,
-    principal_components,
 )
 from plm_embed.reporting.report import write_page
 from plm_embed.wording import readable
@@ -35,43 +33,41 @@ _BLOCK = 500
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Vectors (n, D) of one model for the sequences that all models have, and the indices
-    (n, NEIGHBORS) of the nearest sequences by cosine, nearest first.
-    """
-
-    facts: Facts
-    vectors: Vectors
-    neighbors: Indices
-
-
 def write_comparison(models: Sequence[Facts], output: Path) -> bool:
     """Write the comparison of the models of a results folder that have pooled vectors.
 
     Return whether there was something to compare: two models or more, which share enough sequences.
     """
-    comparable = [facts for facts in models if facts.rows and not all(map(has_matrix, facts.names))]
-    first = [_first_vectors(facts) for facts in comparable]
-    common: Keys = reduce(np.intersect1d, [keys for keys, _ in first]) if first else np.array([])
-    if len(first) < 2 or len(common) <= NEIGHBORS + 1:
+    models = [facts for facts in models if facts.rows and not all(map(has_matrix, facts.names))]
+    samples = [_first_vectors(facts) for facts in models]
+    common: Keys = reduce(np.intersect1d, [keys for keys, _ in samples] or [np.array([])])
+    if len(models) < 2 or len(common) <= NEIGHBORS + 1:
         return False
-    common = common[:SEQUENCES]
-    samples = []
-    for facts, (keys, vectors) in zip(comparable, first, strict=True):
+    common, neighbors, maps = common[:SEQUENCES], [], []
+    for facts, (keys, vectors) in zip(models, samples, strict=True):
         chosen = vectors[np.searchsorted(keys, common)]
-        samples.append(Sample(facts, chosen, nearest(chosen)))
+        neighbors.append(nearest(chosen))
+        layout, _ = component_layout(facts.model, chosen)
+        maps.append(layout | {"neighbors": encode(neighbors[-1].astype("<u2"))})
+    assert models[0].master
+    with Embeddings(models[0].master) as embeddings:
+        records = first_records(embeddings, np.searchsorted(samples[0][0], common).tolist())
     write_page(
         "comparison.html.j2",
         output,
-        results=comparable[0].results,
-        models=[list(_row(facts)) for facts in comparable],
-        names=[facts.model for facts in comparable],
-        agreement=[[agreement(a.neighbors, b.neighbors) for b in samples] for a in samples],
+        results=models[0].results,
+        models=[list(_row(facts)) for facts in models],
+        names=[facts.model for facts in models],
+        agreement=[[agreement(first, second) for second in neighbors] for first in neighbors],
         chance=NEIGHBORS / (len(common) - 1),
         neighbors=NEIGHBORS,
         sequences=len(common),
-        data=_map_data(samples, np.searchsorted(first[0][0], common)),
+        data={
+            "maps": maps,
+            "ids": [id or "" for id in records["id"].to_pylist()],
+            "columns": list(columns_of(records)),
+            "neighbors": NEIGHBORS,
+        },
     )
     return True
 
@@ -107,33 +103,15 @@ def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
 
 def _row(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield titles and values of a model's line in the table."""
+    assert facts.master
     runs, norms = facts.runs, facts.norms
     spread = f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
     yield "model", facts.model
     yield "vectors", f"{facts.rows:,}"
     yield "width", f"{facts.dim:,}"
-    yield "master", readable(facts.sizes["master"])
+    yield "master", readable(size(facts.master))
     yield "tokens/s of a worker", speed(runs)
     yield "device time", device_time(runs)
     yield "device", ", ".join(sorted({run.worker.device for run in runs}))
     yield "median norm (range)", spread
     yield "weights", facts.caveat or "the published ones"
-
-
-def _map_data(samples: Sequence[Sample], rows: Indices) -> dict[str, Any]:
-    """Return what the script draws; rows: of the sequences in the first model's master."""
-    assert samples[0].facts.master
-    records = first_records(samples[0].facts.master.with_suffix(".parquet"), set(rows.tolist()))
-    maps = []
-    for sample in samples:
-        center, axes, shares = principal_components(sample.vectors)
-        labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-        places = ((sample.vectors - center) @ axes).astype(np.float32)
-        layout = layout_of(sample.facts.model, places, labels)
-        maps.append(layout | {"neighbors": encode(sample.neighbors.astype("<u2"))})
-    return {
-        "maps": maps,
-        "ids": [id or "" for id in records["id"].to_pylist()],
-        "columns": list(columns_of(records)),
-        "neighbors": NEIGHBORS,
-    }

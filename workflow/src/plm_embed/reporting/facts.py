@@ -15,14 +15,12 @@ import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.files import size
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import (
     Completion,
     completion_records,
     read_completion,
-    store_of,
 )
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
@@ -47,10 +45,9 @@ class Facts:
     """The facts of one model's campaign; parts that do not exist yet are None or empty.
 
     results: the folder that the models of a campaign share; folder: that of the model; runs:
-    completion records; master_size: rows and columns; names: representations of the master, the
-    default one first; scores: their distributions, in words; example: the id of a record with a
-    vector; statuses, reasons: records by outcome, and skipped ones by reason; cleaned: records
-    whose letters were changed; sizes: bytes.
+    completion records; rows, dim: of the master; names: its representations, the default one first;
+    scores: their distributions, in words; example: the id of a record with a vector; statuses,
+    reasons: records by outcome, and skipped ones by reason.
     """
 
     results: Path
@@ -70,8 +67,6 @@ class Facts:
     example: str = ""
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    cleaned: int = 0
-    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -88,13 +83,12 @@ class Facts:
             return ""
         words = f"No record could be embedded: {self.skipped or 'there are none'}."
         config, _ = read_kept(self.folder / CONFIG)
-        columns: set[str] = set()
         if config and self.summary and not self.summary.accepted:
             tables = {file.path for file in self.summary.inputs if file.format != "fasta"}
             pairs = zip(input_paths(config), input_tables(config), strict=True)
-            columns = {table.sequence for path, table in pairs if path in tables}
-        questions = (f" Is `{column}` the right column of sequences?" for column in sorted(columns))
-        return words + "".join(questions)
+            for column in sorted({table.sequence for path, table in pairs if path in tables}):
+                words += f" Is `{column}` the right column of sequences?"
+        return words
 
     @property
     def skipped(self) -> str:
@@ -120,8 +114,8 @@ class Facts:
 
     @property
     def norms(self) -> Norms | None:
-        """Return the norms of the first representation, as validate counted them."""
-        return next(iter(self.validation.norms.values()), None) if self.validation else None
+        """Return the norms of the default representation, as validate counted them."""
+        return self.validation.norms.get("".join(self.names[:1])) if self.validation else None
 
     @property
     def license(self) -> str:
@@ -158,8 +152,7 @@ class Facts:
         if not self.master:
             return None
         with Embeddings(self.master) as embeddings:
-            index = self.master.with_suffix(".parquet")
-            return make_map(embeddings, index, self.folder / RECORDS)
+            return make_map(embeddings, self.folder / RECORDS)
 
 
 def model_folders(path: Path) -> list[Path]:
@@ -188,36 +181,19 @@ def collect(folder: Path) -> Facts:
         return Facts(folder, folder, "", summary)
     (folder,) = models
     facts = Facts(results, folder, folder.resolve().name, summary)
-    if summary:
-        facts.runs = last_runs(folder, summary.buckets)
-    else:
-        facts.runs = list(completion_records(folder / "embedded"))
+    facts.runs = last_runs(folder, summary)
     facts.attempts = heartbeats(folder)
     facts.validation = read_validation(folder / VALIDATION)
+    facts.master = next(iter(masters(folder)), None)
+    if facts.master:
+        with Embeddings(facts.master) as embeddings:
+            _add_master(facts, embeddings)
     records = folder / RECORDS
-    facts.sizes = {"store": size(store_of(folder)), "sequences": size(sequences)}
-    for path in masters(folder):
-        index = path.with_suffix(".parquet")
-        facts.master = path
-        facts.sizes |= {"master": size(path), "index": size(index), "records": size(records)}
-        with Embeddings(path) as embeddings:
-            facts.metadata = embeddings.metadata
-            facts.rows, facts.dim = embeddings.shape
-            first = embeddings.resolved("emb") if facts.rows else ""
-            facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
-            rows = np.arange(min(facts.rows, SCORES_READ))  # in the order of hashes: at random
-            for name in embeddings.fingerprint.scores if facts.rows else ():
-                least, middle, most = np.quantile(embeddings.scores(name, rows), (0, 0.5, 1))
-                facts.scores[name] = f"median {middle:.4g} ({least:.4g} to {most:.4g})"
-        facts.example = _example(index)
     if records.is_file():
-        for table in read_batches(records, ["status", "reason", "events"], delete(records)):
+        for table in read_batches(records, ["status", "reason"], delete(records)):
             for column, counter in (("status", facts.statuses), ("reason", facts.reasons)):
                 for entry in pc.value_counts(table[column].drop_null()).to_pylist():
                     counter[entry["values"]] += entry["counts"]
-            events = table["events"].filter(pc.equal(table["status"], "embedded_with_events"))
-            same = pc.match_substring_regex(events, r"^(windowed|cropped)=\d+$")
-            facts.cleaned += len(events) - (pc.sum(same).as_py() or 0)
     sha256 = facts.metadata.get("weights_sha256")
     if facts.fingerprint:
         sha256 = facts.fingerprint.weights_sha256
@@ -226,10 +202,23 @@ def collect(folder: Path) -> Facts:
     return facts
 
 
+def _add_master(facts: Facts, embeddings: Embeddings) -> None:
+    """Add the facts in a master and its index."""
+    facts.metadata = embeddings.metadata
+    facts.rows, facts.dim = embeddings.shape
+    if not facts.rows:
+        return
+    first = embeddings.resolved("emb")
+    facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
+    rows = np.arange(min(facts.rows, SCORES_READ))  # in the order of hashes: at random
+    for name in embeddings.fingerprint.scores:
+        least, middle, most = np.quantile(embeddings.scores(name, rows), (0, 0.5, 1))
+        facts.scores[name] = f"median {middle:.4g} ({least:.4g} to {most:.4g})"
+    facts.example = _example(embeddings.path.with_suffix(".parquet"))
+
+
 def _example(index: Path) -> str:
-    """Return one of the first ids, if possible one that different sequences do not share; ''
-    without records.
-    """
+    """Return one of the first ids, if possible one that different sequences do not share."""
     rows: dict[str, set[int]] = {}
     for table in read_batches(index, ["id", "row"], delete(index)):
         rows = rows or {id: set() for id in table["id"].slice(0, 10).to_pylist()}
@@ -238,13 +227,15 @@ def _example(index: Path) -> str:
     return min(rows, key=lambda id: len(rows[id]) > 1, default="")
 
 
-def last_runs(folder: Path, buckets: int) -> list[Completion]:
+def last_runs(folder: Path, summary: Summary | None) -> list[Completion]:
     """Return the completion records of a model's folder, by bucket, of the settings of the one that
     ended last. StoreError for a damaged one: it must not look like one that is not there yet.
 
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
-    paths = (folder / "embedded" / f"{name}.json" for name in bucket_names(buckets))
+    if not summary:
+        return list(completion_records(folder / "embedded"))
+    paths = (folder / "embedded" / f"{name}.json" for name in bucket_names(summary.buckets))
     runs = [read_completion(path) for path in paths if path.is_file()]
     last = max(runs, key=lambda run: run.ended, default=None)
     return [run for run in runs if last and run.fingerprint == last.fingerprint]

@@ -51,17 +51,13 @@ def alike(failures: Iterable[Failure]) -> list[list[Failure]]:
 
 def error_at_the_end(log: Path) -> str:
     """Return the first two lines of the error that a log ends with; '' when it ends otherwise."""
-    tail = _tail(log)
+    if not log.is_file():
+        return ""
+    tail = log.read_bytes()[-4096:].decode("utf-8", "replace").strip()
     if _ERROR.search(tail):
         error = "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
         return "" if _STOPPED in error else error
     return tail.splitlines()[-1] if "Traceback (most recent call last)" in tail else ""
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a log; '' while there is nothing but the command."""
-    line = _tail(log).rpartition("\n")[2].strip()
-    return "" if line.startswith("#") else line
 
 
 def changed(path: Path) -> int:
@@ -70,10 +66,3 @@ def changed(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _tail(log: Path) -> str:
-    try:
-        return log.read_bytes()[-4096:].decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return ""

@@ -5,7 +5,7 @@ a reader may look for.
 import base64
 import importlib.util
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import delete
 from plm_embed.fingerprint import has_matrix
-from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.master.tables import INDEX
+from plm_embed.reading.index import RecordIndex
 from plm_embed.reading.open import Embeddings
+from plm_embed.reporting.outputs import skipped_records
 
 POINTS = 50_000
 """Vectors that are drawn: the first rows of the master. Keys are hashes, so any range of them is a
@@ -28,7 +28,9 @@ COUNTED = 1_000_000
 """Vectors of which the density behind the points is counted."""
 GRID = 256
 """Cells of the density in each direction."""
-FITTED = 10_000
+BATCH = 10_000
+"""Vectors that are read at a time for that."""
+FITTED = 2_000
 """Vectors from which the principal components are computed."""
 WORTH_UMAP = 1_000
 """Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
@@ -47,27 +49,27 @@ class Map(NamedTuple):
     words: str
 
 
-def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
-    """Return the map of the first pooled representation; None with fewer than three vectors.
-
-    index: one row per record with a vector; records: all records.
+def make_map(embeddings: Embeddings, records: Path) -> Map | None:
+    """Return the map of the default representation of a master; None where that is not pooled, and
+    with fewer than three vectors. records: the file of all records.
     """
-    pooled = [name for name in embeddings.names if not has_matrix(name)]
-    count = min(len(embeddings), POINTS)
-    if not pooled or count < 3:
+    name, count = embeddings.resolved("emb"), min(len(embeddings), POINTS)
+    if has_matrix(name) or count < 3:
         return None
-    vectors = _read(embeddings, 0, count, pooled[0])
-    layouts = [_components(embeddings, pooled[0], vectors)]
+    vectors = _read(embeddings, 0, count, name)
+    layout, project = component_layout("principal components", vectors)
+    if count < len(embeddings):
+        layout["density"] = _density(embeddings, name, layout, project)
+    layouts = [layout]
     if count >= WORTH_UMAP and importlib.util.find_spec("umap"):
         from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
 
         umap = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1)
         layouts.insert(0, layout_of("UMAP", umap.fit_transform(vectors), ["UMAP 1", "UMAP 2"]))
-    firsts = first_records(index, range(count))
-    firsts = firsts.take(pc.index_in(pa.array(range(count)), value_set=firsts["row"]))
+    firsts = first_records(embeddings, range(count))
     ids = [id or "" for id in firsts["id"].to_pylist()]
     further, room = [], LETTERS
-    for id, place in _further_records(index, records, ids):
+    for id, place in _further_records(embeddings.records, records, count):
         room -= len(id) + 10
         if room < 0:
             break
@@ -87,32 +89,41 @@ def make_map(embeddings: Embeddings, index: Path, records: Path) -> Map | None:
     drawn = f"All {count:,} vectors"
     if count < len(embeddings):
         drawn = f"{count:,} of {len(embeddings):,} vectors, drawn at random"
-    return Map(data, f"{drawn}, one for each distinct sequence.")
+    return Map(data, f"{drawn} ({name}), one for each distinct sequence.")
 
 
 def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
     return np.nan_to_num(embeddings.rows(list(range(start, stop)), name).astype(np.float32))
 
 
-def _components(embeddings: Embeddings, name: str, vectors: Vectors) -> dict[str, Any]:
-    """Return the layout by the principal components of vectors, the first ones of these
-    embeddings; with the density of all where these are more.
+def _density(
+    embeddings: Embeddings, name: str, layout: dict[str, Any], project: Callable[[Vectors], Vectors]
+) -> str:
+    """Return how many vectors lie where: logarithms in GRID x GRID bytes, row by row from below."""
+    (left, low), (width, height) = layout["low"], layout["span"]
+    limits, counts = [(low, low + height), (left, left + width)], np.zeros((GRID, GRID))
+    total = min(len(embeddings), COUNTED)
+    for start in range(0, total, BATCH):
+        x, y = project(_read(embeddings, start, min(start + BATCH, total), name)).T
+        counts += np.histogram2d(y, x, bins=GRID, range=limits)[0]
+    logs = np.log1p(counts)
+    return encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
+
+
+def component_layout(
+    name: str, vectors: Vectors
+) -> tuple[dict[str, Any], Callable[[Vectors], Vectors]]:
+    """Return the layout of vectors (k, D) by the first two principal components of the first of
+    them, and the function from vectors to places (k, 2) in it.
     """
     center, axes, shares = principal_components(vectors[:FITTED])
+
+    def project(vectors: Vectors) -> Vectors:
+        places: Vectors = ((vectors - center) @ axes).astype(np.float32)
+        return places
+
     labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-    places = ((vectors - center) @ axes).astype(np.float32)
-    layout = layout_of("principal components", places, labels)
-    if len(embeddings) > len(vectors):
-        low, span = np.array(layout["low"]), np.array(layout["span"])
-        limits = [(low[axis], low[axis] + span[axis]) for axis in (1, 0)]
-        total, counts = min(len(embeddings), COUNTED), np.zeros((GRID, GRID))
-        for start in range(0, total, FITTED):
-            batch = _read(embeddings, start, min(start + FITTED, total), name)
-            around = (batch - center) @ axes
-            counts += np.histogram2d(around[:, 1], around[:, 0], bins=GRID, range=limits)[0]
-        logs = np.log1p(counts)
-        layout["density"] = encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
-    return layout
+    return layout_of(name, project(vectors), labels), project
 
 
 def principal_components(vectors: Vectors) -> tuple[Vectors, Vectors, tuple[float, float]]:
@@ -121,48 +132,38 @@ def principal_components(vectors: Vectors) -> tuple[Vectors, Vectors, tuple[floa
     """
     center = vectors.mean(axis=0)
     centered = (vectors - center).astype(np.float64)
-    # of the smaller matrix of products: a fourth of the time of a singular value decomposition
-    tall = len(centered) >= centered.shape[1]
-    values, first = np.linalg.eigh(centered.T @ centered if tall else centered @ centered.T)
-    axes = first[:, :-3:-1] if tall else centered.T @ first[:, :-3:-1]
-    axes = axes / np.maximum(np.linalg.norm(axes, axis=0), 1e-30)
+    # of products: a fourth of the time of a singular value decomposition
+    values, weights = np.linalg.eigh(centered @ centered.T)
+    axes = centered.T @ weights[:, :-3:-1]
+    axes /= np.maximum(np.linalg.norm(axes, axis=0), 1e-30)
     axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0, -1, 1)
     total = float(values.sum()) or 1.0
     return center, axes.astype(np.float32), (values[-1] / total, values[-2] / total)
 
 
 def layout_of(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
-    """Return places (k, 2) as whole numbers up to 65,535 between their extremes, whose ratio
-    keeps the shape.
-    """
+    """Return places (k, 2) as whole numbers up to 65,535 between their extremes."""
     low, high = places.min(axis=0), places.max(axis=0)
     span = np.maximum(high - low, 1e-12)
     cells = np.round(65535 * (places - low) / span).astype("<u2")
-    x, y = encode(cells[:, 0]), encode(cells[:, 1])
-    return {
-        "name": name, "axes": axes, "low": low.tolist(), "span": span.tolist(), "x": x, "y": y
-    }  # fmt: skip
+    extent = {"low": low.tolist(), "span": span.tolist()}
+    return {"name": name, "axes": axes, "x": encode(cells[:, 0]), "y": encode(cells[:, 1])} | extent
 
 
-def first_records(index: Path, rows: Collection[int]) -> pa.Table:
-    """Return the first record of each of these rows of the master, in the order of the rows."""
-    names = read_schema(index, delete(index)).names
-    columns = ["id", "row", *(name for name in names if name not in INDEX)]
-    rows_array = pa.array(sorted(rows), pa.int64())
-    chosen = [
-        pa.table(table.filter(pc.is_in(table["row"], value_set=rows_array)))
-        for table in read_batches(index, columns, delete(index))
-    ]
-    together = pa.concat_tables(chosen).combine_chunks()
-    _, firsts = np.unique(together["row"].to_numpy(), return_index=True)
-    return together.take(firsts)
+def first_records(embeddings: Embeddings, rows: Sequence[int]) -> pa.Table:
+    """Return the first record of each of these rows (increasing) of a master, with the columns of
+    the index.
+    """
+    lines = embeddings.records.lines_of(np.array(rows, np.int64))
+    return lines.take(np.unique(lines["row"].to_numpy(), return_index=True)[1])
 
 
 def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
     values with their codes; known: how many vectors have a value.
     """
-    for name in sorted(firsts.column_names[2:], key=lambda name: firsts[name].null_count):
+    kept = [name for name in firsts.column_names if name not in INDEX]
+    for name in sorted(kept, key=lambda name: firsts[name].null_count):
         values = firsts[name].combine_chunks()
         texts = pc.cast(values, pa.string())
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
@@ -185,22 +186,21 @@ def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:
             yield column | {"values": vocabulary, "codes": encoded}
 
 
-def _further_records(index: Path, records: Path, ids: list[str]) -> Iterator[tuple[str, int | str]]:
-    """Yield the records besides the first of each point, whose ids are given, as (id, point, -1
-    without one, or the reason why it was skipped).
+def _further_records(
+    index: RecordIndex, records: Path, points: int
+) -> Iterator[tuple[str, int | str]]:
+    """Yield the records besides the first of each point, as (id, point, -1 without one, or the
+    reason why it was skipped).
     """
-    for table in read_batches(records, ["id", "status", "reason"], delete(records)):
-        skipped = table.filter(pc.equal(table["status"], "skipped"))
-        reasons = skipped["reason"].to_pylist()
-        for id, reason in zip(skipped["id"].to_pylist(), reasons, strict=True):
-            yield id or "", str(reason).replace("_", " ")
-    unseen = np.ones(len(ids), dtype=bool)
-    for table in read_batches(index, ["id", "row"], delete(index)):
-        for id, row in zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True):
-            if row < len(ids) and unseen[row] and ids[row] == (id or ""):
+    for id, reason, *_ in skipped_records(records):
+        yield id, reason.replace("_", " ")
+    unseen = np.ones(points, dtype=bool)
+    for lines in index.lines(["id", "row"]):
+        for id, row in zip(lines["id"].to_pylist(), lines["row"].to_pylist(), strict=True):
+            if row < points and unseen[row]:
                 unseen[row] = False
             else:
-                yield id or "", row if row < len(ids) else -1
+                yield id or "", row if row < points else -1
 
 
 def encode(numbers: NDArray[Any]) -> str:

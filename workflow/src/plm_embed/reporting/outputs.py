@@ -1,10 +1,9 @@
 """The files that a model's campaign leaves, and the table of its skipped records."""
 
 import csv
-import mimetypes
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -19,48 +18,37 @@ CONFIG, CRATE, REPORT = "config.yaml", "ro-crate-metadata.json", "report.html"
 RECORDS, SKIPPED = "records.parquet", "skipped.tsv"
 SKIPPED_COLUMNS = ("id", "reason", "detail", "source", "number")
 """number: of the record in its file, from 1."""
-_TYPES = {
-    ".h5": "application/x-hdf5",
-    ".parquet": "application/vnd.apache.parquet",
-    ".sha256": "text/plain",
-    ".tsv": "text/tab-separated-values",
-    ".yaml": "application/yaml",
-}
+_PARQUET, _FRAME = "application/vnd.apache.parquet", "pandas.read_parquet(...)"
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """A file in the folder of a model; opening: a line of Python or of a shell, or words."""
 
     path: Path
     content: str
     opening: str
-
-    @property
-    def media_type(self) -> str | None:
-        """Return the type of the file for other programs."""
-        return _TYPES.get(self.path.suffix) or mimetypes.guess_type(self.path.name)[0]
+    media_type: str
 
 
 def outputs(folder: Path, master: Path | None) -> Iterator[Output]:
     """Yield the files that there are, and those that are written with the report."""
-    rows = "pandas.read_parquet(...)"
     if master:
         content = "vectors, one row per distinct sequence in the order of the keys"
-        yield Output(master, content, "plm_embed.open(...)")
-        index = master.with_suffix(".parquet")
-        yield Output(index, "index: one row per record that has a vector", rows)
-    for name, content, opening in (
-        (REPORT, "this report", "any browser"),
-        (RECORDS, "outcome of every input record", rows),
-        (SKIPPED, "records without a vector, and why", "a spreadsheet"),
-        (VALIDATION, "every check of the validation and its result", "a text editor"),
-        (PROOF, "checksums of the result", f"sha256sum --check {PROOF}"),
-        (CONFIG, "the configuration, to repeat it", "a text editor"),
-        (CRATE, "provenance for machines: an RO-Crate", "a text editor"),
+        yield Output(master, content, "plm_embed.open(...)", "application/x-hdf5")
+        content = "index: one row per record that has a vector"
+        yield Output(master.with_suffix(".parquet"), content, _FRAME, _PARQUET)
+    editor, json, tsv = "a text editor", "application/json", "text/tab-separated-values"
+    for name, content, opening, media_type in (
+        (REPORT, "this report", "any browser", "text/html"),
+        (RECORDS, "outcome of every input record", _FRAME, _PARQUET),
+        (SKIPPED, "records without a vector, and why", "a spreadsheet", tsv),
+        (VALIDATION, "every check of the validation and its result", editor, json),
+        (PROOF, "checksums of the result", f"sha256sum --check {PROOF}", "text/plain"),
+        (CONFIG, "the configuration, to repeat it", editor, "application/yaml"),
+        (CRATE, "provenance for machines: an RO-Crate", editor, json),
     ):
         if (folder / name).is_file() or name in (REPORT, CRATE):
-            yield Output(folder / name, content, opening)
+            yield Output(folder / name, content, opening, media_type)
 
 
 def reader(names: Collection[str]) -> str:

@@ -2,22 +2,25 @@
 under way. The template lays out what is written here.
 """
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from plm_embed._version import __version__
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
+from plm_embed.jobs.completion_record import store_of
 from plm_embed.master.validation_record import Outlier
-from plm_embed.reporting.charts import lengths
+from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.citing import citation, methods, provenance
 from plm_embed.reporting.facts import Facts, device_time, savings, speed
 from plm_embed.reporting.failures import AGAIN, failures
@@ -41,16 +44,17 @@ STATUSES = {
     "empty": "✗ no record has a vector",
     "pending": "not finished yet",
 }
-SECTIONS = ("Result", "Map", "Input", "Computation", "Validation", "Files", "Settings")
 EVENTS = {"windowed": "embedded in overlapping windows", "cropped": "only the beginning embedded"}
 """Events of records whose letters did not change."""
 LISTED = 20
 """Rows at most of a table that names records or attempts."""
+BINS, LABELS = 30, 6
+"""Bars of the histogram of lengths, and those with a label below them, at most."""
 
 
 def write_report(facts: Facts, output: Path) -> None:
     """Write the report."""
-    summary, config = facts.summary, facts.folder / CONFIG
+    config = facts.folder / CONFIG
     places = (facts.folder / RECORDS, facts.results / "sequences" / RECORDS)
     records = next(filter(Path.is_file, places), None)
     spots = facts.validation.spot_checks if facts.validation else ()
@@ -60,12 +64,11 @@ def write_report(facts: Facts, output: Path) -> None:
         facts=facts,
         title=f"{facts.model} embeddings" if facts.model else "Embeddings",
         status=STATUSES[facts.status],
-        sections=(*SECTIONS, "Provenance"),
         answers=list(answers(facts)),
         commands=commands(facts),
         search=f"plm-embed search {shlex.quote(str(facts.folder))} --id ",
         unusual=list(_unusual(facts)),
-        lengths=lengths(summary.lengths) if summary and summary.lengths else None,
+        lengths=histogram(facts.summary.lengths if facts.summary else {}),
         outcomes=_outcomes(facts),
         listed=LISTED,
         skipped=list(islice(skipped_records(records), LISTED)) if records else [],
@@ -80,6 +83,7 @@ def write_report(facts: Facts, output: Path) -> None:
             (file, size(file.path) if file.path.name not in (REPORT, CRATE) else None)
             for file in outputs(facts.folder, facts.master)
         ],
+        store=size(store_of(facts.folder)),
         config=config.read_text("utf-8", "replace") if config.is_file() else "",
         command=shell_line(["--configfile", str(config), "--cores", "all"]),
         scheduled=any(attempt.job for attempt in facts.attempts),
@@ -114,26 +118,16 @@ def write_page(template: str, output: Path, **content: Any) -> None:
         temporary.write_text(page, encoding="utf-8")
 
 
-class Answer(NamedTuple):
-    """A question, its answer (after a path where it is one), and a link to the part of the page
-    that has more.
+def answers(facts: Facts) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the questions that people ask first, each with a path or '', the answer, and a part of
+    the page that has more, with the text of the link to it.
     """
-
-    question: str
-    answer: str
-    section: str
-    more: str
-    path: str = ""
-
-
-def answers(facts: Facts) -> Iterator[Answer]:
-    """Yield the questions that people ask first."""
-    yield Answer("Is it complete?", *_complete(facts))
-    yield Answer("Is it right?", _right(facts), "validation", "All checks")
+    yield "Is it complete?", "", *_complete(facts)
+    yield "Is it right?", "", _right(facts), "validation", "All checks"
     if facts.master:
-        master_size = f"({readable(facts.sizes['master'])})"
-        yield Answer("Where is it?", master_size, "files", "All files", str(facts.master))
-    yield Answer("What now?", *_next(facts))
+        master_size = f"({readable(size(facts.master))})"
+        yield "Where is it?", str(facts.master), master_size, "files", "All files"
+    yield "What now?", "", *_next(facts)
 
 
 def _complete(facts: Facts) -> tuple[str, str, str]:
@@ -144,9 +138,9 @@ def _complete(facts: Facts) -> tuple[str, str, str]:
     if facts.validation and facts.statuses:
         total, skipped = facts.statuses.total(), facts.statuses["skipped"]
         start = "Yes: " if facts.status == "passed" else "According to the records, "
-        verb = "was" if skipped == 1 else "were"
         text = f"{start}{total - skipped:,} of {count(total, 'record')} have a vector"
         if skipped:
+            verb = "was" if skipped == 1 else "were"
             return f"{text}, and {skipped:,} {verb} skipped.", "skipped", "Which, and why"
         return f"{text}.", "input", "Input"
     if not facts.summary:
@@ -169,8 +163,8 @@ def _right(facts: Facts) -> str:
     if facts.status == "empty":
         return "There is no vector to check."
     spots = count(len(validation.spot_checks), "vector")
-    also = f", also the comparison of {spots} with {facts.reference}"
-    return f"Yes: all {checks} passed{also if validation.spot_checks else ''}."
+    compared = f", also the comparison of {spots} with {facts.reference}"
+    return f"Yes: all {checks} passed{compared if validation.spot_checks else ''}."
 
 
 def _next(facts: Facts) -> tuple[str, str, str]:
@@ -194,10 +188,29 @@ def commands(facts: Facts) -> str:
         return f"plm-embed watch {shlex.quote(str(facts.results))}"
     if facts.status in {"failed", "empty"} or reader(facts.names) != "get":
         return f"plm-embed summary {folder}"
-    export = f"plm-embed export {folder} vectors.parquet --to parquet"
-    if not facts.example:
-        return export
-    return f"plm-embed search {folder} --id {shlex.quote(facts.example)}\n{export}"
+    search = f"plm-embed search {folder} --id {shlex.quote(facts.example)}"
+    return f"{search}\nplm-embed export {folder} vectors.parquet --to parquet"
+
+
+def histogram(counts: dict[int, int]) -> tuple[str, list[tuple[str, float, str]]]:
+    """Return the distribution of the distinct sequences' lengths in words, and bars in equal steps
+    of the logarithm: a label below it or '', its height in percent, and a text for the pointer.
+    """
+    if not counts:
+        return "", []
+    values = np.array(sorted(counts))
+    weights = np.array([counts[length] for length in values.tolist()])
+    low, high = int(values[0]), int(values[-1]) + 1
+    edges = np.unique(np.round(np.geomspace(low, high, min(BINS, high - low) + 1)).astype(int))
+    heights = np.histogram(values, bins=edges, weights=weights)[0].astype(int).tolist()
+    middle, top = values[np.searchsorted(weights.cumsum(), weights.sum() / 2)], max(heights)
+    bars, step = [], math.ceil(len(heights) / LABELS)
+    for number, ((start, stop), height) in enumerate(zip(pairwise(edges), heights, strict=True)):
+        name = f"{start:,} to {stop - 1:,}" if stop - start > 1 else f"{start:,}"
+        label = "" if number % step else f"{start:,}"
+        bars.append((label, 100 * height / top, f"{name} residues: {height:,}"))
+    words = f"From {low:,} to {high - 1:,} residues, median {middle:,}"
+    return f"{words}; the highest bar is of {count(top, 'sequence')}.", bars
 
 
 def _outcomes(facts: Facts) -> dict[str, int]:
@@ -216,11 +229,11 @@ def _unusual(facts: Facts) -> Iterator[tuple[str, Outlier]]:
     """Yield the first vectors with unusual norms, each with the id of its first record."""
     outliers = facts.norms.listed[:LISTED] if facts.norms else ()
     if facts.master and outliers:
-        index, rows = facts.master.with_suffix(".parquet"), [outlier.row for outlier in outliers]
-        table = first_records(index, rows)
+        with Embeddings(facts.master) as embeddings:
+            table = first_records(embeddings, sorted(outlier.row for outlier in outliers))
         ids = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
         for outlier in outliers:
-            yield ids.get(outlier.row) or "", outlier
+            yield ids[outlier.row] or "", outlier
 
 
 def _devices(facts: Facts) -> Iterator[dict[str, str]]:
@@ -239,14 +252,13 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
 
 def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield names and values of what the campaign took, and of its scores."""
-    attempts = facts.attempts
-    if jobs := [attempt for attempt in attempts if attempt.node == 0]:
-        outcomes = Counter(attempt.outcome for attempt in jobs)
-        text = count(len({job.bucket for job in jobs}), "job")
-        text += f", {count(len(jobs), 'start')}"
-        text += f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
-        yield "jobs", text + (f", {outcomes['no end']:,} killed" if outcomes["no end"] else "")
-    if lost := sum(job.device_seconds for job in attempts if job.outcome == "failed"):
+    if jobs := [attempt for attempt in facts.attempts if attempt.node == 0]:
+        outcomes = Counter[str](attempt.outcome for attempt in jobs)
+        text = f"{count(len({job.bucket for job in jobs}), 'job')}, {count(len(jobs), 'start')}"
+        for outcome, word in (("failed", "failed"), ("no end", "killed")):
+            text += f", {outcomes[outcome]:,} {word}" if outcomes[outcome] else ""
+        yield "jobs", text
+    if lost := sum(job.device_seconds for job in facts.attempts if job.outcome == "failed"):
         yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
     if saved := savings(facts.runs):
         yield "reused", saved
@@ -258,10 +270,10 @@ def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
     finished = {run.bucket for run in facts.runs}
     for attempt in facts.attempts:
         if attempt.outcome != "complete":
-            reason = "no end: killed, or still at work"
-            if attempt.bucket in finished:
-                reason = "killed (time limit, out of memory or canceled)"
-            if attempt.outcome == "failed":
-                reason = attempt.reason
+            reason = attempt.reason
+            if attempt.outcome == "no end":
+                reason = "no end: killed, or still at work"
+                if attempt.bucket in finished:
+                    reason = "killed (time limit, out of memory or canceled)"
             place = f"{attempt.host}, job {attempt.job}" if attempt.job else attempt.host
             yield attempt.bucket, attempt.started[:19].replace("T", " "), place, reason

@@ -13,7 +13,6 @@ from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.outputs import CRATE, outputs
 from plm_embed.wording import count, now
 
-MIT, TERMS = "https://spdx.org/licenses/MIT", "#terms-of-the-data"
 Entity = dict[str, Any]
 
 
@@ -23,70 +22,69 @@ def _entity(id: str, kind: str, **properties: object) -> Entity:
     return {"@id": id, "@type": kind, **rest}
 
 
-LICENSES = (
-    _entity(MIT, "CreativeWork", name="MIT License", identifier="MIT"),
-    _entity(
-        TERMS,
-        "CreativeWork",
-        name="Terms of the input sequences",
-        description="The vectors are derived from the inputs, and the index repeats their ids and "
-        "kept columns: the terms of the inputs apply, which plm-embed does not know. It claims no "
-        "rights of its own.",
-    ),
+MIT = _entity("https://spdx.org/licenses/MIT", "CreativeWork", name="MIT License", identifier="MIT")
+TERMS = _entity(
+    "#terms-of-the-data",
+    "CreativeWork",
+    name="Terms of the input sequences",
+    description="The vectors are derived from the inputs, and the index repeats their ids and kept "
+    "columns: the terms of the inputs apply, which plm-embed does not know. It claims no rights of "
+    "its own.",
 )
 
 
 def write_crate(facts: Facts) -> None:
     """Write ro-crate-metadata.json into the model's folder, which becomes the crate's root."""
-    files, properties = list(_files(facts)), list(_properties(facts))
-    inputs, software = [*_inputs(facts), *_weights(facts)], list(_software(facts))
+    software, inputs = list(_software(facts)), list(_inputs(facts))
+    files, attributes = list(_files(facts)), list(_attributes(facts))
     summary, doubt = facts.summary, f"; weights {facts.caveat}" if facts.caveat else ""
     accepted, records = (summary.accepted, summary.records) if summary else (0, 0)
     vectors = f"{count(facts.rows, 'vector')} of {facts.dim:,} numbers"
     ended = max((run.ended for run in facts.runs), default=None)
-    about = {"conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"}, "about": {"@id": "./"}}
+    conforms, about = {"@id": "https://w3id.org/ro/crate/1.1"}, {"@id": "./"}
     graph = [
-        _entity(CRATE, "CreativeWork", **about),
+        _entity(CRATE, "CreativeWork", conformsTo=conforms, about=about),
         _entity(
             "./",
             "Dataset",
             name=f"Embeddings: {facts.model}",
             description=f"{vectors} for {accepted:,} of {count(records, 'record')}{doubt}",
             datePublished=ended or now(),
-            license={"@id": TERMS},
-            hasPart=_references(files),
+            license=_reference(TERMS),
+            hasPart=[_reference(file) for file in files],
             mentions={"@id": "#embedding"},
-            additionalProperty=_references(properties),
+            additionalProperty=[_reference(attribute) for attribute in attributes],
         ),
         _entity(
             "#embedding",
             "CreateAction",
             name=f"Embedding of sequences with {facts.model}",
-            instrument=_references(software),
-            object=_references(inputs),
-            result=_references(files),
+            instrument=[_reference(program) for program in software],
+            object=[_reference(entity) for entity in inputs],
+            result=[_reference(file) for file in files],
             startTime=min((run.started for run in facts.runs), default=None),
             endTime=ended,
         ),
-        *(*software, *inputs, *files, *properties, *LICENSES),
+        *(*software, *inputs, *files, *attributes, MIT, TERMS),
     ]
     context = "https://w3id.org/ro/crate/1.1/context"
     write_json(facts.folder / CRATE, {"@context": context, "@graph": graph})
 
 
-def _references(entities: list[Entity]) -> list[Entity]:
-    return [{"@id": entity["@id"]} for entity in entities]
+def _reference(entity: Entity) -> Entity:
+    return {"@id": entity["@id"]}
 
 
 def _software(facts: Facts) -> Iterator[Entity]:
     libraries = facts.metadata.get("library_versions", {})
     for name, version in {"plm-embed": __version__, **libraries}.items():
-        terms = {"@id": MIT} if name == "plm-embed" else None
+        terms = _reference(MIT) if name == "plm-embed" else None
         application = {"name": name, "softwareVersion": version, "license": terms}
         yield _entity(f"#{name}", "SoftwareApplication", **application)
 
 
 def _inputs(facts: Facts) -> Iterator[Entity]:
+    """Yield the sequence files and the weights, which have a license only where published."""
     for number, file in enumerate(facts.summary.inputs if facts.summary else (), start=1):
         yield _entity(
             f"#input-{number}",
@@ -96,48 +94,38 @@ def _inputs(facts: Facts) -> Iterator[Entity]:
             contentSize=str(file.bytes),
             description=count(file.records, "record"),
         )
-
-
-def _weights(facts: Facts) -> Iterator[Entity]:
-    """Yield the weights. The license is the publisher's; weights of another origin may have their
-    own.
-    """
-    if not facts.fingerprint:
-        return
-    model, name, text = MODELS.get(facts.model), f"Weights of {facts.model}", facts.caveat
-    published: dict[str, object] = {}
-    if model and text:
-        name = f"Weights in the architecture of {facts.model}"
-        text += f"; license of the published ones: {model.license}"
-    elif model:
-        text = "The published weights, by the SHA-256 of their file; this is that of the converted."
-        terms = {"@id": MIT} if model.license == "MIT" else model.license
-        published = {"url": model.address, "license": terms}
-    sha256 = facts.fingerprint.weights_sha256
-    described = {"name": name, "description": text, "sha256": sha256}
-    yield _entity("#weights", "CreativeWork", **described, **published)
+    if facts.fingerprint:
+        model = None if facts.caveat else MODELS.get(facts.model)
+        mit = model and model.license == "MIT"
+        yield _entity(
+            "#weights",
+            "CreativeWork",
+            name=f"Weights of {facts.model}",
+            description=facts.caveat or "The published file; the SHA-256 is that after conversion.",
+            sha256=facts.fingerprint.weights_sha256,
+            url=model and model.address,
+            license=_reference(MIT) if mit else model and model.license,
+        )
 
 
 def _files(facts: Facts) -> Iterator[Entity]:
     """Yield the files that a campaign leaves, those that exist."""
     digests = facts.validation.files if facts.validation else {}
-    for file in outputs(facts.folder, facts.master):
-        name = file.path.name
-        if name != CRATE and file.path.is_file():
+    for path, content, _, media_type in outputs(facts.folder, facts.master):
+        if path.name != CRATE and path.is_file():
             yield _entity(
-                name,
+                path.name,
                 "File",
-                name=name,
-                description=file.content,
-                encodingFormat=file.media_type,
-                contentSize=str(file.path.stat().st_size),
-                sha256=digests.get(name),
+                name=path.name,
+                description=content,
+                encodingFormat=media_type,
+                contentSize=str(path.stat().st_size),
+                sha256=digests.get(path.name),
             )
 
 
-def _properties(facts: Facts) -> Iterator[Entity]:
-    """Yield every attribute of the master, or of the fingerprint while there is no master."""
-    stated = facts.fingerprint.stated if facts.fingerprint else {}
-    for name, value in sorted((facts.metadata or stated).items()):
+def _attributes(facts: Facts) -> Iterator[Entity]:
+    """Yield every attribute of the master."""
+    for name, value in sorted(facts.metadata.items()):
         plain = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
         yield _entity(f"#attribute-{name}", "PropertyValue", name=name, value=plain)

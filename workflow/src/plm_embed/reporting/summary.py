@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plm_embed.errors import StoreError
+from plm_embed.io.files import size
 from plm_embed.master.validation_record import VALIDATION
 from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reporting.facts import Facts, collect, model_folders, savings
@@ -26,34 +27,33 @@ def summarize(models: list[Facts]) -> str:
     """Return plain text about gathered models."""
     blocks = []
     for facts in models:
-        lines = [("model", facts.model)] if len(models) > 1 else []
-        text = "\n".join(f"{name:<11} {value}" for name, value in [*lines, *_lines(facts)] if value)
-        opening = "\n".join(f"    {line}" for line in facts.opening.splitlines())
-        end = () if facts.without_vectors else _about_master(facts)
-        blocks.append("\n".join(filter(None, [facts.without_vectors, text + "\n", *end, opening])))
+        names = [("model", facts.model)] if len(models) > 1 else []
+        lines = [f"{name:<11} {value}" for name, value in [*names, *_facts(facts)] if value]
+        if facts.without_vectors:
+            lines.insert(0, facts.without_vectors)
+        else:
+            lines += ["", *_about_master(facts)]
+        blocks.append("\n".join(lines))
     return "\n\n\n".join(blocks)
 
 
-def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
+def _facts(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield names and values about a model; an empty value is left out."""
     statuses, folder = facts.statuses, facts.folder
-    embedded = statuses["embedded"] + statuses["embedded_with_events"]
-    cleaned = f", {facts.cleaned:,} of them cleaned up; see `events` in {RECORDS}"
+    events = statuses["embedded_with_events"]
+    with_events = f", {events:,} of them with events; see `events` in {RECORDS}" if events else ""
+    reasons = f" ({facts.skipped})" if facts.skipped else ""
+    report, table = folder / REPORT, folder / SKIPPED
     yield "records", f"{statuses.total():,}"
     yield "unique", count(facts.summary.unique, "sequence") if facts.summary else ""
     yield "reused", savings(facts.runs)
-    yield "embedded", count(embedded, "record") + cleaned * (facts.cleaned > 0)
-    yield (
-        "skipped",
-        count(statuses["skipped"], "record") + f" ({facts.skipped})" * bool(facts.skipped),
-    )
+    yield "embedded", count(statuses["embedded"] + events, "record") + with_events
+    yield "skipped", count(statuses["skipped"], "record") + reasons
     yield "validation", _validation(facts)
     yield "per record", str(folder / RECORDS)
-    yield "report", str(folder / REPORT) if (folder / REPORT).is_file() else ""
-    table = folder / SKIPPED
+    yield "report", str(report) if report.is_file() else ""
     yield "why skipped", str(table) if statuses["skipped"] and table.is_file() else ""
-    yield "warning", facts.outdated
-    for warning in facts.summary.warnings if facts.summary else ():
+    for warning in (facts.outdated, *(facts.summary.warnings if facts.summary else ())):
         yield "warning", warning
 
 
@@ -69,9 +69,13 @@ def _validation(facts: Facts) -> str:
 
 
 def _about_master(facts: Facts) -> Iterator[str]:
-    size = f"{facts.rows:,} x {facts.dim}, {readable(facts.sizes['master'])}"
-    yield f"{facts.master}: {facts.model}, {size}"
+    assert facts.master
+    shape = f"{facts.rows:,} x {facts.dim}, {readable(size(facts.master))}"
+    yield f"{facts.master}: {facts.model}, {shape}"
     if facts.names[1:]:
         yield f"default representation: {facts.names[0]}; also: {', '.join(facts.names[1:])}"
-    yield f"weights: {facts.caveat}" if facts.caveat else ""
-    yield f"license of the weights: {facts.license}" if facts.license else ""
+    if facts.caveat:
+        yield f"weights: {facts.caveat}"
+    if facts.license:
+        yield f"license of the weights: {facts.license}"
+    yield from (f"    {line}" for line in facts.opening.splitlines())

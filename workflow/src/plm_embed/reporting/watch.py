@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -37,7 +37,6 @@ from plm_embed.reporting.failures import (
     alike,
     changed,
     failures,
-    last_line,
     run_failure,
 )
 from plm_embed.reporting.outputs import REPORT
@@ -67,8 +66,7 @@ _MARKS: dict[Status, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A step of a model's campaign, and its log."""
 
     name: str
@@ -76,8 +74,7 @@ class Step:
     log: Path | None = None
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(NamedTuple):
     """A worker, its job, seconds since their last sign of life, and its trouble or ''."""
 
     job: Heartbeat
@@ -319,23 +316,15 @@ def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
     """Yield a bar and numbers while buckets are embedded, else a line about the present step."""
     order = ("failed", "at work", "waits", "done")
     step = min(model.steps, key=lambda step: order.index(step.status))
-    if step.log and step.status == "at work":
-        age, line = time.time() - changed(step.log) / 1e9, last_line(step.log)
-        last = f": {line}" if line else ""
-        yield Text(f"{step.name} is at work, last line {duration(max(0.0, age))} ago{last}")
-    elif not model.buckets or step.name != "embed":
-        failed = step.status == "failed"
-        words = "failed" if failed else f"is {WAITING}" if alive else "has not begun"
-        yield Text(f"{step.name} {words}", "bold red" if failed else "")
-    else:
-        if not plain:
-            bar = Table.grid(expand=True)
-            bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
-            yield bar
-        yield _numbers(model, alive)
-
-
-def _numbers(model: Progress, alive: bool) -> Text:
+    if not model.buckets or step.name != "embed":
+        waits = f"is {WAITING}" if alive else "has not begun"
+        words = {"failed": "failed", "at work": "is at work"}.get(step.status, waits)
+        yield Text(f"{step.name} {words}")
+        return
+    if not plain:
+        bar = Table.grid(expand=True)
+        bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
+        yield bar
     percent = int(1000 * model.fraction) / 10  # 100 is the end
     text = Text(f"{percent:.1f} %; {model.done:,} of {count(model.buckets, 'bucket')} done, ")
     text.append(f"{model.running:,} at work, {model.queued:,} queued")
@@ -345,10 +334,11 @@ def _numbers(model: Progress, alive: bool) -> Text:
         text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
     if model.eta is None:
         idle = WAITING if alive else "no worker is running"
-        return text.append(f"; {'no speed known yet' if model.running else idle}")
+        yield text.append(f"; {'no speed known yet' if model.running else idle}")
+        return
     end = datetime.now() + timedelta(seconds=model.eta)
     text.append(f"; {model.tokens_per_second:,.0f} tokens/s")
-    return text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
+    yield text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
 
 
 def _table(look: Look, rows: int | None) -> Iterator[RenderableType]:
