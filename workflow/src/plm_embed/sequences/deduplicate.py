@@ -63,7 +63,7 @@ _LARGE = 2 * BLOCK
 """Bytes of a batch, such as one of a contig or two, from which on it is sorted before the next one
 is read: else several steps would hold so much at a time.
 """
-_COMPARED = 200_000, 1 << 24
+_COMPARED = 100_000, 1 << 24
 """Records, and bytes of their ids, among which ids that different sequences share are looked for.
 """
 _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
