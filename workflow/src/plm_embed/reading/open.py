@@ -21,8 +21,8 @@ from plm_embed.errors import (
     extra,
     whole_number,
 )
-from plm_embed.fingerprint import SPANS, Fingerprint, columns, has_matrix, storage_bytes
-from plm_embed.keys import Keys
+from plm_embed.fingerprint import SPANS, columns, has_matrix, storage_bytes
+from plm_embed.keys import Keys, find
 from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.index import RecordIndex, Rows
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
@@ -40,11 +40,9 @@ if TYPE_CHECKING:
 
 _MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
 """Keys of so many rows take 1 GB of memory: too much to look up a few."""
-Embedder = Callable[
-    [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
-]
-"""Function from a fingerprint, a representation, sequences, weights and the policy for a sequence
-that has no vector, to names and vectors (q, D).
+Embedder = Callable[..., tuple[list[str], NDArray[np.float32]]]
+"""Function from a fingerprint, a representation, sequences, weights and `on_error` to names and
+vectors (q, D).
 """
 KEY = re.compile("[0-9a-f]{64}")
 T = TypeVar("T")
@@ -148,15 +146,15 @@ class Embeddings:
             values[places] = block
         return values
 
-    def close(self) -> None:
-        self._closed = True
-        self._stack.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._closed = True
+        self._stack.close()
+
+    def close(self) -> None:
+        self.__exit__()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
         """Let another process, such as a worker of a DataLoader, open the file again."""
@@ -464,10 +462,8 @@ class Embeddings:
         if self.index and len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
             with self._part() as part:
                 return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
-        if not len(self):
-            return np.full(len(keys), -1)
-        rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
-        return np.where(self.keys[rows] == keys, rows, -1)
+        places, present = find(self.keys, keys)
+        return np.where(present, places, -1)
 
     def resolved(self, name: str) -> str:
         """Return the name of a representation; of "emb" that of the first pooled one, or else the
