@@ -82,7 +82,7 @@ KINDS = [
         "delete .*validation.json and run the campaign again",
         read_validation,
         write_validation,
-        ("remedy", "counts", "norms", "spot_checks", "fingerprint", "files"),
+        optional=("remedy", "counts", "norms", "spot_checks", "fingerprint", "files"),
     ),
 ]
 

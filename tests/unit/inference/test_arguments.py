@@ -48,13 +48,21 @@ def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
     ("options", "said"),
     [
         ({"on_error": "rasie"}, "on_error: 'rasie' is not one of"),
-        ({"pooling": "men"}, "pooling: 'men' is not one of"),
+        ({"pooling": "men"}, "pooling: 'men' is not one of mean, mean_special, bos, max"),
         ({"pooling": "per_token"}, "a token of esm2_t3_untrained is a residue"),
         ({"layer": "6"}, "layer: '6' is not a whole number"),
+        ({"layer": True}, "layer: True is not a whole number"),
         ({"layer": 4}, "esm2_t3_untrained has layers 0 to 3"),
         ({"long_sequences": "crop"}, "long_sequences: a dictionary of policy, max_residues"),
+        (
+            {"long_sequences": {"max_residue": 3}},
+            "'max_residue' is not one of policy, max_residues",
+        ),
+        ({"long_sequences": {"policy": "Skip"}}, r"'Skip' is not one of .*; did you mean skip\?"),
         ({"long_sequences": LongSequences("crop", 0)}, "policy crop needs max_residues above 0"),
-        ({"strand": "both"}, "strand: 'both' is not one of"),
+        ({"long_sequences": LongSequences(max_residues=9)}, "9 has no effect with policy whole"),
+        ({"long_sequences": LongSequences("skip", 9, 2)}, "overlap: 2 has .*; choose window, or 0"),
+        ({"long_sequences": LongSequences("window", 10.5)}, "10.5 is not a whole number"),
     ],
 )
 def test_no_model_is_loaded_for_vectors_that_it_cannot_give(

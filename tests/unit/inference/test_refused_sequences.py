@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
 import plm_embed
-from plm_embed.errors import ConfigError, InputError
+from plm_embed.errors import InputError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.language_model import LanguageModel
 
@@ -104,12 +103,6 @@ def test_an_open_file_is_refused(model: LanguageModel, tmp_path: Path) -> None:
     with path.open() as file:
         found = model.embed(SeqIO.parse(file, "fasta"))
     assert np.array_equal(found, model.embed(path))
-
-
-@pytest.mark.parametrize("wrong", ["10", 10.5])
-def test_lengths_are_whole_numbers(model: LanguageModel, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=f"max_residues: {wrong!r} is not a whole number"):
-        model.embed(["MKV"], long_sequences=LongSequences("window", wrong))
 
 
 def test_records_of_biopython_in_a_dictionary_and_bare_ones(model: LanguageModel) -> None:

@@ -184,7 +184,6 @@ def embed(
             a dictionary of sequences by id; or the name of a file: FASTA, or a table with the
             columns id and sequence. With a linker each sequence is two chains, (first, second) or
             "FIRST:SECOND".
-        model: As in `load`.
         pooling: mean or max over the residues, mean_special (over special tokens too), bos (the
             first token), mean_chain1 or mean_chain2 of pairs, per_residue, or per_token where
             tokens are several bases.
@@ -193,16 +192,11 @@ def embed(
             overlap); None embeds each sequence whole.
         on_error: raise an InputError for a sequence that has no vector (it names the record), or
             skip it: its row is NaN (per residue, its matrix is empty), and a warning names it.
-        weights: As in `load`.
-        device: As in `load`.
-        dtype: As in `load`.
-        threads: As in `load`.
-        strand: As in `load`.
-        linker: As in `load`.
         bar: Whether progress is drawn on a terminal or in a notebook.
 
-    Equal sequences are computed once. The numbers are those of a campaign with the same settings
-    on the same kind of machine, bit by bit, whatever else is computed with them.
+    The other arguments are those of `load`. Equal sequences are computed once. The numbers are
+    those of a campaign with the same settings on the same kind of machine, bit by bit, whatever
+    else is computed with them.
     """
     with _language_model(
         model, weights, device=device, dtype=dtype, threads=threads, strand=strand, linker=linker
@@ -235,7 +229,6 @@ def score(
 
     Args:
         sequences: As in `embed`.
-        model: As in `load`.
         scores: log_likelihood, the mean natural log-probability of the sequence's own residues, in
             one pass without masks; entropy, the mean entropy (nats) of the distributions that this
             pass predicts; pseudo_perplexity, exp(-mean log-probability of each residue where it
@@ -243,14 +236,11 @@ def score(
         long_sequences: As in `embed`. Of windows, each residue counts where it lies farther from an
             edge.
         on_error: As in `embed`; the score of a skipped sequence is NaN.
-        weights: As in `load`.
-        device: As in `load`.
-        dtype: As in `load`.
-        threads: As in `load`.
         bar: As in `embed`.
 
-    `load(model).score_variants(sequence, ["A23T"])` scores variants of a sequence. Equal sequences
-    are computed once, and no score depends on what else is computed with it.
+    The other arguments are those of `load`. Equal sequences are computed once, and no score depends
+    on what else is computed with it. `load(model).score_variants(sequence, ["A23T"])` scores
+    variants of a sequence.
     """
     with _language_model(model, weights, device=device, dtype=dtype, threads=threads) as loaded:
         return loaded.score(

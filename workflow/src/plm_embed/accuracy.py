@@ -7,6 +7,7 @@ probes. A device may be off by a small multiple of that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
@@ -82,22 +83,23 @@ class SelfTest:
     """The worst over the probes, in nats; None without a head of the language model."""
 
 
-def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = False) -> float:
-    """Return the largest relative L2 distance from the reference that is right for a vector, or
-    with `tokens` for the representation of tokens.
+def bound(
+    dtype: ComputeDtype,
+    roundings: Roundings | None,
+    kind: Literal["mean", "tokens", "score"] = "mean",
+) -> float:
+    """Return the largest distance from the reference that is right: relative L2 of a vector, or of
+    the representation of tokens; of a score nats.
     """
     rounding = _rounding(dtype, roundings)
-    return allowed(dtype, rounding.tokens if tokens else rounding.mean)
+    if kind == "score":
+        return MULTIPLE * (rounding.score or 0.0) + SCORE_FLOOR.get(dtype, 0.05)
+    return allowed(dtype, rounding.mean if kind == "mean" else rounding.tokens)
 
 
 def allowed(dtype: ComputeDtype, rounding: float) -> float:
     """Return how far a device may be off where rounding alone makes a distance of `rounding`."""
     return MULTIPLE * rounding + FLOOR[dtype]
-
-
-def score_bound(dtype: ComputeDtype, roundings: Roundings | None) -> float:
-    """Return the largest distance from the reference, in nats, that is right for a score."""
-    return MULTIPLE * (_rounding(dtype, roundings).score or 0.0) + SCORE_FLOOR.get(dtype, 0.05)
 
 
 def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:

@@ -4,6 +4,7 @@ import logging
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,8 +17,6 @@ from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS
 log = logging.getLogger(__name__)
 BATCHES_AHEAD = 16
 """Batches' worth of pieces to choose from, where more become known while others are computed."""
-BATCHES_TO_FORGET = 32
-"""Batches in a row that fit before larger ones are tried again."""
 SHARE_OF_FREE_MEMORY = 0.8
 """The share of free memory for batches; the rest is for fragments, and for sequences longer than
 those that were measured.
@@ -66,6 +65,7 @@ class Packer:
         return batch
 
 
+@dataclass
 class Room:
     """Size of batches by what memory was seen to hold: `budget` tokens, in products of the engine's
     number of rows.
@@ -73,42 +73,30 @@ class Room:
     Batches are padded to whole products, so once they are no larger than one, products shrink.
     """
 
-    def __init__(self, engine: Engine, budget: int) -> None:
-        self._engine = engine
-        self.budget = self._full_budget = budget
-        self._full_rows, self._least_rows = engine.rows, LEAST_ROWS[engine.device.type]
-        self._successes = 0
+    engine: Engine
+    budget: int
 
     def shrink(self, costs: Sequence[int]) -> bool:
         """Make batches smaller after one of sequences of so many tokens did not fit; return False
         where that would not help these.
         """
-        engine = self._engine
-        self._successes = 0
+        engine = self.engine
         if sum(costs) > engine.rows:
             if len(costs) == 1:
                 return False
             self.budget = max(self.budget // 2, engine.rows)
             log.warning("out of memory: token budget lowered to %d", self.budget)
-        elif engine.rows > self._least_rows:
+        elif engine.rows > LEAST_ROWS[engine.device.type]:
             engine.rows //= 2
             self.budget = min(self.budget, engine.rows)
             log.warning(
-                "out of memory: products of %d rows, not %d; the last bits of vectors may differ "
-                "from those of other batches",
+                "out of memory: products of %d rows; the last bits of vectors may differ from "
+                "those of earlier batches",
                 engine.rows,
-                self._full_rows,
             )
         else:
             return False
         return True
-
-    def grow(self) -> None:
-        """Count a batch that fit; make batches larger again after enough of them."""
-        self._successes += 1
-        if self._successes % BATCHES_TO_FORGET == 0:
-            self._engine.rows = min(2 * self._engine.rows, self._full_rows)
-            self.budget = min(2 * self.budget, self._full_budget)
 
 
 def room_for(engine: Engine, layers: Sequence[int], budget: int = 0) -> Room:

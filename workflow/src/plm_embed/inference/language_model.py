@@ -1,6 +1,7 @@
 """A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast, get_args, overload
@@ -63,21 +64,16 @@ class TokenRows(NamedTuple):
     spans: NDArray[np.int64]
 
 
-class StreamOptions(TypedDict, total=False):
-    """Further options of `stream`."""
+class EmbedOptions(TypedDict, total=False):
+    """Further options of `embed`."""
 
     layer: int
     long_sequences: Long
     on_error: OnError
-
-
-class EmbedOptions(StreamOptions, total=False):
-    """Further options of `embed`."""
-
     bar: bool
 
 
-class LanguageModel:
+class LanguageModel(AbstractContextManager["LanguageModel"]):
     """A language model on one device, checked against its golden vectors when it is loaded.
 
     A context manager. Threads may share it, and several models may be loaded: calls wait for each
@@ -126,9 +122,6 @@ class LanguageModel:
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, dtype):
                 self._engine, self._room, _ = loading.load(folder, self.device, dtype)
-        return self
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -241,24 +234,6 @@ class LanguageModel:
             return rows
         return np.array(rows, np.float32).reshape(len(rows), self.manifest.dim)
 
-    @overload
-    def stream(
-        self,
-        sequences: SequenceInput,
-        *,
-        pooling: Pooled | Literal["per_residue"] = ...,
-        **options: Unpack[StreamOptions],
-    ) -> Iterator[tuple[str, Array]]: ...
-
-    @overload
-    def stream(
-        self,
-        sequences: SequenceInput,
-        *,
-        pooling: Literal["per_token"],
-        **options: Unpack[StreamOptions],
-    ) -> Iterator[tuple[str, TokenRows]]: ...
-
     def stream(
         self,
         sequences: SequenceInput,
@@ -267,9 +242,9 @@ class LanguageModel:
         layer: int = -1,
         long_sequences: Long = None,
         on_error: OnError = "raise",
-    ) -> Iterator[tuple[str, Array | TokenRows]]:
+    ) -> Iterator[tuple[str, Any]]:
         """Yield the id and the vector, (D,) or (L, D) per residue, of one sequence after the other;
-        per token its rows and their letters.
+        per token its `TokenRows`.
 
         For more sequences than fit into memory, endless ones too: they are taken as they are
         needed, and computed some batches at a time. Ids are "" where only a sequence was given.

@@ -12,7 +12,6 @@ from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings, resolved
-from plm_embed.inference.weights import need_head
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
@@ -38,12 +37,9 @@ def compute_dtype(
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Return the fingerprint of vectors that are made with these settings on a device. ConfigError
-    when the model or the device cannot do what they ask for, WeightsError for scores without a head
-    of the language model.
+    when the model or the device cannot do what they ask for.
     """
     settings = resolved(settings, manifest, manifest.model)
-    if settings.scores:
-        need_head(manifest)
     dtype = compute_dtype(settings.compute_dtype, manifest, device)
     return Fingerprint(
         model=manifest.model,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import repeat
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -35,79 +35,61 @@ def reference_vectors(
     masked_tokens: int = 0,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """Compute the vectors that should be stored for each sequence, before they are rounded to the
-    storage dtype.
+    storage dtype. The long-sequence policy must give each of them a vector.
 
     Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Nothing for a
     sequence with a piece of more than `most_tokens` (memory grows with their square) or than the
     model has positions for: letters do not tell their number where unknown ones are a token each.
     `states_of` computes in place of the family's reference. Scores have one number each; the
     pseudo-perplexity only of the shortest sequences, whose masked passes have at most
-    `masked_tokens` together. Raises ValueError for a sequence that the long-sequence policy gives
-    no vector.
+    `masked_tokens` together.
     """
     manifest, tensors = weights.load(folder)
-    family, linker = manifest.family, fingerprint.linker
-    lengths = map(family.alphabet.length, sequences)
-    cuts = [spans(length, fingerprint.long_sequences) for length in lengths]
-    if not all(cuts):
-        raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    texts = [
-        family.texts(sequence, cut, linker) for sequence, cut in zip(sequences, cuts, strict=True)
-    ]
-    fits = [True] * len(texts)
-    if most_tokens is not None and not family.token_per_letter:
-        tokenize = family.tokenizer.within(tensors).tokenize
-        limit = min(most_tokens, family.max_tokens or most_tokens)
-        fits = [all(len(tokenize(piece)) <= limit for piece in pieces) for pieces in texts]
-    pieces = [piece for cut, fit in zip(texts, fits, strict=True) if fit for piece in cut]
-    compute = states_of or family.reference
+    family, linker, last = manifest.family, fingerprint.linker, manifest.layers
+    tokenizer = family.tokenizer.within(tensors)
     head = weights.load_head(folder) if fingerprint.scores else None
-    layers = [*fingerprint.layers]
-    if head and manifest.layers not in layers:
-        layers.append(manifest.layers)
-    hidden = compute(manifest, tensors, pieces, layers) if pieces else []
-    # a pair of chains is one piece
-    places = [family.linker_tokens(pair, linker) for pair in sequences] if linker else repeat(None)
-    vectors = [
-        {
-            representation(pooling, layer): pool(
-                pooling, state, family.residues(len(state) - len(linker)), place
-            ).numpy()
-            for pooling in fingerprint.pooling
-            for layer, state in states.items()
-            if layer in fingerprint.layers
-        }
-        for states, place in zip(hidden, places, strict=False)
-    ]
-    if head:
-        tokenize = family.tokenizer.within(tensors).tokenize
-        for values, states, piece in zip(vectors, hidden, pieces, strict=True):
-            scores = token_scores(manifest, head, states[manifest.layers], tokenize(piece))
-            values[TOKEN_SCORES] = scores.numpy()
-    if "per_token" in fingerprint.pooling:
-        tokens = family.tokenizer.within(tensors)
-        for values, piece in zip(vectors, pieces, strict=True):
-            values[SPANS] = family.spans(tokens.letters, tokens.tokenize(piece))
-    computed = iter(vectors)
-    complete = [
-        whole(fingerprint, [next(computed) for _ in cut], cut) if fit else {}
-        for cut, fit in zip(cuts, fits, strict=True)
-    ]
+    cuts = [spans(family.alphabet.length(text), fingerprint.long_sequences) for text in sequences]
+    texts = [family.texts(text, cut, linker) for text, cut in zip(sequences, cuts, strict=True)]
+    ids = [[tokenizer.tokenize(piece) for piece in pieces] for pieces in texts]
+    fitting = [*range(len(texts))]
+    if most_tokens is not None and not family.token_per_letter:
+        limit = min(most_tokens, family.max_tokens or most_tokens)
+        fitting = [i for i in fitting if max(map(len, ids[i])) <= limit]
+    pieces = [piece for i in fitting for piece in texts[i]]
+    layers = sorted({*fingerprint.layers} | ({last} if head else set()))
+    compute = states_of or family.reference
+    states = iter(compute(manifest, tensors, pieces, layers) if pieces else [])
+    computed: list[dict[str, NDArray[np.float32]]] = [{} for _ in sequences]
+    for i in fitting:
+        place = family.linker_tokens(sequences[i], linker) if linker else None
+        windows = []
+        for tokens, by_layer in zip(ids[i], states, strict=False):
+            rows = family.residues(len(tokens) - len(linker))
+            values = {
+                representation(pooling, layer): pool(pooling, by_layer[layer], rows, place).numpy()
+                for pooling, layer in product(fingerprint.pooling, fingerprint.layers)
+            }
+            if head:
+                scores = token_scores(manifest, head, by_layer[last], tokens)
+                values[TOKEN_SCORES] = scores.numpy()
+            if "per_token" in fingerprint.pooling:
+                values[SPANS] = family.spans(tokenizer.letters, tokens)
+            windows.append(values)
+        computed[i] = whole(fingerprint, windows, cuts[i])
     if head and "pseudo_perplexity" in fingerprint.scores:
         for i in sorted(range(len(texts)), key=lambda i: len(sequences[i])):
-            text, *windows = texts[i]
-            length = len(text)
+            length = len(sequences[i])
             masked_tokens -= length * family.tokens(length)
-            if windows or masked_tokens < 0:
+            if len(cuts[i]) > 1 or masked_tokens < 0:
                 break
-            last, copies = manifest.layers, [text] * length
-            hidden = all_states(manifest, tensors, copies, [last], masked=range(length))
+            copies = texts[i] * length
+            masked = all_states(manifest, tensors, copies, [last], masked=range(length))
             logs = [
-                token_scores(manifest, head, states[last], tokenize(text))[place, 0]
-                for place, states in enumerate(hidden)
+                token_scores(manifest, head, by_layer[last], ids[i][0])[row, 0]
+                for row, by_layer in enumerate(masked)
             ]
-            complete[i]["pseudo_perplexity"] = np.exp([-np.mean(logs)]).astype(np.float32)
-    return complete
+            computed[i]["pseudo_perplexity"] = np.exp([-np.mean(logs)]).astype(np.float32)
+    return computed
 
 
 def rounding_distances(folder: Path, sequence: str, fingerprint: Fingerprint) -> dict[str, float]:

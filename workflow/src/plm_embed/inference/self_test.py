@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark, score_bound
+from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.pooling import pool_batch
@@ -33,7 +33,7 @@ from plm_embed.models.weights import (
     SELF_TEST,
     TENSORS,
     Manifest,
-    stored_tensors,
+    Tensors,
     weights_again,
 )
 
@@ -79,8 +79,8 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
     manifest with both, last.
     """
-    tensors, family = stored_tensors(folder / TENSORS), manifest.family
-    head = stored_tensors(folder / HEAD) if manifest.head_sha256 else None
+    tensors, family = Tensors(folder / TENSORS), manifest.family
+    head = Tensors(folder / HEAD) if manifest.head_sha256 else None
     sequences, layer = PROBES[family.alphabet.name], manifest.layers
     ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
 
@@ -168,7 +168,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
         score_error = float((scores - golden["scores"][numbers]).abs().max())
     for kind, distance, unit, limit in (
         ("vectors", error, "", bound(dtype, manifest.roundings)),
-        ("scores", score_error or 0.0, " nats", score_bound(dtype, manifest.roundings)),
+        ("scores", score_error or 0.0, " nats", bound(dtype, manifest.roundings, "score")),
     ):
         if not distance <= limit:  # NaN compares false
             raise DeviceError(

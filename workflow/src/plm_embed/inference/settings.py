@@ -87,9 +87,9 @@ def resolved(settings: Settings, model: "Model | Manifest", name: str) -> Settin
     if error := next(mistakes(settings, model, name), None):
         raise error
     layers = tuple(layer % (model.layers + 1) for layer in settings.layers)
-    long, limit = settings.long_sequences, _limit(model, settings)
-    if limit and long.policy == "whole":
-        long = LongSequences("skip", limit)
+    long = settings.long_sequences
+    if model.max_residues and long.policy == "whole":
+        long = LongSequences("skip", max(1, model.max_residues - len(settings.linker)))
     return replace(settings, layers=layers, long_sequences=long)
 
 
@@ -111,7 +111,7 @@ def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterat
         yield ConfigError(problem, key="embedding.scores")
     if settings.strand == "canonical" and not model.family.alphabet.complements:
         yield ConfigError(ONE_STRAND, key="residues.strand")
-    key, long, limit = "embedding.long_sequences", settings.long_sequences, _limit(model, settings)
+    key, long, limit = "embedding.long_sequences", settings.long_sequences, model.max_residues
     check_word(f"{key}.policy", long.policy, get_args(LongPolicy))
     for part, policies in (("max_residues", ("window", "crop", "skip")), ("overlap", ("window",))):
         value = whole_number(f"{key}.{part}", getattr(long, part))
@@ -133,17 +133,9 @@ def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterat
             f"{key}.policy: {long.policy}: would part the chains of a pair; choose whole or skip",
             key=key,
         )
-    elif limit and long.max_residues > limit:
+    elif limit and long.max_residues > (limit := max(1, limit - len(linker))):
         yield ConfigError(
             f"{key}: {name} takes at most {limit} residues",
             key=key,
             remedy=f"set max_residues to {limit} or less, with policy window, crop or skip",
         )
-
-
-def _limit(model: "Model | Manifest", settings: Settings) -> int | None:
-    """Return how many residues a model takes at most beside the linker; None where it has no
-    limit.
-    """
-    limit = model.max_residues
-    return None if limit is None else max(1, limit - len(settings.linker))

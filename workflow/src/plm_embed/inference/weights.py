@@ -25,6 +25,7 @@ from plm_embed.models.weights import (
     TENSORS,
     Manifest,
     Source,
+    Tensors,
     caveat,
     read_manifest,
     weights_again,
@@ -112,17 +113,6 @@ def prepared_folder(weights: Path) -> Path:
     return folder
 
 
-def need_head(manifest: Manifest) -> None:
-    """Raise WeightsError where prepared weights have no head of the language model."""
-    if manifest.head_sha256 is None:
-        folder = manifest.folder or f"the folder of the prepared weights of {manifest.model}"
-        raise WeightsError(
-            f"{folder}: has no head of the language model, which scores need: an earlier version "
-            "prepared it, or its checkpoint has none",
-            remedy=f"delete {folder} and run again, with the weights as they are published",
-        )
-
-
 def with_head(manifest: Manifest) -> Manifest:
     """Return the record of prepared weights that can give scores. A head that an earlier version
     left out is taken from their checkpoint, if that is still there or can be downloaded.
@@ -135,7 +125,12 @@ def with_head(manifest: Manifest) -> Manifest:
         files = files_of(Path(path), model) if path else None
         if files is None or files.sha256 == manifest.source.sha256:
             manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
-    need_head(manifest)
+    if manifest.head_sha256 is None:
+        raise WeightsError(
+            f"{folder}: has no head of the language model, which scores need: an earlier version "
+            "prepared it, or its checkpoint has none",
+            remedy=f"delete {folder} and run again, with the weights as they are published",
+        )
     return manifest
 
 
@@ -163,14 +158,10 @@ def prepare(
     files = source or model.shipped
     if isinstance(files, Path | str):
         files = files_of(Path(files).absolute(), model)
-    if manifest := _intact(model, files, output, scores):
-        return manifest
     with exclusive(output):
-        remove_abandoned(output)
-        if manifest := _intact(
-            model, files, output, scores
-        ):  # another process has made it meanwhile
+        if manifest := _intact(model, files, output, scores):
             return manifest
+        remove_abandoned(output)
         if files:
             return _convert(model, files, output, {"path": str(files.source)})
         from plm_embed.models.download import download
@@ -236,13 +227,10 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     checkpoint = checkpoints.read(files, model, published=published)
     digests: dict[str, str] = {}
     try:
-        for name, tensors, kinds in (
-            (TENSORS, checkpoint.tensors, checkpoint.kinds),
-            (HEAD, checkpoint.head, checkpoint.head),
-        ):
+        for name, tensors in ((TENSORS, checkpoint.tensors), (HEAD, checkpoint.head)):
             if tensors:
                 with atomic_path(output / name) as temporary:
-                    digests[name] = weights.write(temporary, tensors, kinds)
+                    digests[name] = weights.write(temporary, tensors)
     except ValueError as error:
         raise WeightsError(
             f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
@@ -262,7 +250,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         source=Source(checkpoint.layout, files.sha256, **origin),
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
-        tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
+        tokens_sha256=model.family.tokenizer.within(Tensors(output / TENSORS)).sha256 or None,
         published="sha256" if published else "no",
         head_sha256=digests.get(HEAD),
     )

@@ -59,7 +59,7 @@ def gpu_shown() -> bool:
     """Return whether this process is shown a GPU: by NVIDIA's driver, or as a device that it may
     open (EPERM: a scheduler's cgroup gave it to another job).
     """
-    if nvidia_gpus():
+    if any(line.startswith("GPU ") for line in ask_nvidia("--list-gpus")):
         return True
     for device in DEV.glob("nvidia[0-9]*"):
         try:

@@ -24,8 +24,7 @@ CHANGED = "its bytes are not those that were written"
 
 
 class Campaign:
-    """The buckets whose completion records were added, with n vectors in all; `skipped` sequences
-    have none.
+    """The buckets whose completion records were added, with n vectors in all.
 
     sequences: folder of deduplicate; embedded: folder of the completion records. rows: the first
     row of each bucket in the master, in key order; parts: by name; records: the completion records
@@ -33,13 +32,14 @@ class Campaign:
     """
 
     fingerprint: Fingerprint
+    parts_folder: Path
 
     def __init__(self, sequences: Path, embedded: Path, store: Path) -> None:
         self.sequences, self.embedded, self.store = sequences, embedded, store
         self.rows: dict[str, int] = {}
         self.parts: dict[str, PartInfo] = {}
         self.records = defaultdict[str, list[Path]](list)
-        self.vectors = self.skipped = self._residues = 0
+        self.vectors = self._residues = 0
         self.devices: set[str] = set()
         self._versions = defaultdict[str, set[str]](set)
         self._batch_dependent = False
@@ -57,6 +57,7 @@ class Campaign:
         completion = bucket.completion
         if not self.rows:
             self.fingerprint = completion.fingerprint
+            self.parts_folder = parts_folder(self.store, self.fingerprint)
         elif completion.fingerprint != self.fingerprint:
             differences = "; ".join(completion.fingerprint.differences(self.fingerprint))
             raise StoreError(
@@ -70,7 +71,6 @@ class Campaign:
             self.records[part.name].append(bucket.record)
         self.rows[name] = self.vectors
         self.vectors += len(bucket.keys)
-        self.skipped += len(completion.skipped)
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
             self._residues += int(rows.sum())
@@ -78,11 +78,6 @@ class Campaign:
         self._batch_dependent |= completion.batch_dependent
         for library, version in completion.versions.items():
             self._versions[library].add(version)
-
-    @property
-    def parts_folder(self) -> Path:
-        """The folder of the parts."""
-        return parts_folder(self.store, self.fingerprint)
 
     def wrong_parts(self, *, hashed: bool) -> dict[str, str]:
         """Return the faults of the parts that completion records name, by name; `hashed`: read all

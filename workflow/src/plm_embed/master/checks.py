@@ -21,7 +21,7 @@ from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import SPANS, columns, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.gather import Piece, column_types, pieces, sums_of
+from plm_embed.master.gather import Piece, pieces, sums_of
 from plm_embed.master.norms import distribution
 from plm_embed.master.tables import Tables, record_name
 from plm_embed.master.validation_record import Check, Validation
@@ -29,7 +29,7 @@ from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import DAMAGES, decode, read_bits, storage_dtype
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import column_types, read_part
 from plm_embed.store.store import FINGERPRINT, part_names
 
 LISTED = 20
@@ -98,19 +98,12 @@ def check_parts(validation: Validation, campaign: Campaign) -> None:
         if not note.is_file() or note.read_bytes().strip() != expected:  # a job writes it anew
             fault = "missing, or not the fingerprint of the completion records"
             problem(f"{note}: {fault}", delete(note, campaign.embedded))
-        dims: dict[str, int] = {}
         for name in part_names(folder):
-            path = folder / name
-            remedy = campaign.part_remedy(name) if name in campaign.parts else delete(path)
             try:
-                with read_part(path) as part:
+                with read_part(folder / name) as part:
                     part.check(campaign.fingerprint)
-                    dims = dims or part.dims
-                    if part.dims != dims:
-                        fault = f"dimensions {part.dims}, other parts have {dims}"
-                        problem(f"{path}: {fault}", remedy)
             except PlmEmbedError as error:
-                problem(error.message, remedy)
+                problem(error.message, campaign.part_remedy(name))
 
 
 def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> None:
@@ -223,7 +216,7 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
                 row = piece.first + place
                 return f"row {row:,} of {piece.name} (key {_text(file['emb_keys'][row])})"
 
-            wrong = _marked(stored != piece.values, piece.counts)
+            wrong = _unsound(stored == piece.values, piece.counts)
             if stored.ndim == 1:
                 numbers, is_key = stored, piece.name == "emb_keys"
                 label, report = ("key", wrong_key) if is_key else (piece.name, problem)
@@ -235,7 +228,7 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
                 for place in wrong:
                     problem(f"{row_name(place)}: differs from its part")
             if numbers.dtype.kind == "f":
-                for place in _marked(~np.isfinite(numbers), piece.counts):
+                for place in _unsound(np.isfinite(numbers), piece.counts):
                     not_finite(f"{row_name(place)} holds NaN or infinity")
             rows = slice(piece.first, piece.first + len(piece.counts))
             if piece.name in norms:
@@ -245,20 +238,20 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             if piece.sums is not None and checksums.GROUP in file:  # else of version 0.1
                 matrix = stored.ndim == 2
                 sums = sums_of(piece.name, piece.values, piece.counts) if matrix else piece.sums
-                kept = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                for place in np.flatnonzero(kept != sums).tolist():
+                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+                for place in np.flatnonzero(stored_sums != sums).tolist():
                     problem(f"{row_name(place)}: its checksum is not that of its part")
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
 
 
-def _marked(marks: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
-    """Return the places of the sequences, of which each has `counts` (m,) rows, with a mark (r,) or
-    (r, D) in one of them.
+def _unsound(sound: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
+    """Return the places of the sequences, of which each has `counts` (m,) rows, whose numbers (r,)
+    or (r, D) are not all sound.
     """
-    rows = marks.reshape(len(marks), -1).any(axis=1)
-    marked = np.logical_or.reduceat(rows, np.cumsum(counts) - counts)
-    places: list[int] = np.flatnonzero(marked).tolist()
+    rows = sound.reshape(len(sound), -1).all(axis=1)
+    whole = np.logical_and.reduceat(rows, np.cumsum(counts) - counts)
+    places: list[int] = np.flatnonzero(~whole).tolist()
     return places
 
 

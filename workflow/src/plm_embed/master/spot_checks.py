@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import STORED, allowed, bound, score_bound
+from plm_embed.accuracy import STORED, allowed, bound
 from plm_embed.fingerprint import SCORES, SPANS
 from plm_embed.io.parquet import read_table
 from plm_embed.master.campaign import Campaign
@@ -77,8 +77,8 @@ def check_spots(
                 log.warning("spot checks: key %s has too many tokens for the reference", key)
             for name, vector in vectors.items():
                 place = f"row {row:,} of {name} (key {key})"
-                at = np.array([row])
-                values = part.column_at(name, at) if name in SCORES else part.rows(name, at)[0]
+                only = np.array([row])
+                values = part.column_at(name, only) if name in SCORES else part.rows(name, only)[0]
                 stored = np.asarray(values, np.float64)
                 if stored.shape != vector.shape:
                     problem(f"{place}: shape {stored.shape}, the reference gives {vector.shape}")
@@ -93,14 +93,14 @@ def check_spots(
                 validation.spot_checks.append(
                     Spot(row=row, key=key, representation=name, relative_l2=distance, cosine=cosine)
                 )
-                limit = bound(dtype, roundings, tokens=not name.startswith("mean_"))
+                limit = bound(dtype, roundings, "mean" if name.startswith("mean_") else "tokens")
                 limit += STORED[fingerprint.storage_dtype]
                 if name in SCORES:  # in nats: of a pseudo-perplexity the relative distance
-                    limit = score_bound(dtype, roundings)
+                    limit = bound(dtype, roundings, "score")
                     limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
                 if not distance <= limit:
-                    own = reference.rounding_distances(weights, sequences[key], fingerprint)
-                    limit = max(limit, OWN * allowed(dtype, own.get(name, 0.0)))
+                    rounding = reference.rounding_distances(weights, sequences[key], fingerprint)
+                    limit = max(limit, OWN * allowed(dtype, rounding.get(name, 0.0)))
                 if not distance <= limit:
                     problem(
                         f"{place}: relative distance {distance:.2g} to the reference, more than "

@@ -10,19 +10,11 @@ from pathlib import Path
 
 from plm_embed.errors import delete
 from plm_embed.io.files import atomic_path, sha256_file
+from plm_embed.master import checks
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.checks import (
-    check,
-    check_attributes,
-    check_completion_records,
-    check_layout,
-    check_parts,
-    check_rows,
-    check_tables,
-    check_weights,
-)
 from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.validation_record import Validation, write_validation
+from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5
 
 log = logging.getLogger(__name__)
@@ -48,26 +40,24 @@ def validate(
     reference path of the model's family computes.
     """
     checksums.unlink(missing_ok=True)
-    validation, campaign = (
-        Validation(status="passed", checks=[]),
-        Campaign(sequences, embedded, store),
-    )
-    check_completion_records(validation, campaign)
+    validation = Validation(status="passed", checks=[])
+    campaign = Campaign(sequences, embedded, store)
+    checks.check_completion_records(validation, campaign)
     if campaign.rows:
         validation.fingerprint, validation.counts.vectors = campaign.fingerprint, campaign.vectors
-        validation.counts.unique = campaign.vectors + campaign.skipped
-        check_parts(validation, campaign)
-        check_weights(validation, campaign, weights)
-        again = delete(master)
+        validation.counts.unique = read_summary(sequences).unique
+        checks.check_parts(validation, campaign)
+        checks.check_weights(validation, campaign, weights)
+        meaning, again = "The file with all vectors can be opened and read.", delete(master)
         with (
-            check(validation, "master", "The file with all vectors can be opened and read.", again),
+            checks.check(validation, "master", meaning, again),
             open_hdf5(master, again) as file,
         ):
-            check_attributes(validation, file, campaign)
-            if check_layout(validation, file, campaign):
-                check_rows(validation, file, campaign)
+            checks.check_attributes(validation, file, campaign)
+            if checks.check_layout(validation, file, campaign):
+                checks.check_rows(validation, file, campaign)
                 check_spots(validation, master, campaign, weights, spot_checks)
-        check_tables(validation, campaign, index, records)
+        checks.check_tables(validation, campaign, index, records)
     if validation.rounding:
         log.warning("%s", validation.rounding)
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
