@@ -100,6 +100,7 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         roundings=made.roundings,
         published="no",
         head_sha256=sha256_file(tmp_path / "out" / "lm_head.safetensors"),
+        folder=str(tmp_path / "out"),
     )
     assert read_manifest(tmp_path / "out") == load(tmp_path / "out")[0] == made
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
