@@ -87,8 +87,10 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     ("arguments", "words"),
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
-        (["t.csv", "--id", "nr"], "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: "
-         "--id, --sequence, --structure, --partner and --keep"),
+        (["t.csv", "--id", "nr"],
+         "t.csv: no column 'nr'; the columns are 'id', 'lab'; name yours: --id NAME"),
+        (["t.csv", "--keep", "Lab"], "t.csv: no column 'Lab'; the columns are 'id', 'lab'; did you "
+         "mean 'lab'?; name yours: --keep lab"),
     ],
 )  # fmt: skip
 def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:

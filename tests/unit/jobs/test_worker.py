@@ -15,7 +15,6 @@ import torch
 from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import worker
 from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import Skipped, read_completion
 from plm_embed.jobs.worker import Rows
@@ -222,26 +221,6 @@ def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
     check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)
 
 
-def test_a_vector_that_is_not_finite_is_never_stored(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward, longest = Engine.forward, max(map(len, SEQUENCES))
-
-    @torch.inference_mode()
-    def broken(
-        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
-    ) -> dict[int, torch.Tensor]:
-        hidden = forward(self, batch, layers)
-        if max(batch.lengths) == longest + 2 and 3 in layers:
-            return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}
-        return hidden
-
-    monkeypatch.setattr(Engine, "forward", broken)
-    with pytest.raises(PlmEmbedError, match="not finite"):
-        run(tmp_path, prepared, SEQUENCES)
-    assert not (tmp_path / "0000.json").exists()
-
-
 @pytest.mark.parametrize("lost", [False, True], ids=["a bug", "the device fails"])
 def test_what_was_finished_is_kept_whatever_ends_the_work(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
@@ -266,18 +245,6 @@ def test_what_was_finished_is_kept_whatever_ends_the_work(
     record = run(tmp_path, prepared, SEQUENCES)
     assert record.found > 0
     assert record.found + record.computed == len(SEQUENCES)
-
-
-def test_a_part_that_cannot_be_written_ends_the_job(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(worker, "write_part", refuse)
-    with pytest.raises(OSError, match="Input/output error"):
-        run(tmp_path, prepared, SEQUENCES, replace(SMALL, flush_minutes=0))
-    assert not (tmp_path / "0000.json").exists()
 
 
 def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepared: Path) -> None:

@@ -74,7 +74,7 @@ def test_masters_of_any_family_are_found_and_several_are_refused(
         (5, "path: 5 is not a path"),
         (b"x", "path: b'x' is not a path"),
         ("", "path: is empty; give a path"),
-        ("~nobody_has_this_name/x", "path: ~nobody_has_this_name/x: "),
+        ("~nobody_has_this_name/x", "path: .~nobody_has_this_name/x.: "),
     ],
 )
 def test_paths_that_cannot_be_opened(

@@ -211,7 +211,7 @@ def packed(kind: str) -> bytes:
         (b'{"id": "a", "sequence": "MKV"}\n{"id": "b"}', "line 1: this is JSON, which is not read"),
         (
             b"\xef\xbb\xbfsep=;\r\nid;seq;note\r\n1;MK;x\r\n",
-            "line 1: 'sep=;' is for Excel alone: remove this line",
+            "line 1: this line is for Excel alone: remove it",
         ),
         (b"{\\rtf1\\ansi\n>a\\\nMK\n", "line 1: this is RTF, as word processors write it"),
         (b"ID   A_B  Reviewed;  2 AA.\nSQ\n  MK\n//\n", "line 1: this is a flat file"),
@@ -225,15 +225,20 @@ def packed(kind: str) -> bytes:
         ),
         (b"  >a\n  MK\n", "neither FASTA"),
         (b"\x7fELF\x02\x00\x00\n>a\nMK\n", "this is a binary file"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(50), "this is an HDF5 file"),
         (">a\nMK\n".encode("utf-16"), "this is text in UTF-16: save it as UTF-8"),
         (">a\nMK\n".encode("utf-16-le"), "this is text in UTF-16: save it as UTF-8"),
         ("id,sequence\na,MK\n".encode("utf-16-be"), "this is text in UTF-16: save it as UTF-8"),
         (packed("zip"), "this is a zip archive .*unpack it"),
-        (COMPRESS["gzip"](packed("tar")), "this is a tar archive: unpack it"),
+        (COMPRESS["gzip"](packed("tar")), "this is a binary file"),
         (b"id,seq,note\n", "the table has a header and no rows: no record 1"),
-        (b"id,note\n1,2\n", "no column 'seq'; the columns are 'id', 'note'; name yours: `id`"),
-        (b"id,note,Seq\n1,2,MK\n", "no column 'seq'; the columns are .*; did you mean 'Seq'"),
+        (
+            b"id,note\n1,2\n",
+            "no column 'seq'; the columns are 'id', 'note'; name yours: `sequence: NAME` of the",
+        ),
+        (
+            b"id,note,Seq\n1,2,MK\n",
+            r"no column 'seq'; .*; did you mean 'Seq'\?; name yours: `sequence: Seq` of the input",
+        ),
         (b"id,note,seq,seq\n1,2,MK,MK\n", "2 columns are named 'seq'; rename all but one"),
         (
             b'id,seq,note\n1,MK,"' + b"x" * 17_000_000,

@@ -110,7 +110,7 @@ def test_rows_that_do_not_fit_together_are_a_bug(tmp_path: Path) -> None:
             write_part(tmp_path / "part.h5", bad, MEAN, {})
     two = part_rows(SEQUENCES, EVERYTHING)
     shorter = [matrix[1:] for matrix in two.representations["per_residue_l3"]]
-    with pytest.raises(ValueError, match="other numbers of residues"):
+    with pytest.raises(ValueError, match="differ in their numbers of rows"):
         mixed = replace(
             two, representations=dict(two.representations) | {"per_residue_l3": shorter}
         )

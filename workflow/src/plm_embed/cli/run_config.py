@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from plm_embed.models.checkpoints import files_of
 from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import columns_named
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.checks import mistakes
 from plm_embed.workflow.config import (
@@ -29,6 +29,11 @@ from plm_embed.workflow.config import (
 )
 from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
+
+_COLUMN_REMEDIES = {
+    name: f"name yours: --{name} {{}}"
+    for name in ("id", "sequence", "structure", "partner", "keep")
+}
 
 
 def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
@@ -66,8 +71,8 @@ def with_inputs_checked(config: Config) -> Config:
     ):
         if words := missing(Path(path)):
             raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
-        with columns_named("name yours: --id, --sequence, --structure, --partner and --keep"):
-            inputs.append(path if Reader(Path(path), table).format == "fasta" else entry)
+        columns = replace(table, remedies=_COLUMN_REMEDIES)
+        inputs.append(path if Reader(Path(path), columns).format == "fasta" else entry)
     return config | {"inputs": inputs}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,6 +9,7 @@ from typing import Any, Literal, get_args
 import click
 
 from plm_embed.cli.options import (
+    COLUMN_REMEDIES,
     COUNT,
     DTYPE,
     EXISTING,
@@ -149,23 +149,20 @@ def deduplicate(
       plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
-    from plm_embed.sequences.tables import columns_named
 
     log_command()
     given = [
         Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
     ]
-    remedy = "name yours: --id-column, --sequence-column and --keep"
-    with nullcontext() if given else columns_named(remedy):
-        run(
-            inputs,
-            output,
-            buckets=buckets,
-            table=Table(id_column, sequence_column, keep),
-            policy=ResiduePolicy(**policy),
-            memory_mb=memory_mb,
-            tables=given,
-        )
+    run(
+        inputs,
+        output,
+        buckets=buckets,
+        table=Table(id_column, sequence_column, keep, remedies=COLUMN_REMEDIES),
+        policy=ResiduePolicy(**policy),
+        memory_mb=memory_mb,
+        tables=given,
+    )
 
 
 @click.command()

@@ -14,7 +14,7 @@ from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import bucket_table
-from plm_embed.store.blocks import Wanted
+from plm_embed.store.blocks import StoredBucket
 from plm_embed.store.parts import parts_folder
 from plm_embed.store.store import Store
 
@@ -34,7 +34,7 @@ class Sequences(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bucket(Wanted):
+class Bucket(StoredBucket):
     """The sequences of a bucket that have a vector, with the content of its completion record."""
 
     completion: Completion

@@ -122,7 +122,7 @@ class Node:
         return len(todo)
 
     async def wait(self, ended: Callable[[], bool]) -> None:
-        """Wait, and see meanwhile to what time brings: heartbeats, a signal, the end of it."""
+        """Wait; write heartbeats meanwhile, and pass on a signal or the end of the time."""
         while not ended():
             if self._round and time.monotonic() > self._end:
                 self.stop(PassingError(NO_TIME))

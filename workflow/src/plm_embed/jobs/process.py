@@ -48,7 +48,7 @@ class Message(NamedTuple):
 
 
 class WorkerProcess:
-    """A worker, through all the processes that run it.
+    """A worker and its present process.
 
     state: "ending" once it was told that there is nothing more to do. failures: in a row; rate:
     residues per second of the last chunk; residues: of the present one; share: of it computed.

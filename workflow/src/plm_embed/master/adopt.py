@@ -30,7 +30,6 @@ from plm_embed.sequence_windows import spans
 from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import columns_named
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
@@ -129,9 +128,7 @@ class KnownSequences:
     def _read(self) -> Iterator[tuple[str, str, str]]:
         read = normalize_pair if self._policy.alphabet == "protein_pair" else normalize
         for path in self._files.sequences:
-            with columns_named("name yours: --id-column, --sequence-column, --partner-column"):
-                reader = Reader(path, self._files.table)
-            for batch in reader:
+            for batch in Reader(path, self._files.table):
                 columns = (batch.ids, batch.headers, batch.residues)
                 texts = (column.to_pylist() for column in columns)
                 for id, header, raw in zip(*texts, strict=True):

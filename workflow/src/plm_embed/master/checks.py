@@ -21,7 +21,7 @@ from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import SPANS, columns, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.gather import Piece, column_types, pieces, sums_of
+from plm_embed.master.gather import Piece, pieces, sums_of
 from plm_embed.master.norms import distribution
 from plm_embed.master.tables import Tables, record_name
 from plm_embed.master.validation_record import Check, Validation
@@ -29,7 +29,7 @@ from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import DAMAGES, decode, read_bits, storage_dtype
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import column_types, read_part
 from plm_embed.store.store import FINGERPRINT, part_names
 
 LISTED = 20

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
+from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead
@@ -28,6 +28,7 @@ from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, locate
 from plm_embed.store.hdf5 import Array, connect, create_column, create_vectors, write_bits
+from plm_embed.store.parts import column_types
 
 _log = logging.getLogger(__name__)
 
@@ -104,12 +105,6 @@ def check_room(campaign: Campaign, folder: Path) -> None:
     if needed > free:
         remedy = "make room and run again (nothing was written, the store is whole)"
         raise PlmEmbedError(f"{folder}: {words}", path=folder, remedy=remedy)
-
-
-def column_types(fingerprint: Fingerprint) -> dict[str, str]:
-    """Return the columns of a master, a number or key per row, and their types."""
-    columns = {"emb_keys": "S64", "length": "<i4", "windows": "<i4"}
-    return columns | dict.fromkeys(fingerprint.scores, "<f4")
 
 
 def create_master(file: h5py.File, campaign: Campaign) -> None:

@@ -25,7 +25,7 @@ BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StoredBucket:
     """Sequences of bucket `name` that have a vector: their keys, sorted (S64 (n,)), and their
     lengths in residues (int32 (n,)).
     """
@@ -77,53 +77,50 @@ class Block:
     bits: dict[str, Array]
 
 
-def locate(wanted: Wanted, store: Path) -> Located:
+def locate(bucket: StoredBucket, store: Path) -> Located:
     """Find every vector of a bucket: in the first part, by name, that holds its key.
 
     StoreError when a part is missing, damaged or does not fit, and for a key that is in none.
     """
-    count, fingerprint = len(wanted.keys), wanted.fingerprint
+    count, fingerprint = len(bucket.keys), bucket.fingerprint
     folder = parts_folder(store, fingerprint)
-    paths = tuple(folder / part.name for part in sorted(wanted.parts, key=lambda part: part.name))
-    places, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
-    windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
-    sums = {name: np.zeros(count, dtype=np.uint64) for name in fingerprint.representations}
-    scores: dict[str, NDArray[np.float32]] = {
-        score: np.zeros(count, dtype=np.float32) for score in fingerprint.scores
-    }
+    paths = tuple(folder / part.name for part in sorted(bucket.parts, key=lambda part: part.name))
+    places, row = np.full(count, -1, np.int32), np.zeros(count, np.int64)
+    residues = np.zeros(count, np.int64)
+    columns: dict[str, Array] = {name: np.zeros(count, np.int32) for name in ("length", "windows")}
+    columns |= {score: np.zeros(count, np.float32) for score in fingerprint.scores}
+    sums = {name: np.zeros(count, np.uint64) for name in fingerprint.representations}
     dims: dict[str, int] = {}
     for number, path in enumerate(paths):
         with read_part(path) as part:
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
-                raise wanted.error(path, f"its vectors have dimensions {part.dims}, others {dims}")
-            stored = part.locate(wanted.keys)
+                raise bucket.error(path, f"its vectors have dimensions {part.dims}, others {dims}")
+            stored = part.locate(bucket.keys)
             new = np.flatnonzero((places < 0) & (stored >= 0))
             rows = stored[new]
-            places[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
-            for score, values in scores.items():
-                values[new] = part.column_at(score, rows)
-            wrong = part.column_at("length", rows) != wanted.length[new]
+            places[new], row[new] = number, rows
+            for name, values in columns.items():
+                values[new] = part.column_at(name, rows)
             if any(map(has_matrix, part.names)):
                 residues[new] = part.residues_at(rows)
-            if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
-                expected = stored_residues(wanted.length[new], fingerprint.long_sequences)
-                wrong |= residues[new] != expected
-            if wrong.any():
-                key = wanted.keys[new][wrong][0].decode()
-                raise wanted.error(path, f"says another length for {key} than bucket {wanted.name}")
             for name in tuple(sums):
                 if (part_sums := part.sums_at(name, rows)) is None:
                     del sums[name]
                 else:
                     sums[name][new] = part_sums
     if (lost := places < 0).any():
-        key = wanted.keys[lost][0].decode()
-        raise wanted.error(
-            wanted.record, f"{lost.sum()} sequences are in none of its parts (first: {key})"
-        )
+        key = bucket.keys[lost][0].decode()
+        words = f"{lost.sum()} sequences are in none of its parts (first: {key})"
+        raise bucket.error(bucket.record, words)
+    wrong = columns.pop("length") != bucket.length
+    if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
+        wrong |= residues != stored_residues(bucket.length, fingerprint.long_sequences)
+    for place in np.flatnonzero(wrong)[:1].tolist():
+        words = f"says another length for {bucket.keys[place].decode()} than bucket {bucket.name}"
+        raise bucket.error(paths[places[place]], words)
     width = storage_bytes(fingerprint.storage_dtype)
-    return Located(paths, places, row, windows, scores, residues, dims, width, sums)
+    return Located(paths, places, row, columns.pop("windows"), columns, residues, dims, width, sums)
 
 
 def blocks(located: Located) -> Iterator[Block]:

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.store.hdf5 import Array, Numbers, create_column, take_bits, write_bits
+from plm_embed.store.hdf5 import Array, Numbers, create_column, write_bits
 
 GROUP = "checksums"
 COLUMNS = ("emb_keys", "length", "windows")
@@ -74,11 +74,6 @@ def create(file: h5py.File, representations: Iterable[str], count: int) -> None:
 def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:
     """Keep the checksums of rows `start`, ... of a column or representation."""
     write_bits(file[f"{GROUP}/{name}"], start, sums)
-
-
-def stored(file: h5py.File, name: str, rows: Numbers) -> Sums | None:
-    """Read the checksums of rows (increasing); None when the file keeps none."""
-    return take_bits(file[f"{GROUP}/{name}"], rows) if GROUP in file else None
 
 
 def check(name: str, rows: Numbers, stored: Sums | None, computed: Sums) -> None:

@@ -34,7 +34,6 @@ _RANKS = {
     **{"representations": 2, "checksums": 1},
 }
 """Dimensions of the datasets, and of those in each of the two groups."""
-_GROUPS = ("representations", "checksums")
 _SPAN_BYTES = 8 << 20  # that one read may cover
 _GAP_BYTES = 1 << 14  # between rows that are cheaper to read than to step over
 
@@ -93,23 +92,23 @@ def connect(path: Path | BinaryIO, mode: str = "r") -> h5py.File:
 
 
 def _check_contained(file: h5py.File) -> None:
-    """Raise ValueError unless the file's groups and datasets are what `_RANKS` says, with their
-    data in this very file.
+    """Raise ValueError unless the file's datasets are what `_RANKS` says, with their data in this
+    very file.
     """
-    root = file.id
-    places = [(root, name.encode(), rank) for name, rank in _RANKS.items()]
-    for folder, key, rank in places:  # grows by what is in the groups
-        if key not in folder:
+    # every file is checked when it is opened: h5py's objects would take four times as long
+    for name, rank in _RANKS.items():
+        key = name.encode()
+        if key not in file.id:
             continue
-        # every file is checked when it is opened: h5py's objects would take four times as long
-        name, item = key.decode(), _item(folder, key)
-        if isinstance(item, h5g.GroupID) != (folder is root and name in _GROUPS):
-            kind = "group" if isinstance(item, h5g.GroupID) else "dataset"
-            raise ValueError(f"{name} is a {kind}, which does not belong there")
-        if isinstance(item, h5g.GroupID):
-            places += [(item, inside, rank) for inside in item]
-        elif item.rank != rank:
-            raise ValueError(f"{name} has shape {item.shape}, expected {rank} dimensions")
+        item = _item(file.id, key)
+        items = {name: item}
+        if name in {"representations", "checksums"} and isinstance(item, h5g.GroupID):
+            items = {inside.decode(): _item(item, inside) for inside in item}
+        for inside, dataset in items.items():
+            if isinstance(dataset, h5g.GroupID):
+                raise ValueError(f"{inside} is a group, which does not belong there")
+            if dataset.rank != rank:
+                raise ValueError(f"{inside} has shape {dataset.shape}, expected {rank} dimensions")
 
 
 def contained(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:

@@ -75,6 +75,12 @@ class PartRows:
     """The scores of the fingerprint, (n,) each."""
 
 
+def column_types(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return the columns of a part or master, a number or key per row, and their types."""
+    columns = {"emb_keys": "S64", "length": "<i4", "windows": "<i4"}
+    return columns | dict.fromkeys(fingerprint.scores, "<f4")
+
+
 def write_part(
     path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]
 ) -> None:
@@ -84,46 +90,42 @@ def write_part(
     Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit
     together, repeated keys and other representations than the fingerprint's raise ValueError.
     """
-    names, order = fingerprint.representations, np.argsort(rows.keys, kind="stable")
+    names, types = fingerprint.representations, column_types(fingerprint)
+    data, dtype = rows.representations, fingerprint.storage_dtype
     columns = {"emb_keys": rows.keys, "length": rows.length, "windows": rows.windows, **rows.scores}
+    order = np.argsort(rows.keys, kind="stable")
     count, keys = len(order), rows.keys[order]
     if not count or (keys[1:] == keys[:-1]).any():
         raise ValueError("a part needs at least one key, and each key once")
-    if {*rows.representations, *rows.scores} != {*names, *fingerprint.scores}:
-        raise ValueError(f"vectors for {list(rows.representations)}, expected {names}")
-    if any(len(values) != count for values in (*columns.values(), *rows.representations.values())):
+    if {*data, *rows.scores} != {*names, *fingerprint.scores}:
+        raise ValueError(f"vectors for {list(data)}, expected {names}")
+    if any(len(values) != count for values in (*columns.values(), *data.values())):
         raise ValueError("keys, lengths, windows and vectors differ in number")
-    offset: Numbers | None = None
-    for name in filter(has_matrix, names):
-        counts = np.array([len(rows.representations[name][i]) for i in order], np.int64)
-        if offset is not None and not np.array_equal(counts, np.diff(offset)):
-            raise ValueError(f"{name}: other numbers of residues than the layer before")
-        offset = np.concatenate([[0], np.cumsum(counts)])
+    heights = [[len(data[name][i]) for i in order] for name in filter(has_matrix, names)]
+    if any(counts != heights[0] for counts in heights):
+        raise ValueError("the matrices of a sequence differ in their numbers of rows")
+    offset = np.concatenate([[0], *(np.cumsum(counts) for counts in heights[:1])])
     with connect(path, "w") as file:
         checksums.create(file, (*rows.scores, *names), count)
-        kinds = "S64", "<i4", "<i4", *("<f4" for _ in rows.scores)
-        for (name, values), kind in zip(columns.items(), kinds, strict=True):
-            create_column(file, name, count, kind)[...] = values[order]
+        for name, values in columns.items():
+            create_column(file, name, count, types[name])[...] = values[order]
             checksums.write(file, name, 0, checksums.of_rows(values[order]))
-        if offset is not None:
+        if heights:
             create_column(file, "offset", count + 1, "<i8")[...] = offset
         group = file.create_group("representations")
         for name in names:
-            vectors = rows.representations[name]
-            total = int(offset[-1]) if offset is not None and has_matrix(name) else count
-            shape = total, np.shape(vectors[0])[-1]
-            dataset = create_vectors(group, name, shape, fingerprint.storage_dtype)
-            if offset is None or not has_matrix(name):
-                bits = encode(np.asarray(vectors)[order], fingerprint.storage_dtype)
-                write_bits(dataset, 0, bits)
+            width = np.shape(data[name][0])[-1]
+            if not has_matrix(name):
+                bits = encode(np.asarray(data[name])[order], dtype)
+                write_bits(create_vectors(group, name, (count, width), dtype), 0, bits)
                 checksums.write(file, name, 0, checksums.of_rows(bits))
                 continue
-            sums = np.empty(count, np.uint64)
-            for row, i in enumerate(order.tolist()):
-                bits = encode(vectors[i], fingerprint.storage_dtype)
-                write_bits(dataset, int(offset[row]), bits)
-                sums[row : row + 1] = checksums.of_sequences(bits, np.array([len(bits)]))
-            checksums.write(file, name, 0, sums)
+            dataset, sums = create_vectors(group, name, (int(offset[-1]), width), dtype), []
+            for i, first in zip(order, offset, strict=False):
+                bits = encode(data[name][i], dtype)
+                write_bits(dataset, first, bits)
+                sums.append(checksums.of_sequences(bits, np.array([len(bits)])))
+            checksums.write(file, name, 0, np.concatenate(sums))
         file.attrs["schema_version"] = SCHEMA_VERSION
         file.attrs["fingerprint"] = fingerprint.to_json()
         file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
@@ -199,7 +201,7 @@ class Part:
 
     @cached_property
     def keys(self) -> Keys:
-        """S64 (n,), strictly increasing."""
+        """Keys, S64 (n,), strictly increasing."""
         return self._keys_between(0, self.count)
 
     def _keys_between(self, first: int, stop: int) -> Keys:

@@ -51,18 +51,11 @@ def read_fingerprint(folder: Path) -> Fingerprint:
     note = folder / FINGERPRINT
     try:
         fingerprint = Fingerprint.from_json(note.read_text(encoding="utf-8"))
+        if _ID.fullmatch(folder.name) and fingerprint.id != folder.name:
+            raise ValueError("the name of its folder is the hash of another one")
     except ValueError as error:
-        raise StoreError(
-            f"{note}: not a fingerprint ({error}), or {folder} is no store",
-            remedy=EMBED_AGAIN,
-            path=note,
-        ) from None
-    if _ID.fullmatch(folder.name) and fingerprint.id != folder.name:
-        raise StoreError(
-            f"{note}: changed, or of another store (the folder's name is its hash)",
-            remedy=EMBED_AGAIN,
-            path=note,
-        )
+        problem = f"{note}: not a fingerprint, or changed ({error})"
+        raise StoreError(problem, remedy=EMBED_AGAIN, path=note) from None
     return fingerprint
 
 
@@ -91,10 +84,6 @@ class PartList:
         start = bisect_left(self._reach, first)
         stop = bisect_right(self._names, last, start, key=lambda name: name[:8])
         return [self._folder / name for name in self._names[start:stop] if first <= name[9:17]]
-
-    def all(self) -> list[Path]:
-        """List every one of them."""
-        return [self._folder / name for name in self._names]
 
 
 class Store:
