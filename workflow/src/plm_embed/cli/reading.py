@@ -251,14 +251,14 @@ def import_(
       .parquet, .csv, .tsv   a table with a column of lists, or the columns e0, e1 ...
       .h5ad                  AnnData
 
-    Random rows are computed again by the reference. If they are not the mean over the residues
-    alone, as where the end token of padded sequences was pooled in, the file is refused with the
-    measured deviation. Left out, for a campaign to compute, are sequences that may have been cut,
-    rows without a sequence, and B for models that read it as X (ProtTrans' scripts keep it).
-    Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else
-    by the ids of their records; those must be the sequences that were embedded. The rows count as
-    computed on --device: import where the campaign computes, into its store.
-    --partner-column or --linker (25 G) make sequences pairs of chains.
+    Long and random rows are computed again by the reference. If they are not the mean over the
+    residues alone, as where the end token of padded sequences was pooled in, the file is refused
+    with the measured deviation. Left out, for a campaign to compute, are sequences that may have
+    been cut, rows without a sequence, and B for models that read it as X (ProtTrans' scripts keep
+    it). Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences,
+    else by the ids of their records; those must be the sequences that were embedded. The rows count
+    as computed on --device: import where the campaign computes, into its store. --partner-column or
+    --linker (25 G) make sequences pairs of chains.
 
     \b
     Examples:

@@ -33,7 +33,7 @@ from plm_embed.models.weights import (
     SELF_TEST,
     TENSORS,
     Manifest,
-    stored_tensors,
+    Tensors,
     weights_again,
 )
 
@@ -79,8 +79,8 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
     manifest with both, last.
     """
-    tensors, family = stored_tensors(folder / TENSORS), manifest.family
-    head = stored_tensors(folder / HEAD) if manifest.head_sha256 else None
+    tensors, family = Tensors(folder / TENSORS), manifest.family
+    head = Tensors(folder / HEAD) if manifest.head_sha256 else None
     sequences, layer = PROBES[family.alphabet.name], manifest.layers
     ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
 

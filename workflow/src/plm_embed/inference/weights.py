@@ -25,6 +25,7 @@ from plm_embed.models.weights import (
     TENSORS,
     Manifest,
     Source,
+    Tensors,
     caveat,
     read_manifest,
     weights_again,
@@ -226,13 +227,10 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     checkpoint = checkpoints.read(files, model, published=published)
     digests: dict[str, str] = {}
     try:
-        for name, tensors, kinds in (
-            (TENSORS, checkpoint.tensors, checkpoint.kinds),
-            (HEAD, checkpoint.head, checkpoint.head),
-        ):
+        for name, tensors in ((TENSORS, checkpoint.tensors), (HEAD, checkpoint.head)):
             if tensors:
                 with atomic_path(output / name) as temporary:
-                    digests[name] = weights.write(temporary, tensors, kinds)
+                    digests[name] = weights.write(temporary, tensors)
     except ValueError as error:
         raise WeightsError(
             f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
@@ -252,7 +250,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         source=Source(checkpoint.layout, files.sha256, **origin),
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
-        tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
+        tokens_sha256=model.family.tokenizer.within(Tensors(output / TENSORS)).sha256 or None,
         published="sha256" if published else "no",
         head_sha256=digests.get(HEAD),
     )

@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -196,11 +196,6 @@ def _csv(records: Records, output: Path, meter: Meter, separator: str = ",") -> 
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def _tsv(records: Records, output: Path, meter: Meter) -> None:
-    """Write the same with tabs."""
-    _csv(records, output, meter, "\t")
-
-
 def _npy(records: Records, output: Path, meter: Meter) -> None:
     """Write an array (records, D), to be memory-mapped."""
     header = {
@@ -335,7 +330,7 @@ _NAMES = ("name", "id", "source", "number")
 _EXPORTERS: dict[Format, tuple[Callable[[Records, Path, Meter], None], str]] = {
     "parquet": (_parquet, ""),
     "csv": (_csv, ""),
-    "tsv": (_tsv, ""),
+    "tsv": (partial(_csv, separator="\t"), ""),
     "npy": (_npy, "ids"),
     "uniprot-h5": (_uniprot, "names"),
     "anndata": (_anndata, "names"),
