@@ -12,7 +12,6 @@ of F.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -245,18 +244,9 @@ class Engine:
         masked: Sequence[int] | None = None,
         linkers: Sequence[tuple[int, int]] = (),
     ) -> Batch:
-        """Pack tokenized sequences, in this order, in the CPU's memory; `masked`: the residue of
-        each that is masked; `linkers`: of pairs of chains, as `Batch` has them. May run in a thread
-        beside `forward`.
-        """
-        left_out = [stop - first for first, stop in linkers] or repeat(0)
-        lengths = [len(piece) - part for piece, part in zip(pieces, left_out, strict=False)]
-        residues = [self._family.residues(length) for length in lengths]
-        pinned, head = self.device.type == "cuda", self._family.head
-        if masked is None or head is None:
-            return pack(pieces, residues, self.rows, pinned=pinned, linkers=linkers)
-        tokens = [first + place for (first, _), place in zip(residues, masked, strict=True)]
-        return pack(pieces, residues, self.rows, pinned=pinned, masked=tokens, mask=head.mask)
+        """Pack tokenized sequences as `packed_batch.pack`. May run in a thread beside `forward`."""
+        pinned = self.device.type == "cuda"
+        return pack(pieces, self._family, self.rows, pinned=pinned, masked=masked, linkers=linkers)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""

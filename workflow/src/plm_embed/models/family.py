@@ -132,6 +132,18 @@ class Head:
     """The weights of `out` are those of the embedding, by the authors' program."""
 
 
+def published_formulas(
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
+) -> list[dict[int, "torch.Tensor"]]:
+    """Return representations by the formulas of the family's description, in float64."""
+    from plm_embed.models.reference import all_states
+
+    return all_states(manifest, tensors, sequences, layers)
+
+
 TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
 """Beginnings of the names that a head for a task has in a fine-tuned checkpoint of any family."""
 LM_HEAD = "lm_head/"
@@ -212,25 +224,11 @@ class Family:
     """Letters of a token, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
-    public_reference: Reference | None = None
-    """Representations (tokens, D) of each sequence after some layers, fp32, by a public
-    implementation; without one the published formulas in float64 serve.
+    reference: Reference = published_formulas
+    """Code that shares nothing with the engine: for representations (tokens, D) of each sequence
+    after some layers, fp32.
     """
     reference_name: str = "the published formulas in float64"
-
-    def reference(
-        self,
-        manifest: "Manifest",
-        tensors: Mapping[str, "torch.Tensor"],
-        sequences: Sequence[str],
-        layers: Sequence[int],
-    ) -> list[dict[int, "torch.Tensor"]]:
-        """Return representations by code that shares nothing with the engine."""
-        if self.public_reference:
-            return self.public_reference(manifest, tensors, sequences, layers)
-        from plm_embed.models.reference import all_states
-
-        return all_states(manifest, tensors, sequences, layers)
 
     def contradiction(self, config: Mapping[str, object]) -> str:
         """Name a value of a checkpoint's configuration that is another one in this family; empty

@@ -271,11 +271,7 @@ class Embeddings:
         """Return the vectors (k, D) of these rows, in their order; negative ones count from the
         end. IndexError for others than whole numbers from -n to n - 1.
         """
-        name = self.resolved(name)
-        if has_matrix(name):
-            kind = name.rpartition("_")[0]
-            raise PlmEmbedError(f"{self.path}: {name} has a matrix per record: use {kind}(id)")
-        numbers = np.asarray(rows)
+        name, numbers = self._pooled(name), np.asarray(rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise IndexError("rows are a list of whole numbers; for ids, get([...])")
         if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
@@ -387,7 +383,7 @@ class Embeddings:
         """
         if sum(queries is not None for queries in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
-        name = self.resolved(name)
+        name = self._pooled(name)
         if ids is not None:
             labels = [ids] if isinstance(ids, str) else list(ids)
             vectors = self.get(labels, name)
@@ -476,6 +472,14 @@ class Embeddings:
                 path=self.path,
                 remedy="embedding.pooling and embedding.layers choose those of the next run",
             )
+        return resolved
+
+    def _pooled(self, name: str) -> str:
+        """Return the name of a representation. PlmEmbedError where each row has a matrix in it."""
+        resolved = self.resolved(name)
+        if has_matrix(resolved):
+            kind = resolved.rpartition("_")[0]
+            raise PlmEmbedError(f"{self.path}: {resolved} has a matrix per record: use {kind}(id)")
         return resolved
 
 
