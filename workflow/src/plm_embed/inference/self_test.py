@@ -134,7 +134,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     digest = hashlib.sha256(memory.getvalue()).hexdigest()
     manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
     write_sealed(folder / MANIFEST, manifest)
-    return manifest
+    return replace(manifest, folder=str(folder))
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:

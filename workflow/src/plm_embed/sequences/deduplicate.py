@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
+from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.paths import repeated
 from plm_embed.io.progress import progress
@@ -33,11 +34,12 @@ from plm_embed.keys import (
     KEY_DIGITS,
     bucket_bounds,
     bucket_names,
+    digests,
     key_words,
 )
 from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
-from plm_embed.sequences.digests import WORTH_COMPILING, compiled_digests, digests
+from plm_embed.sequences.digests import WORTH_COMPILING, compiled_digests
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
@@ -48,7 +50,7 @@ from plm_embed.sequences.settings import (
     Table,
     why_not_kept,
 )
-from plm_embed.sequences.summary import SUMMARY, InputFile, Summary, write_summary
+from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -169,7 +171,7 @@ def deduplicate(
         files=files | {"records.parquet": records.sha256},
         policy=policy,
     )
-    write_summary(output, summary)
+    write_sealed(output / SUMMARY, summary)
     return summary
 
 
@@ -231,8 +233,8 @@ class Account:
         text, ends = text_and_ends(sequences)
         letters = np.diff(ends, prepend=0) - self._alphabet.pairs
         lengths = pa.array((letters // self._alphabet.letters_of_residue).astype(np.int32))
-        digests = pa.py_buffer(self._digests(text, ends))
-        keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
+        binary = pa.py_buffer(self._digests(text, ends))
+        keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, binary])
         # for each record the place of its sequence among the accepted, null for none
         skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
         places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
