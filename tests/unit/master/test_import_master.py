@@ -187,30 +187,12 @@ def test_an_index_without_ids_needs_none_where_no_column_is_named(
 @pytest.mark.workflow
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
     files = foreign_master(tmp_path, prepared)
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "plm_embed",
-            "import",
-            files.vectors,
-            "--index",
-            files.index,
-            "--sequences",
-        ),
-        *(
-            files.sequences[0],
-            "--id-column",
-            "brc_fea_id",
-            "--sequence-column",
-            "seq",
-            "--index-id",
-            "brc_fea_id",
-        ),
-        *("--weights", prepared, "--store", tmp_path / "store", "--sample", "4"),
-    ]
+    columns = "--id-column brc_fea_id --sequence-column seq --index-id brc_fea_id --sample 4"
+    paths = ["--index", files.index, "--sequences", files.sequences[0], "--weights", prepared]
+    command = ["-m", "plm_embed", "import", files.vectors, *paths, *columns.split()]
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False
-    )
+        [sys.executable, *map(str, command), "--store", tmp_path / "store"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "48 rows adopted" in done.stdout
