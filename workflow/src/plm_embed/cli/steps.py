@@ -76,8 +76,7 @@ def weights(
 
     log_command()
     if output:
-        manifest = prepare(model_of(model, source), source, output)
-        manifest = replace(manifest, folder=str(output.absolute()))
+        manifest = prepare(model_of(model, source), source, output.absolute())
     else:
         manifest = prepare_cached(model_of(model, source), source, cache=cache)
     if compute_dtype != "auto":
@@ -221,7 +220,7 @@ def embed(
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
     if chosen.scores:
-        with_head(replace(read_manifest(folder), folder=str(folder)))
+        with_head(read_manifest(folder))
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
 

@@ -54,7 +54,7 @@ def prepare_cached(
     content = f"-{files.sha256[:12]}" if files else ""
     folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
     try:
-        return replace(prepare(model, files, folder), folder=str(folder))
+        return prepare(model, files, folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -85,7 +85,7 @@ def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
         raise WeightsError(
             f"{folder} holds the weights of {manifest.model}, not of {model.name}", path=folder
         )
-    return replace(manifest, folder=str(folder))
+    return manifest
 
 
 def prepared_folder(weights: Path) -> Path:
@@ -124,7 +124,7 @@ def with_head(manifest: Manifest) -> Manifest:
         model = model_of(manifest.model, path)
         files = files_of(Path(path), model) if path else None
         if files is None or files.sha256 == manifest.source.sha256:
-            manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
+            manifest = prepare(model, files, folder, scores=True)
     if manifest.head_sha256 is None:
         raise WeightsError(
             f"{folder}: has no head of the language model, which scores need: an earlier version "

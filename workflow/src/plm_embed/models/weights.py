@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -93,7 +93,7 @@ class Manifest:
     because the checkpoint had none or an earlier version prepared it.
     """
     folder: str | None = None
-    """The folder of the prepared weights, in a campaign's record."""
+    """The folder of the prepared weights, which a campaign's record names."""
 
     @property
     def inner(self) -> int:
@@ -180,10 +180,11 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a weights folder, or a campaign's record (.json) of one. WeightsError,
     with what to do, when it is missing or damaged.
     """
-    remedy = None
-    if path.suffix != ".json":
-        path, remedy = path / MANIFEST, weights_again(path)
-    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
+    kind = "a manifest of weights"
+    if path.suffix == ".json":
+        return read_sealed(path, Manifest, kind, error=WeightsError)
+    manifest = read_sealed(path / MANIFEST, Manifest, kind, weights_again(path), WeightsError)
+    return replace(manifest, folder=str(path))
 
 
 def read_record(folder: Path) -> Manifest | None:

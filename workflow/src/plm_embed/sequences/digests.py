@@ -1,11 +1,10 @@
-"""Keys of many sequences at a time.
+"""Keys of many sequences at a time, in C.
 
 Python needs more time around each sequence than OpenSSL's SHA-256 for it, under the lock that all
 threads share; a loop in C does not. It is for inputs that are worth a compiler.
 """
 
 import ctypes
-import hashlib
 import logging
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PassingError
 from plm_embed.io import compiled
-from plm_embed.keys import KEY_BYTES
+from plm_embed.keys import KEY_BYTES, digests
 
 log = logging.getLogger(__name__)
 WORTH_COMPILING = 1 << 26
@@ -25,17 +24,11 @@ WORTH_COMPILING = 1 << 26
 Digests = Callable[[memoryview, NDArray[np.int64]], bytes]
 
 
-def digests(text: memoryview, ends: NDArray[np.int64]) -> bytes:
-    """Return the keys, 32 bytes each, of the sequences that `text` holds one after the other, and
-    that end at `ends` (n,).
-    """
-    sha256, stops = hashlib.sha256, ends.tolist()
-    return b"".join([sha256(text[a:b]).digest() for a, b in zip([0, *stops], stops, strict=False)])
-
-
 @cache
 def compiled_digests() -> Digests:
-    """Return `digests` in C; that in Python where it cannot be compiled or OpenSSL is hidden."""
+    """Return `keys.digests` in C, or that in Python where it cannot be compiled or OpenSSL is
+    hidden.
+    """
     try:
         import _hashlib  # not part of each Python
 

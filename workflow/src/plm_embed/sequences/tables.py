@@ -17,8 +17,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from plm_embed.errors import InputError
-from plm_embed.io.parquet import parquet_file
-from plm_embed.io.streams import BOM, Stream, as_text, as_utf8, so_far
+from plm_embed.io.streams import BOM, Stream, as_utf8, so_far
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.alphabet import SEPARATOR
 from plm_embed.sequences.batch import (
@@ -352,7 +351,9 @@ class ParquetTable:
         size, waiting = self._path.stat().st_size, list[pa.RecordBatch]()
         # without pre-buffering and with a small buffer, memory does not grow with the size of a row
         # group
-        with parquet_file(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(
+            self._path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+        ) as file:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             sizes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
             at_once = max(1, min(_PARQUET_ROWS, BLOCK // (max(sizes, default=0) + 1)))
@@ -361,7 +362,12 @@ class ParquetTable:
                 try:
                     if (part := next(parts, None)) is None:
                         break
-                    cells = {name: _text(part[column]) for name, column in self._columns.items()}
+                    columns = {
+                        name: part[column].cast(pa.string())
+                        for name, column in self._columns.items()
+                    }
+                    cells = pa.record_batch(columns)
+                    cells.validate(full=True)  # a column may call any bytes text
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{self._path}: a named column cannot be read as text"
@@ -372,25 +378,12 @@ class ParquetTable:
                 self._rows += len(part)
                 while stream.bytes_read < size * self._rows // file.metadata.num_rows:
                     next(stream.raw)
-                waiting.append(pa.record_batch(cells))
+                waiting.append(cells)
                 if sum(map(len, waiting)) >= _ROWS or sum(part.nbytes for part in waiting) >= BLOCK:
                     yield pa.concat_batches(waiting)
                     waiting = []
         if waiting:
             yield pa.concat_batches(waiting)
-
-
-def _text(column: pa.Array) -> pa.StringArray:
-    """Return a Parquet column as text, which need not be UTF-8 whatever the column says."""
-    try:
-        text = column.cast(pa.string())
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        values = column.cast(pa.binary()).to_pylist()
-        text = pa.array(
-            [None if value is None else as_text(value) for value in values], pa.string()
-        )
-    return text
 
 
 def _first_line(error: BaseException) -> str:
