@@ -30,11 +30,12 @@ import pyarrow as pa
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
 from plm_embed.sequences.deduplicate import records_schema
-from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 
@@ -170,7 +171,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
         warnings=(),
         files=files,
     )
-    write_summary(folder / "sequences", summary)
+    write_sealed(folder / "sequences" / SUMMARY, summary)
     (folder / "part.h5").unlink()
 
 

@@ -24,9 +24,10 @@ import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
-from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
@@ -105,7 +106,7 @@ def make(results: Path) -> None:
         warnings=(),
         files={},
     )
-    write_summary(results / "sequences", summary)
+    write_sealed(results / "sequences" / SUMMARY, summary)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for bucket in range(BUCKETS):
         began = start + timedelta(minutes=10 * (bucket // 40))
@@ -120,7 +121,7 @@ def make(results: Path) -> None:
             skipped=(),
             found=0,
             self_test=None,
-            worker=WorkerInfo(host=host, pid=1, job=job, device="NVIDIA A100-SXM4-40GB"),
+            worker=WorkerInfo(host=host, pid=1, device="NVIDIA A100-SXM4-40GB"),
             versions={},
             seconds=500.0,
             started=began.isoformat(),

@@ -40,12 +40,12 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     from plm_embed.io.files import sha256_file
     from plm_embed.models import weights
     from plm_embed.models.registry import find_model
-    from plm_embed.models.weights import TENSORS, Manifest, Source
+    from plm_embed.models.weights import TENSORS, Manifest, Source, Stored
 
     known, path = find_model(model), Path(folder) / TENSORS
     tensors = RandomTensors(known, torch.device(device), torch.float16)
     path.parent.mkdir(parents=True)
-    weights.write(path, {name: tensors[name].cpu() for name in tensors})
+    weights.write(path, {name: Stored.of(tensors[name].cpu()) for name in tensors})
     shape = known.architecture, known.layers, known.dim, known.heads, known.max_residues
     manifest = Manifest(
         known.name, *shape, bool(known.url), known.license, sha256_file(path),

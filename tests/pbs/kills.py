@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
         master = model / "master_esm2_embeddings.h5"
         final += ["--store", store, "--master", master, "--index", master.with_suffix(".parquet")]
         run_to_end(["gather", *final, "--records", model / "records.parquet"], folder)
-        manifest = replace(read_manifest(weights), folder=str(weights))
+        manifest = read_manifest(weights)
         write_sealed(model / "weights.json", manifest)
         run_to_end(["validate", model], folder)
         with h5py.File(master, locking=False) as file:

@@ -24,7 +24,7 @@ from plm_embed.keys import bucket_names, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.weights import MANIFEST, Manifest, Source
 from plm_embed.sequence_windows import spans, stored_spans, window_counts
-from plm_embed.sequences.summary import read_summary, write_summary
+from plm_embed.sequences.summary import SUMMARY, read_summary
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 from support.buckets import bucket_of
@@ -289,7 +289,7 @@ def seal_sequences(folder: Path, **changes: Any) -> None:
     now.
     """
     files = {str(file.relative_to(folder)): sha256_file(file) for file in folder.rglob("*.parquet")}
-    write_summary(folder, replace(read_summary(folder), files=files, **changes))
+    write_sealed(folder / SUMMARY, replace(read_summary(folder), files=files, **changes))
 
 
 def with_column(campaign: Campaign, folder: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -211,9 +211,23 @@ def spoil_golden(folder: Path) -> None:
     )
 
 
-def read(source: Path, model: Model) -> checkpoints.Checkpoint:
+class Checkpoint(NamedTuple):
+    """A checkpoint in memory."""
+
+    layout: str
+    token_dropout: bool
+    tensors: dict[str, torch.Tensor]
+    head: dict[str, torch.Tensor]
+
+
+def read(source: Path, model: Model) -> Checkpoint:
     """A checkpoint as this package reads it."""
-    return checkpoints.read(checkpoints.files_of(source, model), model)
+    found = checkpoints.read(checkpoints.files_of(source, model), model)
+    tensors, head = (
+        {name: stored.read() for name, stored in part.items()}
+        for part in (found.tensors, found.head)
+    )
+    return Checkpoint(found.layout, found.token_dropout, tensors, head)
 
 
 def edit_json(path: Path, **values: Any) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from plm_embed.io.json_files import write_sealed
 from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.deduplicate import records_schema
-from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from support.buckets import bucket_of
 
 SOURCES = ("inputs/a.fasta", "inputs/b.csv")
@@ -117,4 +118,4 @@ def write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -
         lengths=dict(lengths),
         buckets=buckets,
     )
-    write_summary(folder, summary)
+    write_sealed(folder / SUMMARY, summary)

@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import write_completion
 from plm_embed.reporting import watch
 from plm_embed.reporting.watch import Progress, view
-from plm_embed.sequences.summary import write_summary
+from plm_embed.sequences.summary import SUMMARY
 from support.campaigns import completion
 from support.made_up_sequences import counted
 
@@ -29,7 +30,7 @@ def campaign(results: Path, buckets: int) -> Path:
     folder.mkdir(parents=True)
     for number in range(buckets):
         (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
-    write_summary(results / "sequences", counted(buckets=buckets, residues=1000 * buckets))
+    write_sealed(results / "sequences" / SUMMARY, counted(buckets=buckets, residues=1000 * buckets))
     (results / MODEL / "embedded").mkdir(parents=True)
     return results / MODEL
 
@@ -67,7 +68,7 @@ def shown(results: Path) -> str:
     """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
     console = Console(width=140 + len(str(results)), force_terminal=False)
     with console.capture() as capture:
-        console.print(view(watch.look(results), plain=True))
+        console.print(view(watch.look(results)))
     return capture.get()
 
 

@@ -17,7 +17,7 @@ from plm_embed.jobs.completion_record import read_completion, write_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.weights import read_record
-from plm_embed.sequences.summary import read_summary, write_summary
+from plm_embed.sequences.summary import read_summary
 
 DROPPED = {
     "busy_seconds",
@@ -51,7 +51,6 @@ KINDS = [
         "a summary of sequences",
         "delete .* and run the campaign again",
         lambda path: read_summary(path.parent),
-        lambda path, found: write_summary(path.parent, found),
     ),
     Kind(
         "weights",

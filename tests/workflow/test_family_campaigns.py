@@ -66,7 +66,7 @@ def test_a_campaign_in_8_bit_products(tmp_path: Path, monkeypatch: pytest.Monkey
     for texts in ([first.sequence], [first.sequence, "MKTAYIAK" * 20]):
         found = plm_embed.embed(texts, model.name, weights=weights, device="cpu", dtype="int8")
         assert np.array_equal(found[0].astype(np.float16), vector)
-    _, found = embed_like(stored, "emb", [first.sequence], weights)
+    _, found = embed_like(stored, stored.representations[0], [first.sequence], weights)
     assert np.array_equal(found[0], vector.astype(np.float32))
 
 

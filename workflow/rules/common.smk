@@ -22,32 +22,28 @@ os.environ.update(
     PATH=f"{Path(sys.executable).parent}:{os.getenv('PATH', os.defpath)}", PYTHONSAFEPATH="1"
 )
 
-from plm_embed.workflow import (
+from plm_embed.keys import bucket_names
+from plm_embed.workflow.checks import notices, refusals
+from plm_embed.workflow.config import (
     SCHEMA,
-    asks_for_gpu,
-    bucket_names,
     input_paths,
-    misspelt,
     models_of,
-    note_end,
-    note_start,
-    notices,
     reading_options,
     recipe_options,
-    refusals,
     source_of,
-    worker_mb,
 )
+from plm_embed.workflow.resources import asks_for_gpu, worker_mb
+from plm_embed.workflow.run_note import note_end, note_start
 
 ALONE = workflow.modifier.is_main_snakefile()  # else a module, whose inputs other rules may make
-CHANGES = workflow.config_settings.overwrite_config
-if refused := list(refusals(config, CHANGES, workflow.storage_settings, ALONE)):
+changes = workflow.config_settings.overwrite_config
+if refused := list(refusals(config, changes, workflow.storage_settings, ALONE)):
     raise WorkflowError("\n".join(refused))
 
 validate(config, SCHEMA)
 
 if workflow.is_main_process:
-    for line in [*notices(config), *misspelt(workflow.resource_settings)]:
+    for line in notices(config):
         print(f"plm-embed: {line}", file=sys.stderr)
 
 MODELS = models_of(config)

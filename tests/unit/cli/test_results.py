@@ -13,21 +13,17 @@ from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.weights import RECORD, read_manifest
 from plm_embed.reporting.failures import error_at_the_end
-from plm_embed.workflow.kept_config import write_kept
 from support.campaigns import MEAN, gathered_campaign
 
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a gathered model, whose run began elsewhere, in `ran`."""
-    ran = tmp_path / "ran"
-    campaign = gathered_campaign(ran)
+    """The folder of a gathered model."""
+    campaign = gathered_campaign(tmp_path / "ran")
     folder = campaign.master.parent
     manifest = replace(read_manifest(campaign.weights), folder=str(campaign.weights))
     write_sealed(folder / RECORD, manifest)
-    monkeypatch.chdir(ran)
-    settings = {"store": "store", "validate": {"spot_checks": 7}}
-    write_kept(folder / "config.yaml", settings, "a run")
+    (folder / "store").symlink_to(campaign.store)
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -43,11 +39,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("named", ["..", "."])
-def test_validate_finds_its_files_and_settings_in_a_results_folder(
+def test_validate_finds_its_files_in_a_results_folder(
     named: str, model: Path, drawn: list[int]
 ) -> None:
     os.chdir(model)
-    for options, count in (([], 7), (["--spot-checks", "2", "--store", "../../store"], 2)):
+    for options, count in (([], 16), (["--spot-checks", "2", "--store", "../../store"], 2)):
         done = CliRunner().invoke(group, ["validate", named, *options])
         assert done.exit_code == 0, done.output
         assert "valid: 14 checks, 58 vectors" in done.output
@@ -70,7 +66,7 @@ def test_validate_changes_nothing_before_all_its_files_are_there(model: Path) ->
 def test_what_is_not_valid_is_said_with_what_to_do(model: Path) -> None:
     """In the first two lines, which are all that a run shows of it."""
     master = model / "master_esm2_embeddings.h5"
-    part = max((model.parents[1] / "store" / MEAN.id / "parts").iterdir())
+    part = max((model / "store" / MEAN.id / "parts").iterdir())
     for damage, remedy in (
         (lambda: edit_length(master), f"delete {master} and run"),
         (lambda: part.write_bytes(part.read_bytes()[:-1]), f"delete {part} and {model}/embedded/"),

@@ -75,4 +75,4 @@ def test_no_model_is_loaded_for_vectors_that_it_cannot_give(
 @pytest.mark.usefixtures("no_weights")
 def test_no_model_is_loaded_for_queries_treated_in_a_way_that_is_not_known() -> None:
     with pytest.raises(ConfigError, match="on_error: 'rasie' is not one of raise, skip"):
-        embed_like(MEAN, "emb", ["MKV"], None, "rasie")  # type: ignore[arg-type]
+        embed_like(MEAN, "mean_l3", ["MKV"], None, "rasie")  # type: ignore[arg-type]

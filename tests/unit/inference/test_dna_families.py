@@ -93,13 +93,6 @@ def test_batches_are_filled_by_the_true_number_of_tokens(
     assert np.median(full) > 480
 
 
-def test_a_vector_does_not_depend_on_what_is_tokenized_with_it(model: LanguageModel) -> None:
-    sequences = make_dna(60, 700)
-    together = model.embed(sequences)
-    for sequence, vector in zip(sequences[::9], together[::9], strict=True):
-        assert np.array_equal(model.embed([sequence])[0], vector)
-
-
 def test_pieces_that_memory_did_not_hold_are_tokenized_again(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,24 +190,20 @@ def test_a_row_per_token_is_refused_where_tokens_are_residues() -> None:
     assert problem.endswith("per_token: a token of prott5 is a residue; choose per_residue")
 
 
+@pytest.mark.parametrize(
+    ("name", "sequences", "most"),
+    [
+        ("dnabert", ["ACGT" * 90, "N" * 400], 300),
+        ("nt_v1", ["ACGTTC" * 100, "ACGTN" * 400], 2500),  # positions for fewer
+    ],
+)
 def test_the_reference_leaves_out_what_has_too_many_tokens(
-    model: LanguageModel, folders: dict[str, Path]
+    name: str, sequences: list[str], most: int, folders: dict[str, Path]
 ) -> None:
     """Unknown letters are a token each."""
-    sequences = ["ACGT" * 100, "N" * 400, "ACGT" * 90]
-    asked = model.fingerprint()
-    found = reference_vectors(folders["dnabert"], sequences, asked, most_tokens=300)
-    assert [bool(each) for each in found] == [True, False, True]
-    whole = reference_vectors(folders["dnabert"], sequences[2:], asked)
-    assert np.array_equal(found[2]["mean_l3"], whole[0]["mean_l3"])
-
-
-def test_the_reference_leaves_out_what_has_more_tokens_than_positions(
-    folders: dict[str, Path],
-) -> None:
-    """As the model does: of such a sequence among the spot checks, nothing is compared."""
-    sequences = ["ACGTTC" * 100, "ACGTN" * 400]
-    with load(folders["nt_v1"]) as model:
-        asked = model.fingerprint()
-    found = reference_vectors(folders["nt_v1"], sequences, asked, most_tokens=2500)
-    assert [bool(each) for each in found] == [True, False]
+    with load(folders[name]) as loaded:
+        fingerprint = loaded.fingerprint()
+    vectors, nothing = reference_vectors(folders[name], sequences, fingerprint, most_tokens=most)
+    (alone,) = reference_vectors(folders[name], sequences[:1], fingerprint)
+    assert not nothing
+    assert all(np.array_equal(vectors[key], alone[key]) for key in alone)

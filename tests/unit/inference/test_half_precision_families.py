@@ -36,7 +36,8 @@ def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> P
     shutil.copytree(published, folder)
     manifest, tensors = weights.load(folder)
     path = folder / weights.TENSORS
-    weights.write(path, dict(tensors) | change)
+    changed = dict(tensors) | change
+    weights.write(path, {name: weights.Stored.of(changed[name]) for name in changed})
     self_test.seal(
         folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size)
     )

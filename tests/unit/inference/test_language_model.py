@@ -236,12 +236,12 @@ def test_vectors_like_those_of_a_store_need_its_very_weights(
 ) -> None:
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
     fingerprint = model.fingerprint("max", 2)
-    labels, found = embed_like(fingerprint, "emb", ["MKV", ("a", "AAA")], prepared)
+    labels, found = embed_like(fingerprint, "max_l2", ["MKV", ("a", "AAA")], prepared)
     assert labels == ["1", "a"]
     assert np.array_equal(found, model.embed(["MKV", "AAA"], pooling="max", layer=2))
-    assert embed_like(fingerprint, "emb", [], prepared)[1].shape == (0, 32)
+    assert embed_like(fingerprint, "max_l2", [], prepared)[1].shape == (0, 32)
     other = tmp_path / "other.pt"
     state = checkpoints.random_state(MODELS[MODEL], 99)
     checkpoints.write_fair_esm(other, MODELS[MODEL], state)
     with pytest.raises(WeightsError, match="than those that made these vectors"):
-        embed_like(fingerprint, "emb", ["MKV"], other)
+        embed_like(fingerprint, "max_l2", ["MKV"], other)

@@ -71,7 +71,7 @@ def test_pairs_may_be_given_in_many_ways(prepared: Path, tmp_path: Path) -> None
             assert np.array_equal(model.embed(pairs), [vector])  # type: ignore[call-overload]
         assert next(model.stream({"ab": (HEAVY, LIGHT)}))[0] == "ab"
         kind = replace(model.fingerprint(), storage_dtype="float16")
-        names, vectors = embed_like(kind, "emb", [("ab", (HEAVY, LIGHT))], prepared)
+        names, vectors = embed_like(kind, "mean_l3", [("ab", (HEAVY, LIGHT))], prepared)
         assert names == ["ab"] and np.array_equal(vectors[0], vector.astype(np.float16))
         bad: dict[str, Any] = {
             "sequence 1: missing_value": (HEAVY, None),

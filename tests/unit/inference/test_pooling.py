@@ -4,6 +4,7 @@ import torch
 
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.inference.pooling import pool, pool_batch, pool_packed
+from plm_embed.models.families.esm import ESM2
 from plm_embed.models.packed_batch import pack
 
 HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]])
@@ -22,7 +23,7 @@ HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]]
 def test_what_is_pooled(pooling: str, expected: list[float]) -> None:
     assert pool(pooling, HIDDEN, (1, 3)).tolist() == expected  # type: ignore[arg-type]
     assert pooling in POOLING_DEFINITIONS
-    batch = pack([np.zeros(4, np.uint8), np.zeros(3, np.uint8)], [(1, 3), (1, 2)], 8, pinned=False)
+    batch = pack([np.zeros(4, np.uint16), np.zeros(3, np.uint16)], ESM2, 8)
     both = torch.cat((HIDDEN, HIDDEN))
     rows = pool_batch(pooling, both, batch)  # type: ignore[arg-type]
     if pooling == "per_residue":
@@ -49,8 +50,8 @@ def test_the_linker_of_a_pair_is_in_no_vector(pooling: str, expected: list[list[
     chains = torch.tensor([[1.0, 5.0], [2.0, 3.0]]), torch.tensor([[12.0, -8.0]])
     pair = torch.cat((HIDDEN[:1], chains[0], linker, chains[1], HIDDEN[3:]))
     assert pool(pooling, pair, (1, 4), (3, 5)).view(-1, 2).tolist() == expected  # type: ignore[arg-type]
-    ids = [np.zeros(len(pair), np.uint8)] * 2
-    batch = pack(ids, [(1, 4)] * 2, 8, pinned=False, linkers=[(3, 5)] * 2)
+    ids = [np.zeros(len(pair), np.uint16)] * 2
+    batch = pack(ids, ESM2, 8, linkers=[(3, 5)] * 2)
     assert batch.segments.tolist() == [1, 2, 2, 1, 1] * 2
     for pool_all in (pool_batch, pool_packed)[: 1 + (pooling != "per_residue")]:
         assert pool_all(pooling, torch.cat((pair, pair)), batch).tolist() == 2 * expected  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
-from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import Manifest, Source, load, read_manifest
 from support.checkpoints import (
@@ -100,6 +99,7 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         roundings=made.roundings,
         published="no",
         head_sha256=sha256_file(tmp_path / "out" / "lm_head.safetensors"),
+        folder=str(tmp_path / "out"),
     )
     assert read_manifest(tmp_path / "out") == load(tmp_path / "out")[0] == made
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
@@ -121,15 +121,6 @@ def test_a_second_call_does_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert prepare(TINY_ESM2, source, tmp_path / "out") == first
     assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == 1
     assert "is already there and intact" in caplog.text
-
-
-def test_a_dtype_that_an_earlier_version_did_not_measure_is_measured(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    made = prepare(MODELS["esm2_t3_untrained"], GOLDEN, output)
-    assert made.roundings
-    older = {dtype: rounding for dtype, rounding in made.roundings.items() if dtype != "int8"}
-    write_sealed(output / "manifest.json", replace(made, roundings=older))
-    assert prepare(MODELS["esm2_t3_untrained"], GOLDEN, output).roundings == made.roundings
 
 
 def test_a_damaged_folder_is_made_whole(tmp_path: Path) -> None:

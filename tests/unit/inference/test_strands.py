@@ -60,7 +60,7 @@ def test_a_store_is_searched_with_its_own_strand(dna: Path, tmp_path: Path) -> N
     assert record.unique == 1 and record.fingerprint.strand == "canonical"
     vectors = plm_embed.open(tmp_path / "store" / record.fingerprint_id)
     for given in (GENE, OTHER):
-        _, found = embed_like(record.fingerprint, "emb", [given], dna)
+        _, found = embed_like(record.fingerprint, "mean_l3", [given], dna)
         assert np.array_equal(found[0], vectors[key(FIRST)])
     with pytest.raises(StoreError, match="was not made with --alphabet dna --strand as_given"):
         Embedder(dna, tmp_path / "store", Settings(scratch="")).embed(bucket, tmp_path / "1.json")

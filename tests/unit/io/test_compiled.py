@@ -86,19 +86,15 @@ def test_code_that_the_compiler_refuses(folder: Path, source: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("foreign", ["0", "f"], ids=["before it", "behind it"])
 def test_a_library_that_cannot_be_loaded_hides_no_other(
-    folder: Path, source: Path, foreign: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of another kind of machine, say, that looked alike."""
     assert made(source, "8") == 8
     (kept,) = folder.iterdir()
-    number, text = 0, b""
-    while not hashlib.sha256(text).hexdigest().startswith(foreign):
-        number += 1
-        text = b"not for this machine %d" % number
-    digest = hashlib.sha256(text).hexdigest()[:16]
-    kept.with_name(f"{kept.name[:-19]}{digest}.so").write_bytes(text)
+    for text in (b"%d" % number for number in range(20)):  # of which some come before it
+        digest = hashlib.sha256(text).hexdigest()[:16]
+        kept.with_name(f"{kept.name[:-19]}{digest}.so").write_bytes(text)
     without_compiler(monkeypatch)
     assert made(source, "8") == 8
 
@@ -143,7 +139,7 @@ def test_a_compiler_that_hangs_may_work_another_time(
         made(source, "8")
 
 
-@pytest.mark.parametrize("unusable", ["a file", "not to be read"])
+@pytest.mark.parametrize("unusable", ["a file", "not to be written to"])
 def test_a_cache_that_cannot_be_used(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, unusable: str
 ) -> None:
@@ -152,7 +148,6 @@ def test_a_cache_that_cannot_be_used(
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(Path, "glob", refused)
         monkeypatch.setattr(compiled, "atomic_path", refused)
     assert made(source, "8") == 8
     assert not (tmp_path / "plm-embed").exists()

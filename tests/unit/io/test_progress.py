@@ -28,7 +28,7 @@ def test_a_terminal_gets_a_bar(
     monkeypatch.setattr("sys.stderr", screen)
     with progress("embed", 4, "tokens") as meter:
         meter.advance(4)
-    assert "100 %" in screen.getvalue()
+    assert "100%" in screen.getvalue()
     assert capfd.readouterr().err == ""
     before = screen.getvalue()
     with progress("embed", 4, "tokens", bar=False) as meter:

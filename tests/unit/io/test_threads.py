@@ -87,27 +87,6 @@ def test_what_is_abandoned_may_be_collected_at_any_instant() -> None:
     subprocess.run([sys.executable, "-c", ABANDONED], check=True, timeout=300)
 
 
-@pytest.mark.parametrize("spread_out", [False, True])
-def test_a_generator_ends_while_a_thread_starts(spread_out: bool) -> None:
-    """As where it is garbage, which is collected then: the start has the lock of all ends."""
-    lock = getattr(threading, "_shutdown_locks_lock", None)  # up to Python 3.12
-    if lock is None:
-        pytest.skip("no such lock")
-    items = spread(abs, range(9), 1) if spread_out else ahead(iter(range(9)), 2)
-    next(items)
-    begin, ended = threading.Event(), threading.Event()
-
-    def end() -> None:
-        begin.wait()
-        items.close()  # type: ignore[attr-defined]
-        ended.set()
-
-    threading.Thread(target=end, daemon=True).start()
-    with lock:
-        begin.set()
-        assert ended.wait(60)
-
-
 def test_what_several_threads_make_comes_in_order_and_not_too_early() -> None:
     made: list[int] = []
 

@@ -192,6 +192,18 @@ def test_pairs_of_chains(tmp_path: Path, prepared: Path) -> None:
         adopted(files, prepared, replace(SETTINGS, linker="GGS"))
 
 
+def test_cut_sequences_are_noticed_for_the_longest_are_computed(
+    tmp_path: Path, prepared: Path, means: np.ndarray
+) -> None:
+    longest = int(np.argmax([len(sequence) for sequence in SEQUENCES]))
+    means = means.copy()
+    (means[longest],) = mean_vectors(prepared, [SEQUENCES[longest][:-20]])
+    path = write_datasets(tmp_path / "means.h5", IDS, means)
+    files = Files(path, None, (fasta(tmp_path / "in.fasta", IDS),), Table(), "")
+    with pytest.raises(PlmEmbedError, match="1 of 2 sampled rows are not the mean"):
+        adopt(files, tmp_path / "store", prepared, SETTINGS, sample=2)
+
+
 @pytest.mark.parametrize(
     ("field", "message"),
     [

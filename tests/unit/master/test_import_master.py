@@ -138,9 +138,7 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
             Settings(compute_dtype="float32", storage_dtype="float32"),
         )
     other = replace(files, table=Table("accession", "seq"))
-    with pytest.raises(
-        PlmEmbedError, match=r"name yours: --id-column, --sequence-column, --partner"
-    ):
+    with pytest.raises(PlmEmbedError, match="no column 'accession'"):
         adopted(other, prepared)
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="names row 99 of 48"):

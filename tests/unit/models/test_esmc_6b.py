@@ -48,7 +48,7 @@ torch.ones(2).isfinite().all()
 model = model_of("my_esmc", source)
 before = memory("VmRSS")
 checkpoint = checkpoints.read(checkpoints.files_of(source, model), model)
-print(weights.write(output, checkpoint.tensors, checkpoint.kinds))
+print(weights.write(output, checkpoint.tensors))
 print(memory("VmHWM") - before)
 """
 

@@ -75,10 +75,10 @@ def test_counting_tokens_needs_no_torch() -> None:
 
 
 def test_a_batch_knows_its_residues_whatever_surrounds_them() -> None:
-    pieces = [np.arange(1, 6, dtype=np.uint8), np.arange(2, dtype=np.uint8)]
-    batch = pack(pieces, [(0, 4), (0, 2)], rows=4, pinned=False)
+    pieces = [np.arange(1, 6, dtype=np.uint16), np.arange(2, dtype=np.uint16)]
+    batch = pack(pieces, FAMILIES["prott5"], rows=4)
     assert batch.tokens.tolist() == [1, 2, 3, 4, 5, 0, 1, 0]
     assert batch.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 0]
     assert batch.boundaries.tolist() == [0, 5, 7]
-    assert batch.segments.tolist() == [0, 4, 1, 0, 2, 0]
-    assert batch.residues == ((0, 4), (0, 2))
+    assert batch.segments.tolist() == [0, 4, 1, 0, 1, 1]
+    assert batch.residues == ((0, 4), (0, 1))

@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.checkpoints import Checkpoint
 from plm_embed.models.registry import MODELS
-from support.checkpoints import read
+from support.checkpoints import Checkpoint, read
 from support.families import TINY, source, write_dnabert_s, write_esmc_hub, write_esmc_native
 
 

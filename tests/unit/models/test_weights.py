@@ -17,7 +17,7 @@ from plm_embed.inference import loading
 from plm_embed.inference.weights import prepare
 from plm_embed.kernels.devices import choose_device
 from plm_embed.models.registry import MODELS
-from plm_embed.models.weights import load, read_manifest, write
+from plm_embed.models.weights import Stored, load, read_manifest, write
 from support.checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
 
 FILES = ("lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz")
@@ -70,7 +70,7 @@ def test_what_replaces_weights_that_are_being_loaded_is_not_read(tmp_path: Path)
 def test_others_may_read_what_the_umask_lets_them_read(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        write(tmp_path / "model.safetensors", {"one": torch.zeros(2)})
+        write(tmp_path / "model.safetensors", {"one": Stored.of(torch.zeros(2))})
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o644

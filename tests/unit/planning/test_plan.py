@@ -15,13 +15,14 @@ from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import UNPUBLISHED
 from plm_embed.planning import count
 from plm_embed.planning.count import counted_input
 from plm_embed.planning.plan import Plan, plan
 from plm_embed.planning.show import show
-from plm_embed.sequences.summary import write_summary
+from plm_embed.sequences.summary import SUMMARY
 from plm_embed.workflow.config import read_config
 from support import checkpoints
 from support.checkpoints import TINY_ESM2
@@ -65,7 +66,7 @@ def test_this_machine_or_the_devices_that_are_named(
     (cpu,) = alone.models[0].speeds
     assert "GFLOP/s, measured here just now" in cpu.basis and alone.jobs.local == 1
     assert "--cores" in alone.command and "gpu" not in alone.command
-    named = plan(configfile, devices=["a10", "H100"])
+    named = plan(configfile, devices=["A10", "H100"])
     assert [speed.device for speed in named.models[0].speeds] == ["A10", "H100"]
     assert named.jobs.local == 0
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -179,7 +180,7 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     assert found.models[0].todo.tokens == 6082 and f"by the lengths in {lengths}" in text(found)
     by_length = Counter({100: 40, 2000: 1})
     summary = counted(records=41, accepted=41, unique=41, residues=6000, lengths=by_length)
-    write_summary(tmp_path, summary)
+    write_sealed(tmp_path / SUMMARY, summary)
     assert plan(configfile, lengths=tmp_path / "summary.json").models[0].todo.tokens == 6082
     for content, message in (
         ("100\n", "line 1: '100': must be"),

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import plm_embed
 from plm_embed.cli.main import group
@@ -127,9 +127,12 @@ def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match="no record has function=x; a value must match"):
         export(campaign.master, "npy", out, where={"function": "x"})
     assert not list(tmp_path.iterdir())
-    master = with_column(campaign, tmp_path, "embedding")
-    with pytest.raises(PlmEmbedError, match="has a column 'embedding' of its own"):
-        export(master, "parquet", out)
+    for column, to in (("embedding", "parquet"), ("e0", "csv")):
+        (folder := tmp_path / column).mkdir()
+        master = with_column(campaign, folder, column)
+        with pytest.raises(PlmEmbedError, match=f"has a column '{column}' of its own"):
+            export(master, to, out)
+        assert not out.exists()
 
 
 def test_ids_in_a_file_keep_the_blanks_that_they_begin_and_end_with(tmp_path: Path) -> None:
@@ -139,37 +142,41 @@ def test_ids_in_a_file_keep_the_blanks_that_they_begin_and_end_with(tmp_path: Pa
     assert _ids("a, b,") == ["a", "b"]
 
 
+def export_command(campaign: Campaign, output: Path, *options: str) -> Result:
+    arguments = ["export", str(campaign.master), str(output), "--to", "csv", *options]
+    return CliRunner().invoke(group, arguments)
+
+
 def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_path: Path) -> None:
-    (tmp_path / "ids.txt").write_text("p2\nP\n", encoding="utf-8")
     listed = tmp_path / "ids.tsv"
     listed.write_text("p2\tmore\n\np3\n", encoding="utf-8")
     for number, ids in enumerate(("p2,p3", str(listed), "p2," * 200 + "p3")):
         path = tmp_path / f"{number}.csv"
-        arguments = ["export", campaign.master, path, "--to", "csv", "--ids", ids]
-        done = CliRunner().invoke(group, list(map(str, arguments)))
+        done = export_command(campaign, path, "--ids", ids)
         assert done.exit_code == 0, done.output
         assert set(pl.read_csv(path)["id"]) == {"p2", "p3"}
-    arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", "p2,missing"]
-    done = CliRunner().invoke(group, list(map(str, arguments)))
+    done = export_command(campaign, tmp_path / "x", "--ids", "p2,missing")
     assert isinstance(done.exception, UnknownIdError)
     assert "no vector for missing; " in str(done.exception)
-    arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--where", "function"]
-    done = CliRunner().invoke(group, list(map(str, arguments)))
-    assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output
-    arguments[-1:] = ["function=a", "--where", "function=b"]
-    done = CliRunner().invoke(group, list(map(str, arguments)))
-    assert done.exit_code == 2 and "each column once" in done.output
+    for where, message in (
+        (["--where", "function"], "write COLUMN=VALUE"),
+        (["--where", "function=a", "--where", "function=b"], "each column once"),
+    ):
+        done = export_command(campaign, tmp_path / "x", *where)
+        assert done.exit_code == 2 and message in done.output
+
+
+def read_in_r(path: Path) -> list[str]:
+    script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
+    done = subprocess.run(["Rscript", script, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")
 @pytest.mark.parametrize("to", ["uniprot-h5", "tsv"])
 def test_r_reads_vectors(campaign: Campaign, tmp_path: Path, to: Format) -> None:
-    path = exported(campaign, tmp_path, to, ids=["p20", "p30"])
-    script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
-    command = ["Rscript", str(script), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    shape, names, numbers = done.stdout.splitlines()
+    shape, names, numbers = read_in_r(exported(campaign, tmp_path, to, ids=["p20", "p30"]))
     assert shape.split()[1:] == ["2", str(DIM)] and set(names.split()) == {"p20", "p30"}
     with plm_embed.open(campaign.master) as embeddings:
         first, second = embeddings.get(["p20", "p30"]).astype(np.float64)
@@ -178,16 +185,11 @@ def test_r_reads_vectors(campaign: Campaign, tmp_path: Path, to: Format) -> None
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")
-def test_r_takes_every_id_for_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ids", [["007", "1e5"], ["007", "NA"]])
+def test_r_takes_every_id_for_text(tmp_path: Path, ids: list[str]) -> None:
     path = tmp_path / "vectors.tsv"
-    path.write_text('"id"\t"name"\t"e0"\t"e1"\n"007"\t"a"\t1\t2\n"1e5"\t"NA"\t3\t4\n')
-    script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
-    for wanted in (["007", "1e5"], ["007", "NA"]):
-        path.write_text(path.read_text().replace("1e5", wanted[1]))
-        done = subprocess.run(
-            ["Rscript", str(script), str(path)], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.splitlines()[1].split() == wanted
+    path.write_text(f'"id"\t"name"\t"e0"\t"e1"\n"{ids[0]}"\t"a"\t1\t2\n"{ids[1]}"\t"NA"\t3\t4\n')
+    assert read_in_r(path)[1].split() == ids
 
 
 def test_a_column_is_not_replaced_by_vectors(campaign: Campaign, tmp_path: Path) -> None:
@@ -196,13 +198,6 @@ def test_a_column_is_not_replaced_by_vectors(campaign: Campaign, tmp_path: Path)
         pytest.raises(ValueError, match="emb"),
     ):
         embeddings.to_pandas(vectors=True)
-
-
-def test_no_dimension_of_a_text_is_called_like_a_column(campaign: Campaign, tmp_path: Path) -> None:
-    master = with_column(campaign, tmp_path, "e0")
-    with pytest.raises(PlmEmbedError, match="a column 'e0' of its own"):
-        export(master, "csv", tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
 
 
 def test_matrices_alone_are_no_pooled_vectors(tmp_path: Path) -> None:

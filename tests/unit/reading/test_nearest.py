@@ -234,7 +234,7 @@ def test_a_table_of_queries_may_call_its_columns_otherwise(
     words = ["search", "results", str(table), "--top", "1"]
     done = CliRunner().invoke(group, words)
     assert isinstance(done.exception, InputError)
-    assert str(done.exception).endswith("name yours: --id-column and --sequence-column")
+    assert str(done.exception).endswith("name yours: --id-column NAME")
     done = CliRunner().invoke(group, [*words, "--output", str(table)])
     assert done.exit_code == 2 and "is the file of queries" in done.output
     done = CliRunner().invoke(group, [*words, "--id-column=name", "--sequence-column=residues"])

@@ -272,10 +272,3 @@ def test_the_bytes_do_not_depend_on_the_memory(
     check(tmp_path / "much", run(inputs, tmp_path / "little"), inputs)
     check(tmp_path / "little", summary, inputs)
     assert files(tmp_path / "much") == files(tmp_path / "little")
-
-
-def test_a_column_of_labels_is_asked_about(tmp_path: Path) -> None:
-    labels = write(tmp_path / "labels.csv", "id,sequence\n" + "a,enzyme\nb,transporter\n" * 20)
-    (warning,) = run([labels], tmp_path / "out", table=Table("id", "sequence")).warnings
-    asked = "words that repeat: is sequence the column of sequences?"
-    assert warning == f"{labels}: 'enzyme' and the like are {asked}"

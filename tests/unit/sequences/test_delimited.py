@@ -2,8 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import Table
-from plm_embed.sequences.tables import DelimitedText, line_blocks
+from plm_embed.sequences.tables import DelimitedText
 from support.nasty_inputs import TABLE, write
 
 PLAIN_CELL = st.text("MKa", max_size=6).map(str.encode)
@@ -116,44 +114,3 @@ def test_one_column(tmp_path: Path, rows: str) -> None:
     with patch.object(DelimitedText, "_by_arrow", lambda *_: None):
         expected = outcome(path, table)
     assert outcome(path, table) == expected and len(expected) == 2
-
-
-def test_the_fast_way_is_taken(tmp_path: Path) -> None:
-    rows = ["a,MK,x", '"b","M""K","line\nbreak, and comma"', "c,mk,流感", "d,,", "e,NaN,"]
-    for end in ("\n", "\r\n"):
-        path = write(tmp_path / "plain.csv", end.join(["id,seq,note", *rows, ""]))
-        with patch("plm_embed.sequences.tables._ROWS", 0):  # which no batch of Python's has
-            found = outcome(path, TABLE)
-        assert [each[1] for each in found] == ["a", "b", "c", "d", "e"]
-        assert found[1][3:5] == ('M"K', "line\nbreak, and comma")
-        assert found[4][-1] == ("missing_value", None)
-
-
-@given(
-    st.lists(st.sampled_from([b"a", b"aaa", b"\n", b"\r"]), max_size=40).map(b"".join),
-    st.integers(1, 12),
-    st.integers(1, 9),
-    st.integers(3, 5),
-)
-def test_blocks_end_where_lines_do(content: bytes, size: int, at_once: int, longest: int) -> None:
-    pieces = [content[at : at + at_once] for at in range(0, len(content), at_once)]
-    with patch("plm_embed.sequences.tables.LARGEST_RECORD", longest):
-        found = list(line_blocks(iter(pieces), size))
-    assert b"".join(found) == content
-    for before, after in pairwise(found):
-        whole = before.endswith((b"\r", b"\n")) and before[-1:] + after[:1] != b"\r\n"
-        assert whole or len(before) > 4 * longest
-    if b"\n" in content[:at_once]:
-        assert found[0] == content[: content.index(b"\n") + 1]
-
-
-def failing(*pieces: bytes) -> Iterator[bytes]:
-    yield from pieces
-    raise RuntimeError
-
-
-def test_whole_lines_come_before_an_error() -> None:
-    found = line_blocks(failing(b"a\nb\nc\r"), 1000)
-    assert [next(found), next(found)] == [b"a\n", b"b\n"]
-    with pytest.raises(RuntimeError):
-        next(found)

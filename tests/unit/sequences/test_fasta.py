@@ -1,13 +1,11 @@
 """Records of FASTA are what lies between its headers, however the file is cut into blocks."""
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,20 +73,6 @@ def test_records_are_what_lies_between_headers(
 
 
 @given(
-    st.lists(st.text("A>\n\r", max_size=12), max_size=8).map("".join),
-    st.integers(1, 12),
-    st.integers(1, 9),
-)
-def test_blocks_are_cut_where_records_start(text: str, size: int, at_once: int) -> None:
-    content = text.encode()
-    longest = max(map(len, re.split(r"[\n\r]>", text)))
-    found = [block for block, _ in blocks(content, size, at_once)]
-    assert b"".join(found) == content
-    assert all(block.startswith(b">") for block in found[1:])
-    assert all(len(block) <= 2 * (size + at_once) + longest for block in found)
-
-
-@given(
     st.lists(st.text("A>\n\r", max_size=40), max_size=8).map("".join),
     st.integers(1, 11),
     st.integers(1, 9),
@@ -109,23 +93,3 @@ def test_records_that_are_too_large_are_left_out_wherever_they_lie(
     assert left_out == [(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
     kept = b"".join(block for block, size in found if not size)
     assert kept == b"".join(piece for piece in pieces if len(piece) <= largest)
-
-
-def failing(*pieces: bytes) -> Iterator[bytes]:
-    yield from pieces
-    raise RuntimeError
-
-
-def test_damage_within_a_record_that_is_too_large() -> None:
-    with patch("plm_embed.sequences.fasta.LARGEST_RECORD", 20):
-        found = record_blocks(failing(b">a\nMK\n>b\n", b"A" * 30), 10)
-        assert next(found) == (b">a\nMK\n", 0)
-        with pytest.raises(RuntimeError):
-            next(found)
-
-
-def test_complete_records_come_before_an_error() -> None:
-    found = record_blocks(failing(b">a\nMK\n>b\nMT\n>c\nM"), 1000)
-    assert next(found) == (b">a\nMK\n>b\nMT\n", 0)
-    with pytest.raises(RuntimeError):
-        next(found)

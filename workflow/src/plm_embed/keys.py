@@ -24,6 +24,15 @@ def key(sequence: str) -> str:
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
 
 
+def digests(text: memoryview, ends: NDArray[np.int64]) -> bytes:
+    """Return the keys, 32 bytes each, of the sequences that `text` holds one after the other, and
+    that end at `ends` (n,).
+    """
+    sha256, stops = hashlib.sha256, ends.tolist()
+    starts = [0, *stops[:-1]]
+    return b"".join([sha256(text[a:b]).digest() for a, b in zip(starts, stops, strict=False)])
+
+
 def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:
     """Return binary keys as numbers that sort as the keys do: (n, 4), the first word first."""
     count = KEY_BYTES // 8

@@ -46,6 +46,12 @@ STEPS = {
 """Commands that multiply matrices."""
 
 
+WITHOUT_PANDAS = frozenset({"deduplicate", "gather"})
+"""Steps that need no data frames. With its first column Arrow imports pandas if that is installed,
+which takes 0.13 s of a processor.
+"""
+
+
 def set_up(step: str) -> None:
     """Set variables that the environment lacks, before Arrow, NumPy or torch is loaded."""
     for name, value in STEPS.get(step, ONE_BLAS_THREAD).items():
@@ -61,6 +67,16 @@ def spare_collector() -> None:
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     atexit.register(gc.freeze)
+
+
+class NoPandas:
+    """Finder of modules that hides pandas, for processes of our own."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Raise ModuleNotFoundError for pandas. A None in sys.modules would be taken for it."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
 
 
 def end_at_once(code: int) -> NoReturn:

@@ -36,6 +36,8 @@ def main() -> None:
     workflow is CONFIG_FAULT where its settings or inputs are wrong: no attempt can help.
     """
     startup.spare_collector()
+    if startup.WITHOUT_PANDAS.intersection(sys.argv[1:2]):
+        sys.meta_path.insert(0, startup.NoPandas())
     log_to_stderr()
     try:
         group.main(prog_name=program(), standalone_mode=False)

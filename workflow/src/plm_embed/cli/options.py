@@ -94,6 +94,13 @@ def settings(*names: str) -> Callable[[Command], Command]:
     return add
 
 
+COLUMN_REMEDIES = {
+    **{name: f"name yours: --{name}-column {{}}" for name in ("id", "sequence", "partner")},
+    "keep": "name yours: --keep {}",
+}
+"""Remedies of `Table` for the options of `columns`, --partner-column and --keep."""
+
+
 def columns(command: Command) -> Command:
     """Add options for the columns of tables."""
     for name, text in (("sequence", "residues"), ("id", "ids")):

@@ -20,8 +20,6 @@ from plm_embed.io.terminal import printable, say
 from plm_embed.program import program
 
 _WRITTEN = "# Written by `plm-embed profile"
-_EMBED = "set-resources:"
-"""The line of a profile from which on the resources of embed stand."""
 _SECONDS = 30.0
 """Time in which a scheduler's command has to answer."""
 
@@ -77,17 +75,15 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     click.echo(f"wrote {path}; next: {program()} run ... --profile {folder}", err=True)
 
 
-def _filled(text: str, values: Mapping[str, object], after: str = "") -> str:
-    """Return a profile with these values, unless empty, in the first line of each key below
-    `after`, which may be commented out.
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    """Return a part of a profile with these values, unless empty, in the first line of each key,
+    which may be commented out.
     """
-    start = text.index(after)
-    head, text = text[:start], text[start:]
     for key, value in values.items():
         if value:
-            new = f"{key}: {value}".replace("\\", r"\\")
-            text = re.sub(rf"(?m)^( *)(?:# )?{key}: \S+", rf"\g<1>{new}", text, count=1)
-    return head + text
+            line = f"{key}: {value}".replace("\\", r"\\")
+            text = re.sub(rf"(?m)^( *)(?:# )?{key}: \S+", rf"\g<1>{line}", text, count=1)
+    return text
 
 
 def _quoted(value: str) -> str:
@@ -113,8 +109,8 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
 
     fitting = with_gpus or list(limits)
     queue = choose("queue", [usual] if usual in fitting else fitting)
-    accounts, kind, cpu_queue = _accounts(), options["gpu_type"], options["cpu_queue"]
-    account = choose("account", accounts)
+    account = choose("account", _accounts())
+    kind, cpu_queue = options["gpu_type"], options["cpu_queue"]
     on_cpu = queue in limits and queue not in with_gpus and not kind
     if on_cpu:
         click.echo(f"partition {queue} has no GPUs: embed will run on its CPUs", err=True)
@@ -124,24 +120,19 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     if left_open:
         words = f"profile: SLURM has several of these; choose {' and '.join(left_open)}"
         raise ConfigError(words, key=left_open[0].partition(" ")[0])
-    if accounts and account.lower() not in accounts:  # sbatch may not check it
-        verb = "is" if len(accounts) == 1 else "are"
-        words = f"you have no account {account}; yours {verb} {' and '.join(accounts)}"
-        raise ConfigError(words, key="--account")
     content = yaml.safe_load(text)
-    shared, embed = content["default-resources"], content["set-resources"]["embed"]
-    time = min(embed["runtime"], limits.get(queue, math.inf))
-    cpu_time = min(shared["runtime"], limits.get(cpu_queue or usual, math.inf))
-    gpu = f"{kind}:{embed['gpu']}".lstrip(":")
-    _try_job(account=account, partition=queue, gpus="" if on_cpu else gpu, time=time)
+    time = min(content["set-resources"]["embed"]["runtime"], limits.get(queue, math.inf))
+    cpu_limit = limits.get(cpu_queue or usual, math.inf)
+    cpu_time = min(content["default-resources"]["runtime"], cpu_limit)
+    gpus = "" if on_cpu else f"{kind}:1".lstrip(":")
+    _try_job(account=account, partition=queue, gpus=gpus, time=time)
     _try_job(account=account, partition=cpu_queue, time=cpu_time)
-    places = {"slurm_account": account, "slurm_partition": cpu_queue}
-    text = _filled(text, {name: _quoted(place) for name, place in places.items()})
-    text = _filled(text, {"runtime": cpu_time})
-    names = {"slurm_partition": queue, "gpu_model": kind}
-    text = _filled(text, {name: _quoted(value) for name, value in names.items()}, _EMBED)
-    text = _filled(text, {"gpu": "0", "device": "cpu"} if on_cpu else {}, _EMBED)
-    return _filled(text, {"runtime": time}, _EMBED)
+    places = {"slurm_account": _quoted(account), "slurm_partition": _quoted(cpu_queue)}
+    devices = {"gpu": "0", "device": "cpu"} if on_cpu else {"gpu_model": _quoted(kind)}
+    own = {"slurm_partition": _quoted(queue), "runtime": time, **devices}
+    text, embed = text.split("set-resources:")
+    text = _filled(text, {**places, "runtime": cpu_time})
+    return f"{text}set-resources:{_filled(embed, own)}"
 
 
 def _partitions() -> tuple[dict[str, float], list[str], str]:
@@ -197,19 +188,10 @@ def _accounts() -> list[str]:
 
 def _with_pbs(text: str, options: Mapping[str, str]) -> str:
     """Return the profile with queue and account. ConfigError for a queue that PBS does not have."""
-    queue = options["queue"]
-    if queue:
-        blocks = re.split(r"^Queue: ", "\n".join(_answer("qstat", "-Q", "-f")), flags=re.MULTILINE)
-        queues = [
-            block.splitlines()[0].strip()
-            for block in blocks[1:]
-            if block.count("enabled = True") == block.count("started = True") == 1
-        ]
-        if queue not in queues:
-            words = f"--queue {queue}: not an open queue; PBS has {', '.join(queues)}"
-            raise ConfigError(words, key="--queue")
-    named = {"pbs-account": options["account"], "pbs-queue": queue}
-    return _filled(text, {key: value and json.dumps(value) for key, value in named.items()})
+    if queue := options["queue"]:
+        _answer("qstat", "-Q", queue)
+    values = {"pbs-account": options["account"], "pbs-queue": queue}
+    return _filled(text, {key: value and json.dumps(value) for key, value in values.items()})
 
 
 def _answer(*command: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plm_embed.cli.options import (
+    COLUMN_REMEDIES,
     COUNT,
     EXISTING,
     PATH,
@@ -80,7 +81,6 @@ def search(
 
     import plm_embed
     from plm_embed.sequences.records import Reader
-    from plm_embed.sequences.tables import columns_named
 
     if bool(ids) == (queries is not None):
         raise click.UsageError("give a file of queries, or --id")
@@ -88,8 +88,8 @@ def search(
         raise click.UsageError(f"--output: {output} must end with one of {', '.join(SUFFIXES)}")
     if queries and output and output.exists() and output.samefile(queries):
         raise click.UsageError(f"--output: {output} is the file of queries; name another one")
-    with columns_named("name yours: --id-column and --sequence-column"):
-        sequences = Reader(queries, Table(id_column, sequence_column)) if queries else None
+    query_table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
+    sequences = Reader(queries, query_table) if queries else None
     with plm_embed.open(results) as embeddings:
         table = embeddings.nearest(
             ids or None, sequences=sequences, k=top, on_error="skip", **options
@@ -251,14 +251,14 @@ def import_(
       .parquet, .csv, .tsv   a table with a column of lists, or the columns e0, e1 ...
       .h5ad                  AnnData
 
-    Random rows are computed again by the reference. If they are not the mean over the residues
-    alone, as where the end token of padded sequences was pooled in, the file is refused with the
-    measured deviation. Left out, for a campaign to compute, are sequences that may have been cut,
-    rows without a sequence, and B for models that read it as X (ProtTrans' scripts keep it).
-    Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences, else
-    by the ids of their records; those must be the sequences that were embedded. The rows count as
-    computed on --device: import where the campaign computes, into its store.
-    --partner-column or --linker (25 G) make sequences pairs of chains.
+    Long and random rows are computed again by the reference. If they are not the mean over the
+    residues alone, as where the end token of padded sequences was pooled in, the file is refused
+    with the measured deviation. Left out, for a campaign to compute, are sequences that may have
+    been cut, rows without a sequence, and B for models that read it as X (ProtTrans' scripts keep
+    it). Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences,
+    else by the ids of their records; those must be the sequences that were embedded. The rows count
+    as computed on --device: import where the campaign computes, into its store. --partner-column or
+    --linker (25 G) make sequences pairs of chains.
 
     \b
     Examples:
@@ -275,7 +275,7 @@ def import_(
     from plm_embed.master.foreign import Files
     from plm_embed.workflow.config import LINKER
 
-    table = Table(id_column, sequence_column, partner=partner_column)
+    table = Table(id_column, sequence_column, partner=partner_column, remedies=COLUMN_REMEDIES)
     files = Files(vectors, index, sequences, table, index_id)
     linker = linker or (LINKER if partner_column else "")
     chosen = Settings(layers=(layer,), linker=linker, **options)

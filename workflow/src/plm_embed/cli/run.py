@@ -3,6 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,10 +12,22 @@ from plm_embed.io.terminal import say
 from plm_embed.program import program
 
 
+class _ModelName(click.types.StringParamType):
+    def get_missing_message(self, *_: Any, **__: Any) -> str:
+        return (
+            "For proteins, take esm2_8m (small) or esm2_650m (large, for a GPU); for DNA, "
+            "DNABERT-S (small) or nucleotide-transformer-v2-500m-multi-species (large)."
+        )
+
+
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required(
-    "--model", "models", multiple=True, help="Name or alias, such as esm2_8m or prott5; repeatable."
+    "--model",
+    "models",
+    multiple=True,
+    type=_ModelName(),
+    help="Name or alias, such as esm2_8m or prott5; repeatable.",
 )
 @click.option(
     "--results", default=Path("results"), type=PATH, help="Folder for all results, not the weights."
@@ -26,8 +39,8 @@ from plm_embed.program import program
     "--weights", default="", help="The authors' file, or a Hugging Face folder; else downloaded."
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
-@click.option("--id", "id_column", help="Column with the ids (tables only).")
-@click.option("--sequence", "sequence_column", help="Column with the residues (tables only).")
+@click.option("--id", help="Column with the ids (tables only).")
+@click.option("--sequence", help="Column with the residues (tables only).")
 @click.option("--structure", help="Column with their 3Di letters, for SaProt (tables only).")
 @click.option("--partner", help="Column of the second chain of pairs (tables only).")
 @several("--keep", help="Column to carry into the index; repeatable.")
@@ -51,13 +64,10 @@ def run(
     profile: str,
     weights: str,
     cores: int | None,
-    id_column: str | None,
-    sequence_column: str | None,
-    structure: str | None,
-    partner: str | None,
-    keep: tuple[str, ...],
     device: str,
     settings: tuple[str, ...],
+    keep: tuple[str, ...],
+    **named: Any,
 ) -> None:
     """Embed the sequences of some files, from the input to the validated result.
 
@@ -73,36 +83,24 @@ def run(
       plm-embed run table.csv --model esm2_650m --id accession --sequence residues \\
         --keep organism --results flu --profile slurm --set buckets=64
     """
-    from plm_embed.cli.run_config import (
-        configuration,
-        snakemake_options,
-        with_inputs_checked,
-        write_configuration,
-    )
+    from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
     from plm_embed.cli.snakemake_call import execute
     from plm_embed.reporting.summary import gathered, summarize
     from plm_embed.workflow.config import models_of
 
-    named = {
-        **{"id": id_column, "sequence": sequence_column, "structure": structure},
-        **{"partner": partner, "keep": list(keep)},
+    columns = {name: value for name, value in {**named, "keep": list(keep)}.items() if value}
+    keys = {
+        "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],
+        "model": list(models),
+        "results": str(results),
+        "weights": weights,
     }
-    columns = {name: value for name, value in named.items() if value}
-    config = configuration(
-        {
-            "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],
-            "model": list(models),
-            "results": str(results),
-            "weights": weights,
-        },
-        settings,
-    )
-    config = with_inputs_checked(config)
+    config = configuration(keys, settings)
     options = snakemake_options(config, profile, cores, device)
     configfile = write_configuration(config, options)
+    results = Path(config["results"])  # --set may name another
     folder = shlex.quote(str(results))
     click.echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
-    results = Path(config["results"])
     execute(options, results, list(models_of(config)))
     masters = gathered(results)
     say(summarize(masters))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from plm_embed.models.checkpoints import files_of
 from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.tables import columns_named
+from plm_embed.sequences.settings import Table
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
-from plm_embed.workflow.checks import mistakes
+from plm_embed.workflow.checks import checked
 from plm_embed.workflow.config import (
     Config,
     input_paths,
@@ -23,18 +24,23 @@ from plm_embed.workflow.config import (
     key_and_value,
     listed,
     models_of,
-    refusal,
     source_of,
-    with_defaults,
 )
 from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
 
+_COLUMN_REMEDIES = {
+    name: f"name yours: --{name} {{}}"
+    for name in ("id", "sequence", "structure", "partner", "keep")
+}
+
 
 def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
-    """Return the complete configuration of these keys and of `key=value` settings.
+    """Return the complete configuration of these keys and of `key=value` settings, with columns of
+    tables alone, not of FASTA files.
 
-    ConfigError with a line for each problem.
+    ConfigError with a line for each problem, or for an input that is missing; InputError for one
+    that, by its first bytes, cannot be read or lacks a column.
     """
     config: Config = dict(keys)
     for setting in settings:
@@ -47,28 +53,18 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
                 raise ConfigError(f"--set {setting}: {name} is already {block[name]}", key=name)
             block = block[name]
         block[last] = value
-    if problems := mistakes(config, config):
-        raise refusal(problems)
-    config = with_defaults(config)
+    config = checked(config, config)
     models = list(models_of(config))
-    return config | {"model": models if len(models) > 1 else models[0]}
-
-
-def with_inputs_checked(config: Config) -> Config:
-    """Return the configuration with columns of tables alone, not of FASTA files.
-
-    ConfigError for an input that is missing, and InputError for one that, by its first bytes,
-    cannot be read or lacks a column.
-    """
-    inputs = []
-    for entry, path, table in zip(
-        listed(config["inputs"]), input_paths(config), input_tables(config), strict=True
-    ):
+    config["model"] = models if len(models) > 1 else models[0]
+    entries = zip(listed(config["inputs"]), input_paths(config), input_tables(config), strict=True)
+    config["inputs"] = []
+    for entry, path, table in entries:
         if words := missing(Path(path)):
             raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
-        with columns_named("name yours: --id, --sequence, --structure, --partner and --keep"):
-            inputs.append(path if Reader(Path(path), table).format == "fasta" else entry)
-    return config | {"inputs": inputs}
+        columns = replace(table, remedies=_COLUMN_REMEDIES)
+        is_fasta = Reader(Path(path), columns).format == "fasta"
+        config["inputs"].append(path if is_fasta else entry)
+    return config
 
 
 def snakemake_options(
@@ -97,12 +93,11 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     settings.
     """
     path = Path(config["results"], CONFIG)
-    has_vectors = any(path.parent.glob("*/embedded/*.json"))
-    before, folder = read_kept(path) if has_vectors else ({}, Path())
-    if lost := [*_lost(before, config, folder), *_other_weights(before, config, path.parent)]:
+    before, folder = read_kept(path) if any(path.parent.glob("*/embedded/*.json")) else ({}, Path())
+    if lost := dict(_lost(before, config, folder)) if before else {}:
         raise ConfigError(
-            f"{path}: the results here differ: {'; '.join(words for _, words in lost)}",
-            key=lost[0][0],
+            f"{path}: the results here differ: {'; '.join(lost)}",
+            key=next(iter(lost.values())),
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
@@ -111,7 +106,8 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
 
 
 def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the inputs and the settings of the vectors that another configuration does not have.
+    """Yield a line, and the key, for each input or setting of the vectors that another
+    configuration does not have.
 
     folder: what the paths in `before` are relative to.
     """
@@ -119,23 +115,31 @@ def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, s
         for key, old in before.get(block, {}).items():
             new = config[block].get(key)
             if old != new and key != "per_residue_limit_gb":
-                yield f"{block}.{key}", f"{block}.{key}: {old}, not {new}"
-    files = {os.path.realpath(path) for path in input_paths(config)}
-    for path in input_paths(before) if before else ():
-        if not {os.path.realpath(path), os.path.realpath(folder / path)} & files:
-            yield "inputs", f"they also include {path}"
-
-
-def _other_weights(before: Config, config: Config, results: Path) -> Iterator[tuple[str, str]]:
-    """Yield the models whose vectors are of other weights than the configuration names."""
-    for model in models_of(config).values():
-        path, record = source_of(config, model), read_record(results / model.name)
-        if not before or record is None or path == source_of(before, model):
+                yield f"{block}.{key}: {old}, not {new}", f"{block}.{key}"
+    tables = {os.path.realpath(path): table for path, table in _tables(config)}
+    for path, table in _tables(before):
+        places = (os.path.realpath(path), os.path.realpath(folder / path))
+        now = next((tables[place] for place in places if place in tables), None)
+        if not now:
+            yield f"they also include {path}", "inputs"
             continue
-        same = (
-            files_of(Path(path), model).sha256 == record.source.sha256
-            if path
-            else record.published == "sha256"
-        )
+        for column in ("sequence", "structure", "partner"):
+            old, new = getattr(table, column) or "none", getattr(now, column) or "none"
+            if old != new:
+                yield f"{column} column of {path}: {old}, not {new}", "inputs"
+    for model in models_of(config).values():
+        source = source_of(config, model)
+        record = read_record(Path(config["results"], model.name))
+        if not record or source == source_of(before, model):
+            continue
+        if source:
+            same = files_of(Path(source), model).sha256 == record.source.sha256
+        else:
+            same = record.published == "sha256"
         if not same:
-            yield "weights", f"the weights of {model.name} are others than {path or 'published'}"
+            words = f"the weights of {model.name} are others than {source or 'published'}"
+            yield words, "weights"
+
+
+def _tables(config: Config) -> Iterator[tuple[str, Table]]:
+    return zip(input_paths(config), input_tables(config), strict=True)

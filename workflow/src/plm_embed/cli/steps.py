@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,6 +9,7 @@ from typing import Any, Literal, get_args
 import click
 
 from plm_embed.cli.options import (
+    COLUMN_REMEDIES,
     COUNT,
     DTYPE,
     EXISTING,
@@ -76,8 +76,7 @@ def weights(
 
     log_command()
     if output:
-        manifest = prepare(model_of(model, source), source, output)
-        manifest = replace(manifest, folder=str(output.absolute()))
+        manifest = prepare(model_of(model, source), source, output.absolute())
     else:
         manifest = prepare_cached(model_of(model, source), source, cache=cache)
     if compute_dtype != "auto":
@@ -150,23 +149,17 @@ def deduplicate(
       plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
-    from plm_embed.sequences.tables import columns_named
 
     log_command()
-    given = [
-        Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables or "[]")
-    ]
-    remedy = "name yours: --id-column, --sequence-column and --keep"
-    with nullcontext() if given else columns_named(remedy):
-        run(
-            inputs,
-            output,
-            buckets=buckets,
-            table=Table(id_column, sequence_column, keep),
-            policy=ResiduePolicy(**policy),
-            memory_mb=memory_mb,
-            tables=given,
-        )
+    run(
+        inputs,
+        output,
+        buckets=buckets,
+        table=Table(id_column, sequence_column, keep, remedies=COLUMN_REMEDIES),
+        policy=ResiduePolicy(**policy),
+        memory_mb=memory_mb,
+        tables=[Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables)],
+    )
 
 
 @click.command()
@@ -227,7 +220,7 @@ def embed(
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
     if chosen.scores:
-        with_head(replace(read_manifest(folder), folder=str(folder)))
+        with_head(read_manifest(folder))
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.planning.costs import check_per_residue
 
@@ -279,13 +272,8 @@ def gather(**files: Path) -> None:
 @click.command()
 @click.argument("results", type=EXISTING)
 @click.option("--store", type=PATH, show_default="as in the run", help="Store of vectors.")
-@click.option(
-    "--spot-checks",
-    type=NUMBER,
-    show_default="as in the run, else 16",
-    help="Random rows to recompute.",
-)
-def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> None:
+@click.option("--spot-checks", default=16, type=NUMBER, help="Random rows to recompute.")
+def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
     RESULTS is the folder of a model, or a results folder with one model. validation.json gets every
@@ -297,26 +285,20 @@ def validate(*, results: Path, store: Path | None, spot_checks: int | None) -> N
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
     from plm_embed.inference.weights import prepared_folder
+    from plm_embed.jobs.completion_record import store_of
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.models.weights import RECORD
     from plm_embed.reading.find import find_embeddings
-    from plm_embed.reporting.outputs import CONFIG, RECORDS
-    from plm_embed.workflow.kept_config import read_kept
+    from plm_embed.reporting.outputs import RECORDS
 
     log_command()
     master = find_embeddings(results).absolute()
     folder = master.parent
-    if store is None or spot_checks is None:  # paths in it start from where the run began
-        config, began = read_kept(folder / CONFIG)
-        usual = folder / "store"
-        store = store or (usual if usual.is_dir() else began / (config.get("store") or usual))
-        checks = config.get("validate", {}).get("spot_checks", 16)
-        spot_checks = checks if spot_checks is None else spot_checks
     files = {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",
-        "store": store,
+        "store": store or store_of(folder),
         "master": master,
         "index": master.with_suffix(".parquet"),
         "records": folder / RECORDS,

@@ -18,7 +18,7 @@ from plm_embed.sequences.normalize import normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
-from plm_embed.sequences.tables import NO_VALUE, columns_named
+from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -71,11 +71,12 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
                 path=sequences,
                 remedy="give the name of a file, or a list of sequences",
             )
-        with columns_named(
+        remedies = dict.fromkeys(
+            ("id", "sequence"),
             "rename yours: a table of sequences has the columns id and sequence here; in Python, "
-            "pairs of id and sequence will do"
-        ):
-            sequences = Reader(path, Table())
+            "pairs of id and sequence will do",
+        )
+        sequences = Reader(path, Table(remedies=remedies))
     alphabet, path = ALPHABETS[policy.alphabet], None
     if isinstance(sequences, Reader):
         batches, path = iter(sequences), sequences.path
@@ -158,7 +159,7 @@ def _batches(sequences: object, in_pairs: bool) -> Iterator[Batch]:
             for texts in zip(*pairs, strict=True)
         )
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
-        yield batch_of(first, ids, ids, residues, faults=faults)
+        yield batch_of(first, ids, ids, residues, faults)
         first += len(block)
 
 

@@ -21,7 +21,6 @@ from plm_embed.fingerprint import (
     Pooling,
     Score,
     Strand,
-    has_matrix,
     pooling_and_layer,
 )
 from plm_embed.inference import loading
@@ -387,17 +386,17 @@ def embed_like(
     weights: str | Path | None,
     on_error: OnError = "raise",
 ) -> tuple[list[str], Array]:
-    """Return names (q) and vectors (q, D) of sequences as a master or store of this fingerprint
-    holds them as `name`, rounded as there. A name is an id, or else the sequence's number, from 1.
+    """Return labels (q) and vectors (q, D) of sequences as a master or store of this fingerprint
+    holds them in the representation `name`, rounded as there. A label is an id, or else the
+    sequence's number, from 1.
 
     `weights` as in `prepared_weights`; None: these very weights in the cache, else a download.
-    `on_error` as in `plm_embed.embed`; what is skipped has no row and no name.
+    `on_error` as in `plm_embed.embed`; what is skipped has no row and no label.
     WeightsError unless they are the very weights of the fingerprint.
     """
     check_word("on_error", on_error, get_args(OnError))
     weights = weights or with_sha256(fingerprint.model, fingerprint.weights_sha256)
-    pooled = next(part for part in fingerprint.representations if not has_matrix(part))
-    pooling, layer = pooling_and_layer(pooled if name == "emb" else name)
+    pooling, layer = pooling_and_layer(name)
     dtype = fingerprint.compute_dtype
     if dtype == "tfloat32" and not torch.cuda.is_available():
         dtype = "float32"

@@ -33,7 +33,7 @@ from plm_embed.models.weights import (
     SELF_TEST,
     TENSORS,
     Manifest,
-    stored_tensors,
+    Tensors,
     weights_again,
 )
 
@@ -79,8 +79,8 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
     manifest with both, last.
     """
-    tensors, family = stored_tensors(folder / TENSORS), manifest.family
-    head = stored_tensors(folder / HEAD) if manifest.head_sha256 else None
+    tensors, family = Tensors(folder / TENSORS), manifest.family
+    head = Tensors(folder / HEAD) if manifest.head_sha256 else None
     sequences, layer = PROBES[family.alphabet.name], manifest.layers
     ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
 
@@ -134,7 +134,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     digest = hashlib.sha256(memory.getvalue()).hexdigest()
     manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
     write_sealed(folder / MANIFEST, manifest)
-    return manifest
+    return replace(manifest, folder=str(folder))
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
@@ -164,7 +164,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
     error = float(((means - expected).norm(dim=1) / expected.norm(dim=1)).max())
     score_error = None
-    if "scores" in golden and engine.has_head:
+    if "scores" in golden and engine.head:
         score_error = float((scores - golden["scores"][numbers]).abs().max())
     for kind, distance, unit, limit in (
         ("vectors", error, "", bound(dtype, manifest.roundings)),
@@ -245,7 +245,7 @@ def _run(
     """
     batch = engine.pack(pieces).to(engine.device)
     hidden = engine.forward(batch, [layer], exact)[layer]
-    if engine.has_head and layer == engine.manifest.layers:
+    if engine.head and layer == engine.manifest.layers:
         hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
     states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
     finite = means.isfinite().all(dim=1)

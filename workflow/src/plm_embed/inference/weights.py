@@ -25,6 +25,7 @@ from plm_embed.models.weights import (
     TENSORS,
     Manifest,
     Source,
+    Tensors,
     caveat,
     read_manifest,
     weights_again,
@@ -53,7 +54,7 @@ def prepare_cached(
     content = f"-{files.sha256[:12]}" if files else ""
     folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
     try:
-        return replace(prepare(model, files, folder), folder=str(folder))
+        return prepare(model, files, folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -84,7 +85,7 @@ def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
         raise WeightsError(
             f"{folder} holds the weights of {manifest.model}, not of {model.name}", path=folder
         )
-    return replace(manifest, folder=str(folder))
+    return manifest
 
 
 def prepared_folder(weights: Path) -> Path:
@@ -123,7 +124,7 @@ def with_head(manifest: Manifest) -> Manifest:
         model = model_of(manifest.model, path)
         files = files_of(Path(path), model) if path else None
         if files is None or files.sha256 == manifest.source.sha256:
-            manifest = replace(prepare(model, files, folder, scores=True), folder=str(folder))
+            manifest = prepare(model, files, folder, scores=True)
     if manifest.head_sha256 is None:
         raise WeightsError(
             f"{folder}: has no head of the language model, which scores need: an earlier version "
@@ -226,13 +227,10 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
     checkpoint = checkpoints.read(files, model, published=published)
     digests: dict[str, str] = {}
     try:
-        for name, tensors, kinds in (
-            (TENSORS, checkpoint.tensors, checkpoint.kinds),
-            (HEAD, checkpoint.head, checkpoint.head),
-        ):
+        for name, tensors in ((TENSORS, checkpoint.tensors), (HEAD, checkpoint.head)):
             if tensors:
                 with atomic_path(output / name) as temporary:
-                    digests[name] = weights.write(temporary, tensors, kinds)
+                    digests[name] = weights.write(temporary, tensors)
     except ValueError as error:
         raise WeightsError(
             f"weights: {files.source} is not a complete {model.name}: it holds {error}.",
@@ -252,7 +250,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         source=Source(checkpoint.layout, files.sha256, **origin),
         attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
-        tokens_sha256=model.family.tokenizer.within(checkpoint.tensors).sha256 or None,
+        tokens_sha256=model.family.tokenizer.within(Tensors(output / TENSORS)).sha256 or None,
         published="sha256" if published else "no",
         head_sha256=digests.get(HEAD),
     )

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from plm_embed.errors import PassingError
-from plm_embed.io.files import atomic_path, cache_folder, remove_abandoned, sha256_file
+from plm_embed.io.files import atomic_path, cache_folder, sha256_file
 
 log = logging.getLogger(__name__)
 COMPILERS = ("gcc", "clang", "cc")
@@ -38,14 +38,13 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
     recipe = repr((source.read_text(encoding="utf-8"), FLAGS, options, kind))
     stem = f"{source.stem}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
     folder = cache_folder() / "kernels"
-    with suppress(OSError):  # the folder cannot be read
-        # compilers may have made several, of which the first serves
-        for path in sorted(folder.glob(f"{stem}-*.so")):
-            with suppress(OSError):  # nor the file, or nothing may be run from there
-                if path.stem == f"{stem}-{sha256_file(path)[:16]}":
-                    return ctypes.CDLL(str(path))
-                log.warning("%s is damaged: compiling it again", path)
-                path.unlink()
+    # compilers may have made several, of which the first serves
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        with suppress(OSError):  # it cannot be read, or nothing may be run from there
+            if path.stem == f"{stem}-{sha256_file(path)[:16]}":
+                return ctypes.CDLL(str(path))
+            log.warning("%s is damaged: compiling it again", path)
+            path.unlink()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         library = Path(scratch) / f"{source.stem}.so"
         _compile(source, [*FLAGS, *options, "-o", str(library), str(source)])
@@ -53,7 +52,6 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
         try:
             with atomic_path(final) as temporary:
                 shutil.copyfile(library, temporary)
-            remove_abandoned(folder)
             return ctypes.CDLL(str(final))
         except OSError as error:  # no cache, or nothing may be run from there
             log.info("%s cannot be kept: %s", final, error.strerror or error)

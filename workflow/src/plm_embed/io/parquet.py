@@ -50,8 +50,8 @@ class RowGroupWriter:
 
     def __init__(self, file: io.BufferedWriter, writer: pq.ParquetWriter) -> None:
         self.sha256 = ""
-        self.schema: pa.Schema = writer.schema
         self._file = file
+        self.schema: pa.Schema = writer.schema
         self._writer = writer
         self._pending: list[pa.RecordBatch] = []
         self._group = 0
@@ -60,7 +60,10 @@ class RowGroupWriter:
     def write(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        costs = _row_bytes(rows)
+        costs = np.full(rows.num_rows, _CELL_BYTES * rows.num_columns, dtype=np.int64)
+        for column in rows.columns:
+            if pa.types.is_string(column.type):
+                costs += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         ends = self._end + np.cumsum(costs)
         groups = (ends - costs) // _GROUP_BYTES
         self._end = int(ends[-1])
@@ -74,7 +77,7 @@ class RowGroupWriter:
 
     def flush(self) -> None:
         # the writer would cut pages where the pieces end
-        table = pa.Table.from_batches(self._pending, self._writer.schema).combine_chunks()
+        table = pa.Table.from_batches(self._pending, self.schema).combine_chunks()
         if table.num_rows:
             self._writer.write_table(table, row_group_size=table.num_rows)
         self._pending = []
@@ -116,33 +119,19 @@ def row_group_writer(
             rows.sha256 = file.hash.hexdigest()
 
 
-def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    costs = np.full(rows.num_rows, _CELL_BYTES * rows.num_columns, dtype=np.int64)
-    for column in rows.columns:
-        if pa.types.is_string(column.type):
-            costs += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    return costs
-
-
 _ROWS = 1 << 16
 
 
-def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
-    """Return a Parquet file whose pages are read with their checksums, if it has any; a damaged
-    page is an OSError.
-    """
-    return pq.ParquetFile(source, page_checksum_verification=True, **options)
-
-
 @contextmanager
-def _opened(
+def open_parquet(
     path: Path, columns: Sequence[str] | None = None, remedy: str = "", **options: Any
 ) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for the block. StoreError, also for what the block raises, when the file
-    is missing or damaged or lacks a column, which Arrow would leave out.
+    """Open a Parquet file, whose pages are read with their checksums, if it has any. StoreError,
+    also for what the block raises, when the file is missing or damaged or lacks a column, which
+    Arrow would leave out.
     """
     try:
-        with parquet_file(path, **options) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True, **options) as file:
             for name in columns or ():
                 if name not in file.schema_arrow.names:
                     raise LookupError(f"no column {name!r}")
@@ -159,61 +148,42 @@ def _opened(
 def record_batches(
     path: Path, columns: list[str] | None, rows: int, remedy: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file in order, at most `rows` at a time. StoreError when it is
-    missing or damaged.
+    """Yield the rows of a Parquet file in order, at most `rows` at a time. StoreError, with the
+    remedy, when it is missing or damaged; so do the other readers.
     """
     # without pre-buffering: else all of it would be in memory at once
-    with _opened(path, columns, remedy, pre_buffer=False) as file:
+    with open_parquet(path, columns, remedy, pre_buffer=False) as file:
         yield from file.iter_batches(rows, columns=columns)
 
 
 def read_batches(
     path: Path, columns: list[str] | None = None, remedy: str = ""
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows
-    are cut equally.
-
-    StoreError, with the remedy, when the file is missing or damaged.
-    """
-    rows: pa.Table | None = None
+    """Yield the rows of a Parquet file in order, as tables of at most 65,536."""
     for batch in record_batches(path, columns, _ROWS, remedy):
-        more = pa.Table.from_batches([batch])
-        rows = pa.concat_tables([rows, more]) if rows is not None else more
-        if rows.num_rows >= _ROWS:
-            yield rows.slice(0, _ROWS)
-            rows = rows.slice(_ROWS)
-    if rows is not None and rows.num_rows:
-        yield rows
+        yield pa.Table.from_batches([batch])
 
 
 def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     """Yield the rows of a Parquet file in order, a row group at a time, decoded in the caller's
     thread: less work and memory than `read_batches` for a thread that works beside others.
-
-    StoreError when the file is missing or damaged.
     """
-    with _opened(path, columns, pre_buffer=False) as file:
+    with open_parquet(path, columns, pre_buffer=False) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns, use_threads=False)
 
 
 def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
-    """Return a whole Parquet file, or some of its columns. StoreError when it is missing or
-    damaged.
-    """
-    with _opened(path, columns, remedy) as file:  # pq.read_table would import pandas
+    """Return a whole Parquet file, or some of its columns."""
+    with open_parquet(path, columns, remedy) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
 def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: str = "") -> pa.Table:
-    """Return the rows of a Parquet file whose `column` of whole numbers has one of `values`, in
-    order.
-
-    Row groups that by their statistics have none are not read. StoreError when the file is missing
-    or damaged.
+    """Return the rows of a Parquet file whose `column` of whole numbers has one of `values`
+    (increasing), in order. Row groups that by their statistics have none are not read.
     """
-    values = np.unique(values)
-    with _opened(path, [column], remedy) as file:
+    with open_parquet(path, [column], remedy) as file:
         tables = [file.schema_arrow.empty_table()]
         place = file.schema_arrow.names.index(column)
         for number in range(file.num_row_groups):
@@ -229,12 +199,6 @@ def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: st
 
 
 def read_schema(path: Path, remedy: str = "") -> pa.Schema:
-    """Return column names and types of a Parquet file. StoreError when it is missing or damaged."""
-    with _opened(path, remedy=remedy) as file:
+    """Return column names and types of a Parquet file."""
+    with open_parquet(path, remedy=remedy) as file:
         return file.schema_arrow
-
-
-def count_rows(path: Path, remedy: str = "") -> int:
-    """Return the number of rows of a Parquet file. StoreError when it is missing or damaged."""
-    with _opened(path, remedy=remedy) as file:
-        return int(file.metadata.num_rows)

@@ -29,18 +29,6 @@ def unusable(path: str) -> str:
     return ""
 
 
-def not_writable(path: Path) -> str:
-    """Return a message when nothing can be written at a path, which need not exist; '' when
-    something can.
-    """
-    nearest = next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110
-    if os.access(nearest, os.W_OK):
-        return ""
-    return (
-        f"{nearest}: cannot be written to; change its permissions or name another place, and rerun"
-    )
-
-
 def unusable_path(error: BaseException) -> str:
     """Return a message when `error` is the system's, about a path that cannot serve; else ''."""
     if not (isinstance(error, OSError) and error.errno in _UNUSABLE):
@@ -49,8 +37,13 @@ def unusable_path(error: BaseException) -> str:
     path = error.filename2 or error.filename
     if not path:
         return str(error)
-    denied = isinstance(error, PermissionError) and not Path(path).is_file()
-    return (not_writable(Path(path)) if denied else "") or f"{path}: {error.strerror}"
+    if isinstance(error, PermissionError) and not Path(path).is_file():
+        places = Path(path), *Path(path).parents
+        nearest = next(place for place in places if os.path.exists(place))  # noqa: PTH110
+        if not os.access(nearest, os.W_OK):
+            remedy = "change its permissions or name another place, and rerun"
+            return f"{nearest}: cannot be written to; {remedy}"
+    return f"{path}: {error.strerror}"
 
 
 def missing(path: Path) -> str:

@@ -52,12 +52,5 @@ def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[
         return
     from rich import progress as rich_progress
 
-    columns = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
-        rich_progress.TextColumn("{task.percentage:3.0f} %"),
-        rich_progress.TimeElapsedColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(*columns, console=terminal(stderr=True)) as drawn:
+    with rich_progress.Progress(console=terminal(stderr=True)) as drawn:
         yield Meter(label, total, unit, partial(drawn.advance, drawn.add_task(label, total=total)))

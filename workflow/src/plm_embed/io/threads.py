@@ -87,30 +87,26 @@ class Behind:
         self._failed = False
 
     def do(self, call: Callable[..., object], *arguments: Any) -> None:
+        def make() -> None:
+            if not self._failed:
+                self._failed = True  # unless the call returns
+                call(*arguments)
+                self._failed = False
+
         if len(self._waiting) == self._count:
             self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(self._make, call, *arguments))
+        self._waiting.append(self._pool.submit(make))
 
     def wait(self) -> None:
         """Return when all calls are made. Raises what one raised."""
         while self._waiting:
             self._waiting.popleft().result()
 
-    def _make(self, call: Callable[..., object], *arguments: Any) -> None:
-        if self._failed:
-            return
-        try:
-            call(*arguments)
-        except BaseException:
-            self._failed = True
-            raise
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._failed = self._failed or kind is not None
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=kind is not None)
         if kind is None:
             self.wait()
 

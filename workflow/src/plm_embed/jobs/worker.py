@@ -99,7 +99,7 @@ class Worker:
     ) -> None:
         """Set up and check the device. info: of the process before, to count on from."""
         self.device = devices.choose_device(settings.device)
-        manifest = replace(read_manifest(weights), folder=str(weights))
+        manifest = read_manifest(weights)
         fingerprint = loading.fingerprint_of(manifest, settings, self.device)
         devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
         devices.check(self.device)

@@ -23,6 +23,7 @@ from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.master.foreign import Files, Foreign, Names, read_foreign
+from plm_embed.master.spot_checks import SPOT_TOKENS
 from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
@@ -30,7 +31,6 @@ from plm_embed.sequence_windows import spans
 from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.tables import columns_named
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
@@ -57,8 +57,8 @@ class Adopted:
 def adopt(
     files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int
 ) -> Adopted:
-    """Check `sample` random rows against the reference, and publish all rows in a store, as vectors
-    of the settings on this machine's device. With a linker, sequences are pairs of chains.
+    """Check `sample` rows against the reference, and publish all rows in a store, as vectors of the
+    settings on this machine's device. With a linker, sequences are pairs of chains.
 
     StoreError, with the measured deviation, when they are not what the settings ask for; then
     nothing is published.
@@ -88,12 +88,9 @@ def adopt(
             reasons = ", ".join(f"{count:,} {why}" for why, count in adopted.left_out.items())
             words = f"none of its {len(foreign.vectors):,} rows can be adopted: {reasons}"
             raise StoreError(f"{foreign.path}: {words}", path=foreign.path)
-        count = min(sample, len(rows))
-        chosen = np.random.default_rng(len(rows)).choice(len(rows), count, replace=False)
-        adoptable = [*rows]
-        sequences = inputs.residues([adoptable[place] for place in np.sort(chosen).tolist()])
-        sampled = {rows[name]: sequence for name, sequence in sequences.items()}
-        _check_sample(adopted, foreign, sampled, weights_folder, fingerprint, manifest)
+        sampled = inputs.sample([*rows], sample)
+        sequences = {rows[name]: sequence for name, sequence in sampled.items()}
+        _check_sample(adopted, foreign, sequences, weights_folder, fingerprint, manifest)
         _publish(adopted, foreign, rows, inputs.length, Store(store_root, fingerprint))
     return adopted
 
@@ -107,7 +104,7 @@ class KnownSequences:
     """
 
     def __init__(self, files: Files, family: Family, *, paired: bool) -> None:
-        self._files = files
+        self._files, self._family = files, family
         self._policy = ResiduePolicy(alphabet="protein_pair" if paired else family.alphabet.name)
         self.length: dict[str, int] = {}
         self.rare: set[str] = set()
@@ -129,9 +126,7 @@ class KnownSequences:
     def _read(self) -> Iterator[tuple[str, str, str]]:
         read = normalize_pair if self._policy.alphabet == "protein_pair" else normalize
         for path in self._files.sequences:
-            with columns_named("name yours: --id-column, --sequence-column, --partner-column"):
-                reader = Reader(path, self._files.table)
-            for batch in reader:
+            for batch in Reader(path, self._files.table):
                 columns = (batch.ids, batch.headers, batch.residues)
                 texts = (column.to_pylist() for column in columns)
                 for id, header, raw in zip(*texts, strict=True):
@@ -139,9 +134,17 @@ class KnownSequences:
                     if isinstance(normalized, Normalized):
                         yield id, header, normalized.sequence
 
-    def residues(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the sequences of some keys, in their order; the files are read again."""
-        sequences = dict.fromkeys(keys, "")
+    def sample(self, keys: Sequence[str], count: int) -> dict[str, str]:
+        """Return the sequences of so many of the keys, none too long for the reference: the longest
+        quarter, for these are cut first, and random ones. The files are read again.
+        """
+        names = sorted(keys, key=self.length.__getitem__)
+        most = SPOT_TOKENS * self._family.letters_per_token
+        names = [name for name in names if self.length[name] <= most] or names[:count]
+        longest, others = names[-count // 4 :], names[: -count // 4]
+        count = min(count - len(longest), len(others))
+        random = np.random.default_rng(len(keys)).choice(len(others), count, replace=False)
+        sequences = dict.fromkeys([*longest, *(others[place] for place in random)], "")
         for _, _, sequence in self._read():
             if (name := key(sequence)) in sequences:
                 sequences[name] = sequence

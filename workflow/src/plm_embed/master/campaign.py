@@ -24,8 +24,7 @@ CHANGED = "its bytes are not those that were written"
 
 
 class Campaign:
-    """The buckets whose completion records were added, with n vectors in all; `skipped` sequences
-    have none.
+    """The buckets whose completion records were added, with n vectors in all.
 
     sequences: folder of deduplicate; embedded: folder of the completion records. rows: the first
     row of each bucket in the master, in key order; parts: by name; records: the completion records
@@ -40,7 +39,7 @@ class Campaign:
         self.rows: dict[str, int] = {}
         self.parts: dict[str, PartInfo] = {}
         self.records = defaultdict[str, list[Path]](list)
-        self.vectors = self.skipped = self._residues = 0
+        self.vectors = self._residues = 0
         self.devices: set[str] = set()
         self._versions = defaultdict[str, set[str]](set)
         self._batch_dependent = False
@@ -72,7 +71,6 @@ class Campaign:
             self.records[part.name].append(bucket.record)
         self.rows[name] = self.vectors
         self.vectors += len(bucket.keys)
-        self.skipped += len(completion.skipped)
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
             self._residues += int(rows.sum())

@@ -201,22 +201,18 @@ def _index(files: Files, ending: str, count: int) -> Names:
     """Read the names of `count` rows from the table beside them. The column `row` tells which rows
     are meant, else their order.
     """
-    path, names = files.index or files.vectors.with_suffix(ending), Names()
-    lines, numbered = 0, False
+    path = files.index or files.vectors.with_suffix(ending)
     if not path.exists():
         remedy = "name the table of the rows: --index"
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy)
     with _reading(path):
-        for table in _tables(path, files.id_column):
-            numbered = "row" in table.column_names
-            rows: Iterable[int] = range(lines, lines + len(table))
-            if numbered:
-                rows = table["row"].cast(pa.int64()).fill_null(-1).to_pylist()
-            names += _names(table, files.id_column, rows)
-            lines += len(table)
-        if not numbered and lines != count:
-            raise ValueError(f"{lines:,} rows and no column `row`, for {count:,} vectors")
-    return names
+        table = pa.concat_tables(_tables(path, files.id_column))
+        rows: Iterable[int] = range(count)
+        if "row" in table.column_names:
+            rows = table["row"].cast(pa.int64()).fill_null(-1).to_pylist()
+        elif len(table) != count:
+            raise ValueError(f"{len(table):,} rows and no column `row`, for {count:,} vectors")
+        return _names(table, files.id_column, rows)
 
 
 def _tables(path: Path, id_column: str) -> Iterator[pa.Table]:

@@ -14,6 +14,7 @@ from plm_embed.master import checks
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.validation_record import Validation, write_validation
+from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def validate(
     checks.check_completion_records(validation, campaign)
     if campaign.rows:
         validation.fingerprint, validation.counts.vectors = campaign.fingerprint, campaign.vectors
-        validation.counts.unique = campaign.vectors + campaign.skipped
+        validation.counts.unique = read_summary(sequences).unique
         checks.check_parts(validation, campaign)
         checks.check_weights(validation, campaign, weights)
         meaning, again = "The file with all vectors can be opened and read.", delete(master)

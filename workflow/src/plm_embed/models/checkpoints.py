@@ -14,23 +14,20 @@ import pickle
 import re
 import textwrap
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
 from plm_embed.models.family import LM_HEAD, TASK_HEADS, Family, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model, family_of, find_model
 from plm_embed.models.tokens import TENSOR, TokenizerFile, Vocabulary
-from plm_embed.models.weights import MANIFEST, Layout, Tensors, read_manifest
+from plm_embed.models.weights import MANIFEST, Layout, Stored, read_manifest
 from plm_embed.wording import some
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger(__name__)
 TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -73,30 +70,16 @@ class Files:
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
-class Stored(NamedTuple):
-    """A tensor of a published file under its name there, and what reads a slice of its rows. The
-    shape is empty for what holds no numbers.
-    """
-
-    path: Path
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    read: "Callable[..., torch.Tensor]"
-
-
 @dataclass
 class Checkpoint:
-    """A model under the engine's names: its tensors, and `kinds`, tensors on the device `meta` with
-    their shapes and dtypes. head: that of the language model, by the names of `head_shapes`; empty
-    without one.
+    """A model under the engine's names: its tensors, and those of the head of the language model by
+    the names of `head_shapes`; none without one.
     """
 
     layout: Layout
     token_dropout: bool
-    kinds: "dict[str, torch.Tensor]"
-    tensors: Tensors
-    head: "dict[str, torch.Tensor]"
+    tensors: dict[str, Stored]
+    head: dict[str, Stored]
 
 
 def files_of(source: Path, model: Model | None = None) -> Files:
@@ -189,7 +172,8 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     for family in dict.fromkeys(model.family for model in MODELS.values()):
         tokenizer = family.tokenizer
         if isinstance(tokenizer, Vocabulary) or (folder / tokenizer.name).is_file():
-            model, _, mismatches[family.name] = _fit(Model(name, family, 0, 0, 0), config, stored)
+            model = Model(name, family, 0, 0, 0)
+            model, _, mismatches[family.name] = _fit(source, config, stored, model)
             if not mismatches[family.name]:
                 return model
     likest, problems = min(mismatches.items(), key=lambda item: len(item[1]))
@@ -211,53 +195,42 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     WeightsError that names the source when it is damaged, unsafe to read, another model, or
     incomplete.
     """
-    import torch
-
     layout, config, stored = _contents(files, published)
     tensors = _whole(files.source, config, stored, model)
-    if unused := [tensor.name for tensor in stored if tensor.name.startswith(TASK_HEADS)]:
+    if unused := [name for name in stored if name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", files.source, some(unused))
-    parts = {
-        name.removeprefix(LM_HEAD): tensors.pop(name)
-        for name in list(tensors)
-        if name.startswith(LM_HEAD)
-    }
-    kinds = {
-        name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")
-        for name, tensor in tensors.items()
-    }
-    readers = {name: tensor.read for name, tensor in tensors.items()}
-    own = {TENSOR: _tokenizer(files.tokenizer, model)} if files.tokenizer else {}
+    names = [name for name in tensors if name.startswith(LM_HEAD)]
+    head = {name.removeprefix(LM_HEAD): tensors.pop(name) for name in names}
+    if files.tokenizer:
+        tensors[TENSOR] = _tokenizer(files.tokenizer, model)
     if model.family.cleared_rows:
-        own["embed_tokens.weight"] = table = readers["embed_tokens.weight"]().clone()
-        table[torch.tensor(model.family.cleared_rows)] = 0
-    for name, tensor in own.items():
-        kinds[name], readers[name] = tensor, partial(torch.Tensor.detach, tensor)
-    if parts and model.family.head and model.family.head.tied:
-        table = readers["embed_tokens.weight"]()
-        parts["out.weight"] = tensors["embed_tokens.weight"]._replace(read=lambda: table)
-    head = {}
-    if {name: part.shape for name, part in parts.items()} == head_shapes(model) and all(
-        part.dtype in _FLOATS.values() for part in parts.values()
+        table = tensors["embed_tokens.weight"].read().clone()
+        table[list(model.family.cleared_rows)] = 0
+        tensors["embed_tokens.weight"] = Stored.of(table)
+    if head and model.family.head and model.family.head.tied:
+        head["out.weight"] = tensors["embed_tokens.weight"]
+    if head and not (
+        {name: part.shape for name, part in head.items()} == head_shapes(model)
+        and all(part.dtype in _FLOATS.values() for part in head.values())
+        and all(part.read().isfinite().all() for part in head.values())
     ):
-        head = {name: part.read() for name, part in parts.items()}
-    if parts and not (head and all(tensor.isfinite().all() for tensor in head.values())):
         log.info("%s: the head of its language model is not whole: no scores", files.source)
         head = {}  # vectors need none
     dropout = config.get("token_dropout", model.family.encoder.token_dropout == "always")
-    return Checkpoint(layout, bool(dropout), kinds, Tensors(readers), head)
+    return Checkpoint(layout, bool(dropout), tensors, head)
 
 
-def _contents(files: Files, trusted: bool) -> tuple[Layout, dict[str, Any], list[Stored]]:
-    """Return the layout, the configuration and the tensors of a source; of safetensors only the
-    headers are read. `trusted`: no checksum is looked at.
+def _contents(files: Files, trusted: bool) -> tuple[Layout, dict[str, Any], dict[str, Stored]]:
+    """Return the layout, the configuration and the tensors of a source by their names there, which
+    are read by slices of their rows; of safetensors only the headers are read here. What holds no
+    numbers has an empty shape. `trusted`: no checksum is looked at.
     """
     layout: Layout = "hugging-face" if files.config else "tensors"
     config = _read_json(files.config) if files.config else {}
-    stored: list[Stored] = []
+    stored: dict[str, Stored] = {}
     for path in files.tensors:
         if path.suffix == ".safetensors":
-            stored += _in_safetensors(path)
+            stored |= _in_safetensors(path)
             continue
         import torch
 
@@ -274,18 +247,17 @@ def _contents(files: Files, trusted: bool) -> tuple[Layout, dict[str, Any], list
             config["position_embedding_type"] = "rotary" if rotary else "absolute"
             content = content["model"]
         for name, tensor in content.items():
-            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                shape = () if tensor.is_meta else tuple(tensor.shape)
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                stored.append(Stored(path, str(name), shape, dtype, tensor.__getitem__))
+            numbers = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
+            if numbers and not tensor.is_meta:
+                stored[str(name)] = Stored.of(tensor)._replace(read=tensor.__getitem__)
             else:
-                stored.append(Stored(path, str(name), (), "", torch.empty))  # nobody reads it
-    if adapter := [tensor.path for tensor in stored if "lora_" in tensor.name]:
-        raise _adapter(adapter[0])
+                stored[str(name)] = Stored((), "", torch.empty)  # nobody reads it
+    if any("lora_" in name for name in stored):
+        raise _adapter(files.source)
     return layout, config, stored
 
 
-def _in_safetensors(path: Path) -> list[Stored]:
+def _in_safetensors(path: Path) -> dict[str, Stored]:
     import safetensors
 
     open_as = partial(safetensors.safe_open, path, backend="pread")
@@ -294,7 +266,7 @@ def _in_safetensors(path: Path) -> list[Stored]:
     except (safetensors.SafetensorError, OSError) as error:
         raise _not_loaded(path, str(error)) from None
     tensors: Any = cache(partial(open_as, framework="pt"))  # loads torch
-    stored = []
+    stored = {}
     for name in sorted(file.keys()):
         rows = file.get_slice(name)
         dtype = _FLOATS.get(rows.get_dtype(), rows.get_dtype())
@@ -302,7 +274,7 @@ def _in_safetensors(path: Path) -> list[Stored]:
         def read(part: slice, name: str = name) -> Any:
             return tensors().get_slice(name)[part]
 
-        stored.append(Stored(path, name, tuple(rows.get_shape()), dtype, read))
+        stored[name] = Stored(tuple(rows.get_shape()), dtype, read)
     return stored
 
 
@@ -373,7 +345,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _tokenizer(path: Path, model: Model) -> "torch.Tensor":
+def _tokenizer(path: Path, model: Model) -> Stored:
     """Return the file that decides the tokens as a tensor of bytes."""
     import torch
 
@@ -385,42 +357,38 @@ def _tokenizer(path: Path, model: Model) -> "torch.Tensor":
             raise ValueError(f"it has {count:,} tokens, the model {rows:,}")
     except ValueError as error:
         raise _wrong(path, f"is not the tokenizer of {model.name}: {error}") from None
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return Stored.of(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
-def _renamed(stored: Iterable[Stored], family: Family) -> dict[str, Stored]:
+def _renamed(source: Path, stored: Mapping[str, Stored], family: Family) -> dict[str, Stored]:
     """Return the tensors that a family uses by the engine's names; unknown ones by their own."""
     tensors: dict[str, Stored] = {}
-    for tensor in stored:
-        names = family.names.engine_names(tensor.name)
+    for published, (shape, dtype, read) in stored.items():
+        names = family.names.engine_names(published)
         if not names:
             continue
-        if not (tensor.shape and tensor.shape[0]):
-            raise _wrong(tensor.path, f"holds {names[0]} without numbers")
-        rows, rest = divmod(tensor.shape[0], len(names))
+        if not (shape and shape[0]):
+            raise _wrong(source, f"holds {names[0]} without numbers")
+        rows, rest = divmod(shape[0], len(names))
         if rest:
-            both = " and ".join(names)
-            raise _wrong(tensor.path, f"holds {both} in one tensor that cannot be split")
+            raise _wrong(source, f"holds {' and '.join(names)} in one tensor that cannot be split")
         for number, name in enumerate(names):
-            part = tensor._replace(
-                shape=(rows, *tensor.shape[1:]),
-                read=partial(tensor.read, slice(number * rows, (number + 1) * rows)),
-            )
-            if name in tensors and not tensors[name].read().equal(part.read()):
-                raise _wrong(tensor.path, f"holds two different tensors for {name}")
-            tensors[name] = part
+            part = partial(read, slice(number * rows, (number + 1) * rows))
+            if name in tensors and not tensors[name].read().equal(part()):
+                raise _wrong(source, f"holds two different tensors for {name}")
+            tensors[name] = Stored((rows, *shape[1:]), dtype, part)
     return tensors
 
 
 def _fit(
-    model: Model, config: Mapping[str, Any], stored: Iterable[Stored]
+    source: Path, config: Mapping[str, Any], stored: Mapping[str, Stored], model: Model
 ) -> tuple[Model, dict[str, Stored], list[str]]:
     """Return the model that a checkpoint holds if it is of a model's family and has its number of
     heads where nothing shows it, the tensors by the engine's names, and what speaks against it
     being a whole one: of the tensors that are missing, unknown or of another kind the first few
     show each.
     """
-    family, tensors = model.family, _renamed(stored, model.family)
+    family, tensors = model.family, _renamed(source, stored, model.family)
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
     columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
     layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
@@ -465,12 +433,12 @@ def _fit(
 
 
 def _whole(
-    source: Path, config: Mapping[str, Any], stored: Iterable[Stored], model: Model
+    source: Path, config: Mapping[str, Any], stored: Mapping[str, Stored], model: Model
 ) -> dict[str, Stored]:
     """Return the tensors by the engine's names. WeightsError when they are not a whole `model`:
     with the model that they may be if they are of another one.
     """
-    fitted, tensors, problems = _fit(model, config, stored)
+    fitted, tensors, problems = _fit(source, config, stored, model)
     unsuitable = BARE in problems or model.family.contradiction(config)
     if fitted.sizes != model.sizes and not unsuitable:
         alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)

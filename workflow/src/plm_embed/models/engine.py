@@ -12,7 +12,6 @@ of F.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import torch
@@ -81,34 +80,29 @@ class Engine:
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
-        self._head: layers.LMHead | None = None
-
-    @property
-    def has_head(self) -> bool:
-        """Return whether the head of the language model is loaded."""
-        return self._head is not None
+        self.head: layers.LMHead | None = None
 
     def load_head(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the head of the language model, which `log_probabilities` needs."""
-        self._head = layers.load_head(self.manifest, tensors, self.device)
+        self.head = layers.load_head(self.manifest, tensors, self.device)
 
     @torch.inference_mode()
     def log_probabilities(self, states: Tensor) -> Tensor:
         """Return the natural logarithms of the probabilities of all tokens, (T, V) fp32, by the
         head of the language model after the states (T, D) of the last layer.
         """
-        assert self._head, "its head is not loaded"
-        return torch.cat([self._head.log_probabilities(states[i]) for i in self._slices(states)])
+        assert self.head, "its head is not loaded"
+        return torch.cat([self.head.log_probabilities(states[i]) for i in self._slices(states)])
 
     @torch.inference_mode()
     def token_scores(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Return the log-probability of each of the tokens (T,), and the entropy (nats) of the
         distribution at its place, (T, 2) fp32, after the states (T, D) of the last layer.
         """
-        assert self._head, "its head is not loaded"
+        assert self.head, "its head is not loaded"
         scores = states.new_empty((len(states), 2))
         for rows in self._slices(states):
-            logs = self._head.log_probabilities(states[rows])  # (rows, V)
+            logs = self.head.log_probabilities(states[rows])  # (rows, V)
             scores[rows, :1] = logs.gather(1, tokens[rows, None].long())
             scores[rows, 1] = -(logs.exp() * logs).sum(1)
         return scores
@@ -245,18 +239,9 @@ class Engine:
         masked: Sequence[int] | None = None,
         linkers: Sequence[tuple[int, int]] = (),
     ) -> Batch:
-        """Pack tokenized sequences, in this order, in the CPU's memory; `masked`: the residue of
-        each that is masked; `linkers`: of pairs of chains, as `Batch` has them. May run in a thread
-        beside `forward`.
-        """
-        left_out = [stop - first for first, stop in linkers] or repeat(0)
-        lengths = [len(piece) - part for piece, part in zip(pieces, left_out, strict=False)]
-        residues = [self._family.residues(length) for length in lengths]
-        pinned, head = self.device.type == "cuda", self._family.head
-        if masked is None or head is None:
-            return pack(pieces, residues, self.rows, pinned=pinned, linkers=linkers)
-        tokens = [first + place for (first, _), place in zip(residues, masked, strict=True)]
-        return pack(pieces, residues, self.rows, pinned=pinned, masked=tokens, mask=head.mask)
+        """Pack tokenized sequences as `packed_batch.pack`. May run in a thread beside `forward`."""
+        pinned = self.device.type == "cuda"
+        return pack(pieces, self._family, self.rows, pinned=pinned, masked=masked, linkers=linkers)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Tokenize and pack normalized sequences."""

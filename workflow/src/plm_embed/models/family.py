@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
-Reference = Callable[
+ReferenceStates = Callable[
     ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
     list[dict[int, "torch.Tensor"]],
 ]
@@ -180,11 +180,35 @@ class Names:
         )
 
 
+@dataclass(frozen=True)
+class Reference:
+    """A program that shares nothing with the engine: its name, and what gives representations
+    (tokens, D) of each sequence after some layers, fp32.
+    """
+
+    name: str
+    states: ReferenceStates
+
+
+def _formulas(
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
+) -> list[dict[int, "torch.Tensor"]]:
+    from plm_embed.models.reference import all_states
+
+    return all_states(manifest, tensors, sequences, layers)
+
+
+FORMULAS = Reference("the published formulas in float64", _formulas)
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """Models of one architecture and tokenizer.
 
-    Importing one imports no torch; calling `reference` does.
+    Importing one imports no torch; its `reference` does.
     """
 
     name: str
@@ -212,25 +236,7 @@ class Family:
     """Letters of a token, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
-    public_reference: Reference | None = None
-    """Representations (tokens, D) of each sequence after some layers, fp32, by a public
-    implementation; without one the published formulas in float64 serve.
-    """
-    reference_name: str = "the published formulas in float64"
-
-    def reference(
-        self,
-        manifest: "Manifest",
-        tensors: Mapping[str, "torch.Tensor"],
-        sequences: Sequence[str],
-        layers: Sequence[int],
-    ) -> list[dict[int, "torch.Tensor"]]:
-        """Return representations by code that shares nothing with the engine."""
-        if self.public_reference:
-            return self.public_reference(manifest, tensors, sequences, layers)
-        from plm_embed.models.reference import all_states
-
-        return all_states(manifest, tensors, sequences, layers)
+    reference: Reference = FORMULAS
 
     def contradiction(self, config: Mapping[str, object]) -> str:
         """Name a value of a checkpoint's configuration that is another one in this family; empty

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.models.family import Family
 from plm_embed.models.tokens import Ids
 
 ROWS = {"cpu": 256, "cuda": 16384}
@@ -75,19 +76,18 @@ class Batch:
 
 def pack(
     pieces: Sequence[Ids],
-    residues: Sequence[tuple[int, int]],
+    family: Family,
     rows: int,
     *,
-    pinned: bool,
-    linkers: Sequence[tuple[int, int]] = (),
+    pinned: bool = False,
     masked: Sequence[int] | None = None,
-    mask: int = 0,
+    linkers: Sequence[tuple[int, int]] = (),
 ) -> Batch:
-    """Lay the tokens of sequences one after another in the CPU's memory.
+    """Lay the tokens of sequences one after another in the CPU's memory, in this order.
 
-    Zeros stand behind them up to whole slices of `rows`; `residues` and `linkers` as in `Batch`.
-    `masked`: the token of each that is replaced by the id `mask`. Pinned memory is copied to a
-    device without waiting.
+    Zeros stand behind them up to whole slices of `rows`. `masked`: the residue of each that is
+    replaced by the token <mask>; `linkers`: of pairs of chains, as in `Batch`. Pinned memory is
+    copied to a device without waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -97,21 +97,21 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    cut: list[tuple[int, ...]] = [
-        (first, stop - first, length - stop)
-        for (first, stop), length in zip(residues, lengths, strict=True)
-    ]
-    if linkers:
-        cut = [
-            (first, low - first, high - low, first + both - low, after - (high - low))
-            for (first, both, after), (low, high) in zip(cut, linkers, strict=True)
-        ]
-    segments = np.array(cut, dtype=np.int64).ravel()
-
-    parts = {"tokens": tokens, "positions": positions, "boundaries": ends, "segments": segments}
-    if masked is not None:
-        parts["masked"] = places = ends[:-1] + np.array(masked, dtype=np.int64)
-        tokens[places] = mask
+    residues, segments = [], []
+    for length, (low, high) in zip(lengths, linkers or [(0, 0)] * len(lengths), strict=True):
+        first, stop = family.residues(length - (high - low))
+        residues.append((first, stop))
+        after = length - (high - low) - stop
+        if linkers:
+            segments += [first, low - first, high - low, stop - low, after]
+        else:
+            segments += [first, stop - first, after]
+    parts = {"tokens": tokens, "positions": positions, "boundaries": ends}
+    parts["segments"] = np.array(segments, dtype=np.int64)
+    if masked is not None and family.head:
+        firsts = np.array([first for first, _ in residues], dtype=np.int64)
+        parts["masked"] = places = ends[:-1] + firsts + masked
+        tokens[places] = family.head.mask
     tensors = {name: torch.from_numpy(array) for name, array in parts.items()}
     if pinned:
         tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}

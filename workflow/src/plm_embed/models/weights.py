@@ -10,11 +10,11 @@ torch here before tensors are read or written.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from plm_embed.accuracy import Rounding
 from plm_embed.errors import WeightsError
@@ -93,7 +93,7 @@ class Manifest:
     because the checkpoint had none or an earlier version prepared it.
     """
     folder: str | None = None
-    """The folder of the prepared weights, in a campaign's record."""
+    """The folder of the prepared weights, which a campaign's record names."""
 
     @property
     def inner(self) -> int:
@@ -106,27 +106,47 @@ class Manifest:
         return family_of(self.architecture)
 
 
-@dataclass(frozen=True, eq=False)
+class Stored(NamedTuple):
+    """A tensor of a file: its shape, its dtype in torch's words, and what reads it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: "Callable[..., torch.Tensor]"
+
+    @classmethod
+    def of(cls, tensor: "torch.Tensor") -> "Stored":
+        """Return a tensor in memory as one of a file."""
+        return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), lambda: tensor)
+
+
 class Tensors(Mapping[str, "torch.Tensor"]):
-    """Tensors by name, each read from its file whenever it is looked up, and kept by nobody here.
+    """The tensors of a safetensors file by name, each read whenever it is looked up, and kept by
+    nobody here.
 
     Read, not mapped: pages of a mapped file count as memory of the process until it ends (1.34 GB
     after a file of that size; 0.003 GB when read).
     """
 
-    readers: "Mapping[str, Callable[[], torch.Tensor]]"
+    def __init__(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
+        self._file, self._names = file, dict.fromkeys(file.keys())
 
     def __getitem__(self, name: str) -> "torch.Tensor":
-        return self.readers[name]()
+        if name not in self._names:
+            raise KeyError(name)
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        return tensor
 
     def __contains__(self, name: object) -> bool:
-        return name in self.readers
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.readers)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self.readers)
+        return len(self._names)
 
 
 def caveat(name: str, manifest: Manifest | None) -> str:
@@ -160,10 +180,11 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a weights folder, or a campaign's record (.json) of one. WeightsError,
     with what to do, when it is missing or damaged.
     """
-    remedy = None
-    if path.suffix != ".json":
-        path, remedy = path / MANIFEST, weights_again(path)
-    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)
+    kind = "a manifest of weights"
+    if path.suffix == ".json":
+        return read_sealed(path, Manifest, kind, error=WeightsError)
+    manifest = read_sealed(path / MANIFEST, Manifest, kind, weights_again(path), WeightsError)
+    return replace(manifest, folder=str(path))
 
 
 def read_record(folder: Path) -> Manifest | None:
@@ -202,7 +223,7 @@ def _checked(path: Path, sha256: str) -> Tensors:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest == sha256:
-            return stored_tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
+            return Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
     raise WeightsError(
         f"{path} has SHA-256 {digest}, its manifest says {sha256}: it is damaged or was replaced",
         remedy=weights_again(folder),
@@ -210,36 +231,22 @@ def _checked(path: Path, sha256: str) -> Tensors:
     )
 
 
-def stored_tensors(path: Path) -> Tensors:
-    """Return the tensors of a safetensors file."""
-    from safetensors import safe_open
-
-    file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
-    return Tensors({name: partial(file.get_tensor, name) for name in file.keys()})  # noqa: SIM118
-
-
-def write(
-    path: Path,
-    tensors: "Mapping[str, torch.Tensor]",
-    kinds: "Mapping[str, torch.Tensor] | None" = None,
-) -> str:
+def write(path: Path, tensors: Mapping[str, Stored]) -> str:
     """Write a safetensors file, tensor by tensor, and return its SHA-256. Its bytes depend on
-    nothing but the tensors, and are those that the format's own library writes.
-
-    `kinds` has the tensors' shapes and dtypes where it takes time to look the tensors up. Raises
-    ValueError for numbers that are not finite.
+    nothing but the tensors, and are those that the format's own library writes. Raises ValueError
+    for numbers that are not finite.
     """
     import torch
 
-    kinds = kinds or tensors
-    dtypes = {name: str(kind.dtype).removeprefix("torch.") for name, kind in kinds.items()}
-    order = sorted(kinds, key=lambda name: (list(_DTYPES).index(dtypes[name]), name))
+    kinds = list(_DTYPES)
+    order = sorted(tensors, key=lambda name: (kinds.index(tensors[name].dtype), name))
     header, end = {}, 0
     for name in order:
-        start, end = end, end + kinds[name].nbytes
+        shape, dtype, _ = tensors[name]
+        start, end = end, end + math.prod(shape) * getattr(torch, dtype).itemsize
         header[name] = {
-            "dtype": _DTYPES[dtypes[name]],
-            "shape": list(kinds[name].shape),
+            "dtype": _DTYPES[dtype],
+            "shape": list(shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -250,7 +257,7 @@ def write(
             digest.update(part)
             file.write(part)
         for name in order:
-            tensor = tensors[name].contiguous()
+            tensor = tensors[name].read().contiguous()
             if not torch.stack(torch.aminmax(tensor)).isfinite().all():  # takes no copy
                 raise ValueError(f"NaN or infinite numbers in {name}")
             content = tensor.flatten().view(torch.uint8).numpy().data

@@ -5,7 +5,6 @@ much.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,24 +13,15 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import SCORES, has_matrix
-from plm_embed.keys import find
+from plm_embed.keys import Keys, find
 from plm_embed.reading.index import Rows
 from plm_embed.reading.open import Embeddings
 from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
-_KEYS_AT_ONCE = 1 << 14
-_BYTES_AT_ONCE = 64 << 20
+_VECTORS_AT_ONCE, _MATRICES_AT_ONCE = 1 << 14, 1 << 4
 LISTED = 20
-"""So many keys, and so many of the vectors that differ most, are listed."""
-
-
-class Differing(NamedTuple):
-    """A key whose numbers differ: their largest difference, NaN counting as infinite."""
-
-    max_abs: float
-    key: str
-    cosine: float
+"""So many keys, and so many of those that differ most, are listed."""
 
 
 @dataclass
@@ -39,7 +29,8 @@ class Compared:
     """Differences of one representation or score, over the keys that both masters have.
 
     equal: the same numbers; within: different ones, but by no more than the tolerance; different:
-    the rest. max_abs and min_cosine are over all; worst: the different ones that differ most.
+    the rest. max_abs and min_cosine are over all; worst: the keys that differ most, each with its
+    largest difference of two numbers. NaN counts as infinitely far from a number.
     """
 
     equal: int = 0
@@ -47,9 +38,9 @@ class Compared:
     different: int = 0
     max_abs: float = 0.0
     min_cosine: float = 1.0
-    worst: list[Differing] = field(default_factory=list)
+    worst: list[tuple[float, str]] = field(default_factory=list)
 
-    def add(self, keys: list[str], largest: Array, cosines: Array, tolerance: float) -> None:
+    def add(self, keys: Keys, largest: Array, cosines: Array, tolerance: float) -> None:
         """Count keys (k,) by their largest differences and their cosines (k,)."""
         self.equal += int((largest == 0).sum())
         self.within += int(((largest > 0) & (largest <= tolerance)).sum())
@@ -57,11 +48,9 @@ class Compared:
         self.max_abs = max(self.max_abs, float(largest.max()))
         self.min_cosine = min(self.min_cosine, float(cosines.min()))
         worst = np.argsort(-largest, kind="stable")[:LISTED]
-        self.worst += [
-            Differing(float(largest[place]), keys[place], float(cosines[place]))
-            for place in worst[largest[worst] > tolerance].tolist()
-        ]
-        self.worst = sorted(self.worst, reverse=True)[:LISTED]
+        worst = worst[largest[worst] > tolerance]
+        pairs = zip(largest[worst].tolist(), keys[worst].astype(str).tolist(), strict=True)
+        self.worst = sorted([*self.worst, *pairs], reverse=True)[:LISTED]
 
 
 @dataclass
@@ -110,59 +99,52 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
             if a.dim != b.dim and len(a) and len(b):
                 raise PlmEmbedError(f"{a.path} has {a.dim} numbers per vector, {b.path} {b.dim}")
             compared = difference.representations[name] = Compared()
-            for keys, largest, cosines in _distances((a, b), name, rows):
+            for keys, largest, cosines in _distances(a, b, name, *rows):
                 compared.add(keys, largest, cosines, tolerance)
-        worst = [entry.key for part in difference.representations.values() for entry in part.worst]
+        worst = [key for part in difference.representations.values() for _, key in part.worst]
         difference.ids = _ids([*worst, *examples[0]], a) | _ids(examples[1], b)
     return difference
 
 
 def _distances(
-    pair: tuple[Embeddings, Embeddings], name: str, rows: tuple[Rows, Rows]
-) -> Iterator[tuple[list[str], Array, Array]]:
-    """Yield, for some of the keys that have these rows in both: keys, the largest difference of
-    their numbers, and their cosines. A sequence with other numbers of residues is infinitely far.
+    a: Embeddings, b: Embeddings, name: str, a_rows: Rows, b_rows: Rows
+) -> Iterator[tuple[Keys, Array, Array]]:
+    """Yield, for some of the keys that have these rows: keys, the largest difference of their
+    numbers, and their cosines. A sequence with other numbers of residues is infinitely far.
     """
 
-    def numbers(part: Embeddings, part_rows: Rows) -> NDArray[np.float32]:
+    def numbers(part: Embeddings, rows: Rows) -> NDArray[np.float32]:
         if name in SCORES:
-            return part.scores(name, part_rows)[:, None]
-        return part.flat(name, part_rows).astype(np.float32, copy=False)
+            return part.scores(name, rows)[:, None]
+        return part.flat(name, rows).astype(np.float32, copy=False)
 
-    for start in range(0, len(rows[0]), _KEYS_AT_ONCE):
-        block = [part_rows[start : start + _KEYS_AT_ONCE] for part_rows in rows]
-        keys = pair[0].keys[block[0]].astype(str)
-        residues = [np.ones(len(keys), np.int64)] * 2
+    step = _MATRICES_AT_ONCE if has_matrix(name) else _VECTORS_AT_ONCE
+    for start in range(0, len(a_rows), step):
+        mine, theirs = a_rows[start : start + step], b_rows[start : start + step]
+        same, counts = np.ones(len(mine), np.bool_), np.ones(len(mine), np.int64)
         if has_matrix(name):
-            residues = [
-                part.residues_at(part_rows) for part, part_rows in zip(pair, block, strict=True)
-            ]
-        same = residues[0] == residues[1]
-        if len(unlike := keys[~same]):
-            yield unlike.tolist(), np.full(len(unlike), np.inf), np.zeros(len(unlike))
-        alike, counts = np.flatnonzero(same), residues[0]
-        sizes = np.cumsum(counts[alike] * 4 * pair[0].dim) // _BYTES_AT_ONCE
-        for piece in filter(len, np.split(alike, np.flatnonzero(np.diff(sizes)) + 1)):
-            a, b = (
-                numbers(part, part_rows[piece]) for part, part_rows in zip(pair, block, strict=True)
-            )
-            heads = np.cumsum(counts[piece]) - counts[piece]
+            counts = a.residues_at(mine)
+            same = counts == b.residues_at(theirs)
+        heads = np.cumsum(counts[same]) - counts[same]
+        largest, cosines = np.full(len(mine), np.inf), np.zeros(len(mine))
+        if same.any():
+            x, y = numbers(a, mine[same]), numbers(b, theirs[same])
             with np.errstate(invalid="ignore"):
-                largest = np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(axis=1)
-            largest = np.maximum.reduceat(np.where(np.isnan(largest), np.inf, largest), heads)
-            yield keys[piece].tolist(), largest, _cosines(a, b, heads)
+                gaps = np.where(np.isnan(x) & np.isnan(y), 0, np.abs(x - y)).max(axis=1)
+            largest[same] = np.maximum.reduceat(np.where(np.isnan(gaps), np.inf, gaps), heads)
+            cosines[same] = _cosines(x, y, heads)
+        yield a.keys[mine], largest, cosines
 
 
-def _cosines(a: Array, b: Array, heads: Rows) -> NDArray[np.float64]:
+def _cosines(x: Array, y: Array, heads: Rows) -> NDArray[np.float64]:
     """Return the cosine of each key's numbers, which begin at the rows `heads`; 1 where both are
     zero, 0 where NaN or one is zero.
     """
-    pairs = (a, a), (b, b), (a, b)
-    products = (np.einsum("ij,ij->i", *pair, dtype=np.float64) for pair in pairs)
-    squares, others, both = (np.add.reduceat(product, heads) for product in products)
+    products = (np.einsum("ij,ij->i", *pair, dtype=np.float64) for pair in ((x, x), (y, y), (x, y)))
+    x_squares, y_squares, both = (np.add.reduceat(product, heads) for product in products)
     with np.errstate(invalid="ignore", divide="ignore"):
-        cosine = np.nan_to_num(np.minimum(both / np.sqrt(squares * others), 1))
-    return np.where((squares == 0) & (others == 0), 1.0, cosine)
+        cosine = np.nan_to_num(np.minimum(both / np.sqrt(x_squares * y_squares), 1))
+    return np.where((x_squares == 0) & (y_squares == 0), 1.0, cosine)
 
 
 def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
@@ -198,7 +180,5 @@ def in_words(difference: Difference) -> str:
             f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
             f"{compared.different:,} different; largest difference {compared.max_abs:.3g}{cosine}"
         )
-        for entry in compared.worst:
-            cosine = "" if name in SCORES else f", cosine {entry.cosine:.6f}"
-            lines.append(f"  {named(entry.key)}: {entry.max_abs:.3g}{cosine}")
+        lines += [f"  {named(key)}: {largest:.3g}" for largest, key in compared.worst]
     return "\n".join([*lines, "equal" if difference.equal else "different"])

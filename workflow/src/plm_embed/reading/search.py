@@ -4,7 +4,6 @@ Rows are ranked in fp32, and the best of them once more in fp64: neighbors whose
 less than fp32 can tell (some 1e-6 of them) may come in another order, or make room for each other.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -32,7 +31,6 @@ SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
 SURELY_FINITE = 2.0**32
 """Bound of a sum of squares: `as_float32` makes at least 65,536 of infinity and NaN."""
-_ONE_SEARCH = threading.Lock()
 
 
 class Neighbors(NamedTuple):
@@ -120,8 +118,7 @@ def _candidates(  # noqa: PLR0917
 
     query, row = np.repeat(np.arange(count), best), np.zeros(count * best, np.int64)
     score, worst = np.full(count * best, -np.inf, np.float32), np.full(count, -np.inf, np.float32)
-    # products stay in the threads that ask for them; a second search would undo that
-    with _ONE_SEARCH, threadpool_limits(1, user_api="blas"):
+    with threadpool_limits(1, user_api="blas"):  # products stay in the threads that ask for them
         starts = range(0, len(embeddings), BLOCK_ROWS)
         blocks = spread(compare, starts, threads) if threads > 1 else map(compare, starts)
         for start, scores in zip(starts, blocks, strict=True):

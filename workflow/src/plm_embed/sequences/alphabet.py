@@ -32,11 +32,8 @@ class Alphabet:
     """Sequences are pairs of chains with the separator between them."""
     states: str = ""
     """The lower-case letters of which one follows each residue; none if empty."""
-
-    @property
-    def letters_of_residue(self) -> int:
-        """Return the number of letters per residue of a normalized sequence."""
-        return 2 if self.states else 1
+    letters_of_residue: int = 1
+    """Letters of a normalized sequence for each residue."""
 
     def length(self, sequence: str) -> int:
         """Return the number of residues of a normalized sequence, or of both chains of a pair."""
@@ -62,7 +59,11 @@ STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="")
 residues.
 """
 PROTEIN_3DI = Alphabet(
-    "protein_3di", f"{PROTEIN.letters}#", unknown="#", states=f"{STATES.letters.lower()}#"
+    "protein_3di",
+    f"{PROTEIN.letters}#",
+    unknown="#",
+    states=f"{STATES.letters.lower()}#",
+    letters_of_residue=2,
 )
 """Residues that are each followed by the 3Di state of its structure, as in MdEvVp; # is an unknown
 one of either.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +22,6 @@ particulars.
 """
 
 
-class Lines(NamedTuple):
-    """Lengths of the lines of residues, and how many lines each record has."""
-
-    lengths: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class Batch:
     """Consecutive records of one file, numbered from `first`.
@@ -45,8 +37,8 @@ class Batch:
     columns: tuple[pa.StringArray, ...] = ()
     """One per column to keep, or none at all for FASTA."""
     faults: Faults = field(default_factory=dict)
-    lines: Lines | None = None
-    """Lines of residues in FASTA; a table has none."""
+    lines: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    """Lengths of the lines of residues in FASTA, and how many lines each record has."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,20 +49,19 @@ def batch_of(
     ids: Sequence[str],
     headers: Sequence[str],
     residues: Sequence[str],
-    *,
-    columns: Sequence[Sequence[str | None]] = (),
-    faults: Faults | None = None,
+    faults: Faults,
 ) -> Batch:
     """Make a batch of Python strings, n of each."""
-    arrays = [pa.array(values, pa.string()) for values in (ids, headers, residues, *columns)]
-    return Batch(first, arrays[0], arrays[1], arrays[2], tuple(arrays[3:]), faults or {})
+    arrays = [pa.array(values, pa.string()) for values in (ids, headers, residues)]
+    return Batch(first, arrays[0], arrays[1], arrays[2], faults=faults)
 
 
 def strings(
-    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]
+    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.integer]
 ) -> pa.StringArray:
     """Cut UTF-8 `text` at `ends` (n,) without copying it."""
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
 
 

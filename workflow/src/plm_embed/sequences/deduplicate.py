@@ -8,9 +8,11 @@ Two passes. The first streams the inputs, writes records.parquet and hands the a
 import logging
 import shutil
 import tempfile
+from binascii import hexlify
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +23,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.io.parquet import read_batches, row_group_writer
+from plm_embed.io.json_files import write_sealed
+from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.paths import repeated
 from plm_embed.io.progress import progress
 from plm_embed.io.sorting import KeySorter
@@ -32,16 +35,12 @@ from plm_embed.keys import (
     KEY_DIGITS,
     bucket_bounds,
     bucket_names,
+    digests,
     key_words,
 )
 from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
-from plm_embed.sequences.digests import (
-    WORTH_COMPILING,
-    Digests,
-    compiled_digests,
-    digests,
-)
+from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_digests
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
@@ -52,7 +51,7 @@ from plm_embed.sequences.settings import (
     Table,
     why_not_kept,
 )
-from plm_embed.sequences.summary import SUMMARY, InputFile, Summary, write_summary
+from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -64,8 +63,9 @@ _LARGE = 2 * BLOCK
 """Bytes of a batch, such as one of a contig or two, from which on it is sorted before the next one
 is read: else several steps would hold so much at a time.
 """
-_COUNTED = 1_000_000
-"""Records among which ids that different sequences share are looked for, in memory."""
+_COMPARED = 100_000, 1 << 24
+"""Records, and bytes of their ids, among which ids that different sequences share are looked for.
+"""
 _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
 
 
@@ -83,10 +83,10 @@ def _accepted_schema(keep: Sequence[str]) -> pa.Schema:
     """Return the columns of accepted records on their way to the buckets; `source` is the place of
     the file in the inputs.
     """
-    fixed = {"key": KEY, "source": pa.int32(), "number": pa.int64(), "length": pa.int32()}
-    fixed[FIRST_CHAIN] = pa.int32()
+    types = {"key": KEY, "source": pa.int32(), "number": pa.int64(), "length": pa.int32()}
+    types[FIRST_CHAIN] = pa.int32()
     names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
-    return pa.schema([(name, fixed.get(name, pa.string())) for name in names])
+    return pa.schema([(name, types.get(name, pa.string())) for name in names])
 
 
 def deduplicate(
@@ -117,8 +117,14 @@ def deduplicate(
     if memory_mb < LEAST_MEMORY_MB:
         message = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
         raise ConfigError(message, key="memory_mb")
-    keep = (*_columns_to_keep(tables), *[FIRST_CHAIN] * ALPHABETS[policy.alphabet].pairs)
-    readers = [Reader(path, columns) for path, columns in zip(inputs, tables, strict=True)]
+    columns = dict.fromkeys(name for columns_of in tables for name in columns_of.keep)
+    for name in columns:
+        if why := why_not_kept(name):
+            raise ConfigError(f"keep: {name}: {why}", key="keep")
+        if any(columns_of.keep.count(name) > 1 for columns_of in tables):
+            raise ConfigError(f"keep: {name!r} is named twice", key="keep")
+    keep = (*columns, *[FIRST_CHAIN] * ALPHABETS[policy.alphabet].pairs)
+    readers = [Reader(path, columns_of) for path, columns_of in zip(inputs, tables, strict=True)]
     for path, same in repeated(inputs):
         raise InputError(f"{path}: is the same file as {same}; name it once", path=path)
     output.mkdir(parents=True, exist_ok=True)
@@ -148,9 +154,9 @@ def deduplicate(
                     done = sum(reader.bytes_read for reader in readers) / 1e6
                     meter.advance(done - meter.done)
         writing.do(records.sync)  # the disk is waited for while the buckets are written
+        account.end()
         sources = pa.array(map(str, inputs), pa.string())
         files, lengths = _write_buckets(sorter.sorted(), output, names, keep, sources)
-    account.end(output / "records.parquet")
     summary = Summary(
         buckets=buckets,
         keep=keep,
@@ -166,19 +172,8 @@ def deduplicate(
         files=files | {"records.parquet": records.sha256},
         policy=policy,
     )
-    write_summary(output, summary)
+    write_sealed(output / SUMMARY, summary)
     return summary
-
-
-def _columns_to_keep(tables: Sequence[Table]) -> tuple[str, ...]:
-    """Return the columns to keep of all tables, each once. ConfigError for those that cannot be."""
-    for table in tables:
-        for place, name in enumerate(table.keep):
-            if why := why_not_kept(name):
-                raise ConfigError(f"keep: {name}: {why}", key="keep")
-            if name in table.keep[:place]:
-                raise ConfigError(f"keep: {name!r} is named twice", key="keep")
-    return tuple(dict.fromkeys(name for table in tables for name in table.keep))
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:
@@ -186,37 +181,41 @@ def _clear(output: Path, names: Sequence[str]) -> None:
     behind.
     """
     (output / SUMMARY).unlink(missing_ok=True)
-    for left in output.glob(".spill-*"):
-        shutil.rmtree(left)
-    folders = [output / "buckets", output / "members"]
-    surplus = {file for folder in folders for file in folder.glob("[0-9]*.parquet")}
-    surplus -= {folder / f"{name}.parquet" for folder in folders for name in names}
-    for folder in (output, *folders):
-        surplus |= {*folder.glob(".tmp-*")}
+    for folder in output.glob(".spill-*"):
+        shutil.rmtree(folder)
+    folders = output / "buckets", output / "members"
+    surplus = {file for folder in (output, *folders) for file in folder.glob(".tmp-*")}
+    for folder in folders:
+        surplus |= {*folder.glob("[0-9]*.parquet")} - {folder / f"{name}.parquet" for name in names}
     for file in surplus:
         file.unlink()
 
 
+@dataclass
 class Account:
-    """Counts and remarks on every record, as the records are read."""
+    """Counts and remarks on every record, as the records are read; `keep`: columns that go into the
+    results.
+    """
 
-    def __init__(self, policy: ResiduePolicy, keep: Sequence[str], digests: Digests) -> None:
-        self.records = self.accepted = 0
-        self.skipped, self.events = Counter[str](), Counter[str]()
-        self.inputs: list[InputFile] = []
-        self.warnings: list[str] = []
-        self._policy, self._keep, self._digests = policy, keep, digests
-        self._ids: list[NDArray[np.int64]] = []  # hashes of ids, and the keys' first 64 bits (2, n)
-
-    def _warn(self, message: str) -> None:
-        self.warnings.append(message)
-        log.warning("warning: %s", message)
+    policy: ResiduePolicy
+    keep: Sequence[str]
+    digests: Digests
+    records: int = 0
+    accepted: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    inputs: list[InputFile] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _ids: list[pa.StringArray] = field(default_factory=list)
+    """Ids of the first accepted records, batch by batch."""
+    _keys: list[NDArray[np.uint64]] = field(default_factory=list)
+    """The first 64 bits of their keys."""
 
     def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Yield rows of records.parquet, and of the accepted records among them. InputError when
         the letters are of another kind than the model reads.
         """
-        letters, text = LetterCheck(ALPHABETS[self._policy.alphabet], reader.path), TextCheck()
+        letters, text = LetterCheck(ALPHABETS[self.policy.alphabet], reader.path), TextCheck()
         for batch in reader:
             if batch.first == 1 and reader.format != "fasta" and are_words(batch.residues):
                 self._warn(
@@ -224,8 +223,8 @@ class Account:
                     f"repeat: is {reader.table.sequence} the column of sequences?"
                 )
             letters.look(batch.residues)
-            normalized = normalize_batch(batch, self._policy)
-            if self._policy.alphabet in ("protein", "protein_pair"):
+            normalized = normalize_batch(batch, self.policy)
+            if self.policy.alphabet in ("protein", "protein_pair"):
                 text.look(batch, normalized)
             yield self._rows(reader, source, batch, normalized)
         for warning in text.warnings(reader.path):
@@ -237,20 +236,19 @@ class Account:
         self, reader: Reader, source: int, batch: Batch, normalized: NormalizedBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         sequences, events, reasons, details = normalized
-        count, path = len(batch), str(reader.path)
+        count, alphabet = len(batch), ALPHABETS[self.policy.alphabet]
         text, ends = text_and_ends(sequences)
-        alphabet = ALPHABETS[self._policy.alphabet]
         letters = np.diff(ends, prepend=0) - alphabet.pairs
         lengths = pa.array((letters // alphabet.letters_of_residue).astype(np.int32))
-        digests = pa.py_buffer(self._digests(text, ends))
-        keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, digests])
+        binary = pa.py_buffer(self.digests(text, ends))
+        keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, binary])
         # for each record the place of its sequence among the accepted, null for none
         skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
         places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
         by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
         if alphabet.pairs:
             by_name[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
-        columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self._keep]
+        columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self.keep]
         numbers = pa.array(np.arange(batch.first, batch.first + count))
         accepted = [batch.ids, numbers, events, *columns]
         statuses, all_keys, all_lengths = pa.repeat("accepted", count), hex_keys(keys), lengths
@@ -259,51 +257,51 @@ class Account:
             statuses = pa.array(["accepted", "skipped"]).take(pa.array(skipped.astype(np.int8)))
             accepted = [column.take(pa.array(np.flatnonzero(~skipped))) for column in accepted]
             self.skipped.update(reasons.drop_null().to_pylist())
-        records = [pa.repeat(path, count), numbers, batch.ids, batch.headers, statuses, reasons]
-        records += [details, events, all_keys, all_lengths, *columns]
+        records = [pa.repeat(str(reader.path), count), numbers, batch.ids, batch.headers, statuses]
+        records += [reasons, details, events, all_keys, all_lengths, *columns]
+        ids, numbers, events, *columns = accepted
+        for value in events.value_counts().to_pylist():
+            for event in filter(None, value["values"].split(";")):
+                self.events[event.partition("=")[0]] += value["counts"]
+        most, most_bytes = _COMPARED
+        if self.records < most and sum(ids.nbytes for ids in self._ids) < most_bytes:
+            self._ids.append(ids)
+            self._keys.append(key_words(keys)[:, 0])
         self.records += count
         self.accepted += len(ends)
-        ids, numbers, events, *columns = accepted
-        for events_counted in events.value_counts().to_pylist():
-            for event in filter(None, events_counted["values"].split(";")):
-                self.events[event.partition("=")[0]] += events_counted["counts"]
-        if self.records <= _COUNTED:
-            hashes = np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ends))
-            self._ids.append(np.stack([hashes, key_words(keys)[:, 0].view(np.int64)]))
         sources = pa.repeat(pa.scalar(source, pa.int32()), len(ends))
         accepted = [keys, ids, sources, numbers, events, lengths, *columns, strings(text, ends)]
         return (
-            pa.record_batch(records, schema=records_schema(self._keep)),
-            pa.record_batch(accepted, schema=_accepted_schema(self._keep)),
+            pa.record_batch(records, schema=records_schema(self.keep)),
+            pa.record_batch(accepted, schema=_accepted_schema(self.keep)),
         )
 
-    def end(self, records: Path) -> None:
+    def end(self) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
         if alone := self.events["structure_unknown"]:
             self._warn(f"records without 3Di letters, each read as unknown (#): {alone:,}")
         if not self.accepted:
             self._warn(f"none of the {self.records:,} records has a sequence that can be embedded")
-        elif self.records <= _COUNTED and (shared := self._shared_ids(records)):
+            return
+        ids = pa.concat_arrays(self._ids).dictionary_encode()
+        numbers, keys = ids.indices.to_numpy(), np.concatenate(self._keys)
+        order = np.argsort(numbers, kind="stable")
+        numbers, keys = numbers[order], keys[order]
+        differ = (numbers[1:] == numbers[:-1]) & (keys[1:] != keys[:-1])
+        shared = ids.dictionary.take(pa.array(numbers[1:][differ])).unique().to_pylist()
+        if shared := [id for id in shared if id]:
             count = "1 id is" if len(shared) == 1 else f"{len(shared):,} ids are"
             self._warn(f"{count} shared by different sequences: {some(shared)}")
 
-    def _shared_ids(self, records: Path) -> list[str]:
-        """Return the ids that different sequences share, in the order of the records."""
-        hashes, keys = np.concatenate(self._ids, axis=1)
-        order = np.argsort(hashes)
-        hashes, keys = hashes[order], keys[order]
-        differ = (hashes[1:] == hashes[:-1]) & (keys[1:] != keys[:-1])
-        shared = {*hashes[1:][differ].tolist()} - {hash("")}
-        if not shared:
-            return []
-        column = (id for table in read_batches(records, ["id"]) for id in table["id"].to_pylist())
-        return list(dict.fromkeys(id for id in column if hash(id) in shared))
+    def _warn(self, message: str) -> None:
+        self.warnings.append(message)
+        log.warning("warning: %s", message)
 
 
 def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     """Return binary keys as 64 hexadecimal digits each."""
     start = KEY_BYTES * keys.offset
-    digits = memoryview(keys.buffers()[1])[start : start + KEY_BYTES * len(keys)].hex().encode()
+    digits = hexlify(memoryview(keys.buffers()[1])[start : start + KEY_BYTES * len(keys)])
     return strings(digits, np.arange(KEY_DIGITS, len(digits) + 1, KEY_DIGITS))
 
 
@@ -343,10 +341,10 @@ def _write_buckets(
 
     Return the SHA-256 of each file by its name, and the unique sequences by length.
     """
-    fields = [field for field in _accepted_schema(keep) if field.name != "sequence"]
+    columns = [column for column in _accepted_schema(keep) if column.name != "sequence"]
     text = {"key", "source"}
     members_schema = pa.schema(
-        [field.with_type(pa.string()) if field.name in text else field for field in fields]
+        [column.with_type(pa.string()) if column.name in text else column for column in columns]
     )
     inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
     lengths: Counter[int] = Counter()

@@ -1,15 +1,13 @@
-"""Keys of many sequences at a time.
+"""Keys of many sequences at a time, in C.
 
 Python needs more time around each sequence than OpenSSL's SHA-256 for it, under the lock that all
 threads share; a loop in C does not. It is for inputs that are worth a compiler.
 """
 
 import ctypes
-import hashlib
 import logging
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,27 +16,19 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PassingError
 from plm_embed.io import compiled
-from plm_embed.keys import KEY_BYTES
+from plm_embed.keys import KEY_BYTES, digests
 
 log = logging.getLogger(__name__)
 WORTH_COMPILING = 1 << 26
 """Bytes of input from which on a compiler saves more time than it takes."""
-_SIZES = (0, 1, 55, 56, 64, 1000)  # of texts, at both sides of what fits into a block of SHA-256
-Digests = Callable[[bytes | memoryview, NDArray[np.int64]], bytes]
-
-
-def digests(text: bytes | memoryview, ends: NDArray[np.int64]) -> bytes:
-    """Return the keys, 32 bytes each, of the sequences that `text` holds one after the other, and
-    that end at `ends` (n,).
-    """
-    view, sha256 = memoryview(text), hashlib.sha256
-    places = pairwise([0, *ends.tolist()])
-    return b"".join([sha256(view[start:end]).digest() for start, end in places])
+Digests = Callable[[memoryview, NDArray[np.int64]], bytes]
 
 
 @cache
 def compiled_digests() -> Digests:
-    """Return `digests` in C; that in Python where it cannot be compiled or OpenSSL is hidden."""
+    """Return `keys.digests` in C, or that in Python where it cannot be compiled or OpenSSL is
+    hidden.
+    """
     try:
         import _hashlib  # not part of each Python
 
@@ -52,17 +42,11 @@ def compiled_digests() -> Digests:
     address = ctypes.c_void_p
     function.argtypes = [address, address, ctypes.c_int64, *[address] * 4]
 
-    def in_c(text: bytes | memoryview, ends: NDArray[np.int64]) -> bytes:
+    def in_c(text: memoryview, ends: NDArray[np.int64]) -> bytes:
         ends, out = np.ascontiguousarray(ends, np.int64), np.empty(KEY_BYTES * len(ends), np.uint8)
         places = pa.py_buffer(text).address, ends.ctypes.data, len(ends), out.ctypes.data
         if not function(*places, *calls):
             raise RuntimeError("OpenSSL's SHA-256 has failed")
         return out.tobytes()
 
-    known = bytes(sum(_SIZES)), np.cumsum(_SIZES)
-    if in_c(*known) != digests(*known):
-        log.warning(
-            "OpenSSL's SHA256_Update and Python's hashlib differ: keys are computed by hashlib"
-        )
-        return digests
     return in_c

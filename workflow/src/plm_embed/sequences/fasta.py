@@ -18,14 +18,12 @@ from plm_embed.sequences.batch import (
     MOST_RECORDS,
     Batch,
     Faults,
-    Lines,
     batch_of,
     strings,
     text_and_ends,
 )
 
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
-_PIR = r"^[A-Z][A-Z0-9];"
 _BLANK, _DELETE = b" \x7f"
 
 
@@ -42,17 +40,22 @@ def read_fasta(pieces: Iterator[bytes]) -> Iterator[Batch]:
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if size:
-            yield _left_out(text, number, size)
-            number += 1
-            continue
-        if not text.startswith(b">"):  # the first block
+            line, end, _ = text.decode().partition("\n")
+            detail = f"{size:,} bytes, more than {LARGEST_RECORD:,}"
+            detail += "" if end else "; the header is cut"
+            header = line[1:].rstrip()
+            id = (header.split() or [""])[0]
+            yield batch_of(number, [id], [header], [""], {0: ("too_large", detail)})
+            number, text = number + 1, b""
+        elif not text.startswith(b">"):  # the first block
             text = text.removeprefix(BOM)
             start = 0 if text.startswith(b">") else _next_start(text, 0)
             before, text = (text, b"") if start < 0 else (text[:start], text[start:])
             if lines := sum(bool(line.strip()) for line in before.decode().split("\n")):
                 fault = "text_before_first_header", f"lines: {lines}"
-                yield batch_of(0, [""], [""], [""], faults={0: fault})
-        for batch in _parse(text, number) if text else ():
+                yield batch_of(0, [""], [""], [""], {0: fault})
+        while text:
+            batch, text = _parse(text, number)
             yield batch
             number += len(batch)
 
@@ -66,21 +69,22 @@ def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, i
     """
     block, dropped = b"", 0  # what is left of the last block, and bytes left out of its record
     error: Exception | None = None
-    while True:
+    ended = False
+    while not (ended or error):
         parts, length = [block], 0
         try:
             while length < size and (data := next(pieces, b"")):
                 parts.append(data)
                 length += len(data)
+            ended = length < size
         except Exception as raised:
             error = raised
-        ended = length < size and not error
-        end = max(parts[-1].rfind(b"\n>"), parts[-1].rfind(b"\r>")) + 1
+        last = parts[-1]
+        end = max(last.rfind(b"\n>"), last.rfind(b"\r>")) + 1
         small = len(block) + length <= LARGEST_RECORD
-        if end and small and not (error or ended or dropped):  # spares a copy of the block
-            last = memoryview(parts[-1])
-            yield b"".join([*parts[:-1], last[:end]]), 0
-            block = bytes(last[end:])
+        if end and small and not (ended or error or dropped):  # spares a copy of the block
+            yield b"".join([*parts[:-1], memoryview(last)[:end]]), 0
+            block = last[end:]
             continue
         block = b"".join(parts)
         if dropped + len(block) > LARGEST_RECORD:  # only the first record can be too large
@@ -96,10 +100,8 @@ def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, i
         if end and not dropped:
             yield block[:end], 0
             block = block[end:]
-        if error:
-            raise error
-        if ended:
-            return
+    if error:
+        raise error
 
 
 def _next_start(text: bytes, begin: int) -> int:
@@ -110,46 +112,46 @@ def _next_start(text: bytes, begin: int) -> int:
     return before + 1 if before >= 0 else -1
 
 
-def _left_out(head: bytes, number: int, size: int) -> Batch:
-    """Return a record of which only the first bytes are known."""
-    line, end, _ = head.decode().partition("\n")
-    header = line[1:].rstrip()
-    detail = f"{size:,} bytes, more than {LARGEST_RECORD:,}"
-    detail += "" if end else "; the header is cut"
-    id = (header.split(None, 1) or [""])[0]
-    return batch_of(number, [id], [header], [""], faults={0: ("too_large", detail)})
-
-
-def _parse(text: bytes, number: int) -> Iterator[Batch]:
-    """Yield the whole records of UTF-8 text, numbered from `number`, whose lines end with LF."""
+def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
+    """Return the records of UTF-8 text, numbered from `number`, whose lines end with LF, and the
+    text of those that are too many for a batch.
+    """
     text = text if text.endswith(b"\n") else text + b"\n"
     codes = np.frombuffer(text, np.uint8)
     line_ends = np.flatnonzero(codes == ord("\n"))
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
     is_header = codes[line_starts] == ord(">")
     header_lines = np.flatnonzero(is_header)
-    starts, stops = line_starts[header_lines] + 1, line_ends[header_lines]
-    headers = pc.utf8_rtrim_whitespace(_between(text, starts, stops))
-    ids = _first_words(headers)
-    text_of_residues, residue_line_ends = text_and_ends(
-        _between(text, line_starts[~is_header], line_ends[~is_header])
+    rest = b""
+    if len(header_lines) > MOST_RECORDS:
+        stop = header_lines[MOST_RECORDS]
+        text, rest = text[: line_starts[stop]], text[line_starts[stop] :]
+        line_starts, line_ends, is_header = line_starts[:stop], line_ends[:stop], is_header[:stop]
+        header_lines = header_lines[:MOST_RECORDS]
+    lines = _pieces(text, line_starts + is_header, line_ends)  # without the '>'
+    headers = lines.take(pa.array(2 * header_lines + 1))
+    last = codes[line_ends[header_lines] - 1]
+    if ((last <= _BLANK) | (last >= _DELETE)).any():  # of whatever kind
+        headers = pc.utf8_rtrim_whitespace(headers)
+    residues, ends = text_and_ends(lines.take(pa.array(2 * np.flatnonzero(~is_header) + 1)))
+    counts = np.diff(header_lines, append=len(line_ends)) - 1
+    pir = np.flatnonzero(
+        codes[np.minimum(line_starts[header_lines] + 3, len(text) - 1)] == ord(";")
     )
-    line_lengths = np.diff(residue_line_ends, prepend=0)
-    line_counts = np.diff(header_lines, append=len(line_ends)) - 1
-    line_stops = np.cumsum(line_counts)
-    residues = strings(text_of_residues, np.append(0, residue_line_ends)[line_stops])
-    pir = np.flatnonzero(codes[np.minimum(starts + 2, len(codes) - 1)] == ord(";"))
-    pir = pir[pc.match_substring_regex(headers.take(pa.array(pir)), _PIR).to_numpy(False)]
-    for start in range(0, len(ids), MOST_RECORDS):
-        part = slice(start, start + MOST_RECORDS)
-        counts = line_counts[part]
-        stop = line_stops[part][-1]
-        lines = Lines(line_lengths[stop - counts.sum() : stop], counts)
-        faults: Faults = {
-            place - start: ("pir_record", "its first line is a title")
-            for place in pir[(pir >= start) & (pir < part.stop)].tolist()
-        }
-        yield Batch(number + start, ids[part], headers[part], residues[part], (), faults, lines)
+    titled = pc.match_substring_regex(headers.take(pa.array(pir)), "^[A-Z][A-Z0-9];")
+    faults: Faults = dict.fromkeys(
+        pir[titled.to_numpy(zero_copy_only=False)].tolist(),
+        ("pir_record", "its first line is a title"),
+    )
+    batch = Batch(
+        number,
+        _first_words(headers),
+        headers,
+        strings(residues, np.append(0, ends)[np.cumsum(counts)]),
+        faults=faults,
+        lines=(np.diff(ends, prepend=0), counts),
+    )
+    return batch, rest
 
 
 def _first_words(headers: pa.StringArray) -> pa.StringArray:
@@ -160,14 +162,18 @@ def _first_words(headers: pa.StringArray) -> pa.StringArray:
     plain = len(codes) and codes.max() < _DELETE and (codes[blanks] == _BLANK).all()
     if plain and (starts < ends).all() and (codes[starts] != _BLANK).all():  # twice as fast
         stops = np.append(blanks, len(codes))[np.searchsorted(blanks, starts)]
-        return _between(text, starts, np.minimum(stops, ends))
+        words = _pieces(text, starts, np.minimum(stops, ends))
+        return words.take(pa.array(np.arange(1, len(words), 2)))
     words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
     return pc.list_element(words, 0)
 
 
-def _between(
+def _pieces(
     text: bytes | memoryview, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> pa.StringArray:
-    """Return the pieces of `text` from `starts` to `ends` (n,), which follow one another."""
-    pieces = strings(text, np.stack([starts, ends], axis=1).ravel())
-    return pieces.take(pa.array(np.arange(1, len(pieces), 2)))
+    """Return (2 n,), without copying `text`: at each odd place what lies from one of `starts` (n,)
+    to its end, before that what precedes it.
+    """
+    edges = np.empty(2 * len(starts), np.int32)
+    edges[::2], edges[1::2] = starts, ends
+    return strings(text, edges)

@@ -28,6 +28,16 @@ _SHOWN = 20  # letters of a header among residues
 _INTERLEAVED = re.compile("(?:[A-Z#][a-z#])+")
 """A residue and its 3Di state by turns, as models with the alphabet protein_3di read them."""
 _ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper() makes 'SS' of 'ß'
+_CODES = frozenset(
+    (
+        *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS"),
+        *("MET", "PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC"),
+        "XAA",
+    )
+)
+_LEAST_CODES = 4
+_BIG_ENDIAN = np.array([1 << 16, 1 << 8, 1])  # makes a number of three letters
+_CODE_NUMBERS = np.array([[*code.encode()] for code in _CODES]) @ _BIG_ENDIAN
 
 
 class Normalized(NamedTuple):
@@ -95,11 +105,19 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
             return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
         events["substituted"] = sum(map(upper.count, unknown))
         upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
-    if policy.alphabet == "protein" and _in_three_letters(upper):
+    if policy.alphabet == "protein" and upper[:3] in _CODES and _in_three_letters(upper):
         return Skipped("three_letter_code", f"{len(upper) // 3} codes, the first is {upper[:3]}")
     if policy.strand == "canonical" and (reverse := alphabet.reverse_complement(upper)) < upper:
         upper, events["reverse_complemented"] = reverse, len(reverse)
     return Normalized(upper, {name: count for name, count in events.items() if count})
+
+
+def _in_three_letters(sequence: str) -> bool:
+    """Tell whether a sequence is nothing but three-letter codes of amino acids, several kinds: by
+    chance a triplet is one once in 400 times, but ALAALAALAALA may be a peptide.
+    """
+    codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
+    return len(codes) >= _LEAST_CODES and len(set(codes)) > 2 and _CODES.issuperset(codes)
 
 
 def _normalize_interleaved(
@@ -130,10 +148,10 @@ def _normalize_interleaved(
         # gaps, stops and the > of a header stand for no residue
         if policy.unknown == "skip" or not text.replace("#", "").isalnum():
             return Skipped("unknown_residues", some([f"{text[i]} at {i // 2 + 1}" for i in odd]))
-        known = [*text]
+        letters = [*text]
         for i in odd:
-            known[i] = alphabet.unknown
-        text = "".join(known)
+            letters[i] = alphabet.unknown
+        text = "".join(letters)
         events["substituted"] = len(odd)
     return Normalized(text, {name: count for name, count in events.items() if count})
 
@@ -200,8 +218,7 @@ def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
     places = np.arange(size)  # of the sequences among those of the file and then the changed ones
     for place in odd.tolist():
         fault = batch.faults.get(place)
-        raw = batch.residues[place].as_py()
-        outcome = Skipped(*fault) if fault else record(raw, policy)
+        outcome = Skipped(*fault) if fault else record(batch.residues[place].as_py(), policy)
         if isinstance(outcome, Skipped):
             reasons[place], details[place] = outcome
             places[place] = -1
@@ -215,15 +232,18 @@ def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
 
 
 def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
-    """Return the places of records with a fault, or to which `normalize` has something to do."""
+    """Return the places of records with a fault, or to which `normalize` may have something to
+    do.
+    """
     alphabet = ALPHABETS[policy.alphabet]
     if policy.strand == "canonical" or alphabet.states or alphabet.pairs:
         return np.arange(len(batch))
     text, ends = text_and_ends(batch.residues)
     codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
-    odd = starts == ends
+    lengths = ends - starts
+    odd = lengths == 0
     # bounds and the few codes between them that are no letters: faster than a table of all codes
-    low, *letters, high = sorted(ALPHABETS[policy.alphabet].letters.encode())
+    low, *letters, high = sorted(alphabet.letters.encode())
     no_letters = set(range(low, high)).difference([low, *letters])
     within = not len(codes) or (codes.min() >= low and codes.max() <= high)
     if not within or any((codes == code).any() for code in no_letters):
@@ -231,42 +251,9 @@ def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
         odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
     odd[list(batch.faults)] = True
     if policy.alphabet == "protein":
-        odd[_three_letter_places(codes, ends)] = True
+        places = np.flatnonzero((lengths >= 3 * _LEAST_CODES) & (lengths % 3 == 0))
+        for offset in range(0, 3 * _LEAST_CODES, 3):
+            triplets = codes[(starts[places] + offset)[:, None] + np.arange(3)]
+            places = places[np.isin(triplets @ _BIG_ENDIAN, _CODE_NUMBERS)]
+        odd[places] = True
     return np.flatnonzero(odd)
-
-
-_CODES = frozenset(
-    (
-        *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS"),
-        *("MET", "PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC"),
-        "XAA",
-    )
-)
-_LEAST_CODES, _DISTINCT_CODES = 4, 3  # ALAALAALAALA may be a peptide
-_BIG_ENDIAN = np.array([1 << 16, 1 << 8, 1])  # makes a number of three letters
-_CODE_NUMBERS = np.array([[*code.encode()] for code in _CODES]) @ _BIG_ENDIAN
-
-
-def _in_three_letters(sequence: str) -> bool:
-    """Tell whether a sequence is nothing but three-letter codes of amino acids, several kinds.
-
-    That a protein is one by chance: a triplet is a code once in 400 times.
-    """
-    if sequence[:3] not in _CODES or len(sequence) % 3:
-        return False
-    codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
-    kinds = set(codes)
-    return len(codes) >= _LEAST_CODES and len(kinds) >= _DISTINCT_CODES and kinds <= _CODES
-
-
-def _three_letter_places(codes: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return which of the records that end at `ends` (n,) in `codes` may be `_in_three_letters`: it
-    holds for their first codes, in capitals.
-    """
-    starts = np.concatenate([[0], ends[:-1]])
-    lengths = ends - starts
-    places = np.flatnonzero((lengths >= 3 * _LEAST_CODES) & (lengths % 3 == 0))
-    for offset in range(0, 3 * _LEAST_CODES, 3):
-        triplets = codes[(starts[places] + offset)[:, None] + np.arange(3)]
-        places = places[np.isin(triplets @ _BIG_ENDIAN, _CODE_NUMBERS)]
-    return places

@@ -5,8 +5,9 @@ letters and lines: the records are accepted, and a warning names the first of th
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
@@ -29,8 +30,10 @@ _NO_BASE = "EFILPQ"  # a third of a protein's letters, and none of IUPAC's for b
 _NUCLEOTIDES, _EACH_BASE, _PROTEIN = 0.9, 0.01, 0.1  # shares
 
 
+@dataclass
 class LetterCheck:
-    """Return whether the first records of an input are of another kind than its model reads.
+    """Tells whether the first records of an input, a file if it has a path, are of another kind
+    than its model reads.
 
     Nucleotides: at least 9 in 10 letters are bases, and 1 in 100 is each of the four, since a
     protein of few kinds of residues, such as antifreeze AAT repeats, may lack some. Proteins: at
@@ -39,10 +42,9 @@ class LetterCheck:
     have the same letters: nothing tells one from the other.
     """
 
-    def __init__(self, alphabet: Alphabet, path: Path | None = None) -> None:
-        """`path` of the input if it is a file."""
-        self._alphabet, self._path = alphabet, path
-        self._counts: Counter[str] = Counter()
+    alphabet: Alphabet
+    path: Path | None = None
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def look(self, residues: pa.StringArray) -> None:
         """Look at the next records, unless enough were seen. InputError when they are of the other
@@ -61,15 +63,15 @@ class LetterCheck:
         by_base = [sum(self._counts[letter] for letter in base) for base in _BASES]
         bases, residues = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
         nucleotides = bases >= _NUCLEOTIDES * total and min(by_base) >= _EACH_BASE * total
-        name, share = self._path or "the sequences", f"of {total:,} letters looked at"
-        kind = self._alphabet.name
+        name, share = self.path or "the sequences", f"of {total:,} letters looked at"
+        kind = self.alphabet.name
         if kind != "dna" and nucleotides:
             states = kind == "3di"
             raise InputError(
                 f"{name}: these are nucleotides, and the model reads "
                 f"{'3Di states' if states else 'proteins'}: "
                 f"{bases / total:.0%} {share} are A, C, G, T or U",
-                path=self._path,
+                path=self.path,
                 remedy="choose a DNA model, or give the proteins that they encode"
                 + (", as Foldseek's 3Di strings" if states else ""),
             )
@@ -77,7 +79,7 @@ class LetterCheck:
             raise InputError(
                 f"{name}: these are proteins, and the model reads DNA: "
                 f"{residues / total:.0%} {share} are E, F, I, L, P or Q, which are not bases",
-                path=self._path,
+                path=self.path,
                 remedy="choose a protein model, or give the genes",
             )
 
@@ -90,37 +92,102 @@ def are_words(column: pa.StringArray) -> bool:
     texts = column.to_pylist()
     if len(texts) < 20 or 2 * len(set(texts)) >= len(texts):
         return False
-    lengths = sorted(map(len, texts))
-    median = lengths[len(texts) // 2]
+    median = sorted(map(len, texts))[len(texts) // 2]
     words = sum(text != text.upper() or bool(_NO_RESIDUE.search(text)) for text in texts)
     return median < 20 and (2 * words > len(texts) or 0 < median < 5)
 
 
 _NO_RESIDUE = re.compile(r"[JOU\d _-]")
-
-
 _STRUCTURE = "HEGTSBIPCL"  # DSSP's states, and C or L for a coil
 _MAY_BE_STRUCTURE = np.isin(np.arange(256), list(_STRUCTURE.encode()))
 _LEAST_STRUCTURE, _LOOKED_AT = 20, 12  # letters
 _MESSAGE = 40  # letters of a line, at most
 _WIDEST = 120  # letters of a line that is wrapped
 _NAMED = 3  # records of a kind
-_MOST_LOOKED_AT = 200  # records of a batch whose lines are odd
+_MOST_LOOKED_AT = 50  # records of a batch whose lines are odd
+_WORD = re.compile(r"(?i:[jou])|^[A-Z][a-z]{2,}[.:!]?$")
+_IS, _HAS, _LOOKS = ("is", "are"), ("has", "have"), ("looks", "look")
+_KINDS = {
+    "pir_record": (
+        _IS,
+        "skipped: PIR, whose first line after the header is a title; convert the file to FASTA",
+    ),
+    "interleaved_structure": (_IS, "skipped: residues and 3Di letters by turns, as for SaProt"),
+    "three_letter_code": (_IS, "skipped: in three-letter code; write one letter for each residue"),
+    "structure": (_LOOKS, "like secondary structure and not like residues"),
+    "labels": (_HAS, "lines that look like labels of residues, which were taken for residues"),
+    "words": (_HAS, "a line that looks like words, which was taken for residues"),
+    "entries": (_HAS, "several entries in one header (NCBI's nr); only its first id is known"),
+}
+"""Kinds of text, with the words of a warning. The first three are reasons to skip a record."""
 
 
-def is_structure(sequence: str) -> bool:
+@dataclass
+class TextCheck:
+    """Collects the records of an input that are, or look like, other text than sequences."""
+
+    _counts: Counter[str] = field(default_factory=Counter)
+    _names: dict[str, list[str]] = field(default_factory=dict)
+    _examples: dict[str, str] = field(default_factory=dict)
+
+    def look(self, batch: Batch, normalized: NormalizedBatch) -> None:
+        """Look at a batch of records for proteins."""
+        sequences, events, reasons, _ = normalized
+        accepted = np.arange(len(batch))
+        if reasons.null_count < len(batch):
+            accepted = np.flatnonzero(reasons.is_null())
+            for kind in {*reasons.unique().to_pylist()} & _KINDS.keys():
+                places = np.flatnonzero(pc.equal(reasons, kind).fill_null(False))
+                self._note(kind, batch, places, batch.residues[places[0]].as_py())
+        text, ends = text_and_ends(sequences)
+        starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
+        rows = np.flatnonzero(ends - starts >= _LEAST_STRUCTURE)
+        for offset in range(_LOOKED_AT):
+            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + offset]]]
+        rows = rows[[_is_structure(sequences[row].as_py()) for row in rows.tolist()]]
+        if len(rows):
+            self._note("structure", batch, accepted[rows], sequences[rows[0]].as_py())
+        odd = _odd_lines(batch, events)
+        odd &= reasons.is_null().to_numpy(zero_copy_only=False)
+        odd[accepted[rows]] = False
+        places = np.flatnonzero(odd)[:_MOST_LOOKED_AT]
+        for number, lines in enumerate(_lines(batch, places)):
+            if kind_and_line := _odd_line(lines):
+                kind, line = kind_and_line
+                self._note(kind, batch, places[number : number + 1], line)
+        if b"\1" in bytes(text_and_ends(batch.headers)[0]):
+            joined = np.flatnonzero(pc.match_substring(batch.headers, "\1"))
+            self._note("entries", batch, joined, "")
+
+    def _note(self, kind: str, batch: Batch, places: NDArray[np.int64], example: str) -> None:
+        self._counts[kind] += len(places)
+        self._examples.setdefault(kind, example.strip()[:_MESSAGE])
+        names = self._names.setdefault(kind, [])
+        for place in places[: _NAMED - len(names)].tolist():
+            id = batch.ids[place].as_py()
+            names.append(f"{batch.first + place}" + (f" ({id})" if id else ""))
+
+    def warnings(self, path: Path) -> Iterator[str]:
+        """Yield a line for each kind of text that was seen."""
+        for kind, (verbs, words) in _KINDS.items():
+            if count := self._counts[kind]:
+                names, more = ", ".join(self._names[kind]), count - _NAMED
+                names += f" and {more:,} more" if more > 0 else ""
+                example = f": {self._examples[kind]!r}" if self._examples[kind] else ""
+                several = count > 1
+                yield f"{path}: record{'s' * several} {names} {verbs[several]} {words}{example}"
+
+
+def _is_structure(sequence: str) -> bool:
     """Tell whether a sequence looks like secondary structure: runs of few states, with helices and
     strands, or several helices and turns or coils between them.
     """
-    return (
-        len(sequence) >= _LEAST_STRUCTURE
-        and set(sequence).issubset(_STRUCTURE)
-        and _mean_run(sequence) >= 2
-        and (
-            ("HHH" in sequence and "EEE" in sequence and len(set(sequence)) > 2)
-            or (len(re.findall("H{4,}", sequence)) > 1 and not set("TCL").isdisjoint(sequence))
-        )
-    )
+    states = set(sequence)
+    if not states.issubset(_STRUCTURE) or _mean_run(sequence) < 2:
+        return False
+    if "HHH" in sequence and "EEE" in sequence and len(states) > 2:
+        return True
+    return len(re.findall("H{4,}", sequence)) > 1 and not states.isdisjoint("TCL")
 
 
 def _mean_run(text: str) -> float:
@@ -128,7 +195,43 @@ def _mean_run(text: str) -> float:
     return len(text) / (1 + sum(before != after for before, after in pairwise(text)))
 
 
-def odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
+def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.bool_]:
+    """Return which records (n,) hold blanks among their residues, or lines that are not as a
+    program wraps them: all of one width, but for a shorter last one.
+    """
+    blanks = pc.match_substring(events, "whitespace_removed")
+    places = np.array(blanks.to_numpy(zero_copy_only=False))
+    if batch.lines is None or not batch.lines[0].any():
+        return places
+    lengths, counts = batch.lines
+    records = np.repeat(np.arange(len(counts)), counts)[lengths > 0]
+    lengths = lengths[lengths > 0]
+    begins = np.diff(records, prepend=-1) > 0  # the first line of a record
+    first = np.flatnonzero(begins)
+    many = np.diff(first, append=len(lengths))
+    widths = np.repeat(lengths[first], many)
+    odd = np.where(np.append(begins[1:], True), lengths > widths, lengths != widths)
+    two = first[many == 2]
+    alike, short = lengths[two] == lengths[two + 1], lengths[two + 1] <= _MESSAGE
+    odd[two] |= alike | (short & (lengths[two] > _WIDEST))
+    places[records[odd]] = True
+    return places
+
+
+def _lines(batch: Batch, places: NDArray[np.int64]) -> Iterator[list[str]]:
+    """Yield the lines of the records at `places` that are not empty."""
+    texts = batch.residues.take(pa.array(places)).to_pylist()
+    if batch.lines is None:
+        yield from map(str.splitlines, texts)
+        return
+    lengths, counts = batch.lines
+    stops = np.cumsum(counts)[places]
+    for text, start, stop in zip(texts, stops - counts[places], stops, strict=True):
+        line, ends = text.encode(), np.cumsum(lengths[start:stop]).tolist()
+        yield [line[a:b].decode(errors="replace") for a, b in pairwise([0, *ends]) if a < b]
+
+
+def _odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return what a line of a record looks like if it is no residues, `labels` or `words`, and that
     line.
     """
@@ -146,108 +249,3 @@ def odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
         if len(lines) > 1 and len(line) <= _MESSAGE and _WORD.search(line):
             return "words", line
     return None
-
-
-_WORD = re.compile(r"(?i:[jou])|^[A-Z][a-z]{2,}[.:!]?$")
-
-
-class TextCheck:
-    """Collects the records of an input that are, or look like, other text than sequences."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._names: defaultdict[str, list[str]] = defaultdict(list)
-        self._examples: dict[str, str] = {}
-
-    def look(self, batch: Batch, normalized: NormalizedBatch) -> None:
-        """Look at a batch of records for proteins."""
-        sequences, events, reasons, _ = normalized
-        accepted = np.arange(len(batch))
-        if reasons.null_count < len(batch):
-            accepted = np.flatnonzero(reasons.is_null())
-            for kind in {*reasons.unique().to_pylist()} & _WORDS.keys():
-                places = np.flatnonzero(pc.equal(reasons, kind).fill_null(False))
-                self._note(kind, batch, places, batch.residues[places[0]].as_py())
-        text, ends = text_and_ends(sequences)
-        starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
-        rows = np.flatnonzero(ends - starts >= _LEAST_STRUCTURE)
-        for offset in range(_LOOKED_AT):
-            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + offset]]]
-        rows = np.array([row for row in rows if is_structure(sequences[row].as_py())], np.int64)
-        if len(rows):
-            self._note("structure", batch, accepted[rows], sequences[rows[0]].as_py())
-        odd = _odd_lines(batch, events)
-        odd = odd[np.isin(odd, accepted) & ~np.isin(odd, accepted[rows])]
-        for place in odd[:_MOST_LOOKED_AT].tolist():
-            if kind_and_line := odd_line(_lines(batch, place)):
-                self._note(kind_and_line[0], batch, np.array([place]), kind_and_line[1])
-        if b"\1" in bytes(text_and_ends(batch.headers)[0]):
-            joined = np.flatnonzero(pc.match_substring(batch.headers, "\1"))
-            self._note("entries", batch, joined, "")
-
-    def _note(self, kind: str, batch: Batch, places: NDArray[np.int64], example: str) -> None:
-        self._counts[kind] += len(places)
-        self._examples.setdefault(kind, example.strip()[:_MESSAGE])
-        for place in places[: _NAMED - len(self._names[kind])].tolist():
-            id = batch.ids[place].as_py()
-            self._names[kind].append(f"{batch.first + place}" + (f" ({id})" if id else ""))
-
-    def warnings(self, path: Path) -> Iterator[str]:
-        """Yield a line for each kind of text that was seen."""
-        for kind, (verbs, words) in _WORDS.items():
-            if count := self._counts[kind]:
-                names, more = ", ".join(self._names[kind]), count - _NAMED
-                named = names + (f" and {more:,} more" if more > 0 else "")
-                example = f": {self._examples[kind]!r}" if self._examples[kind] else ""
-                yield (
-                    f"{path}: record{'s' * (count > 1)} {named} {verbs[count > 1]} {words}{example}"
-                )
-
-
-_IS, _HAS, _LOOKS = ("is", "are"), ("has", "have"), ("looks", "look")
-_WORDS = {
-    "pir_record": (
-        _IS,
-        "skipped: PIR, whose first line after the header is a title; convert the file to FASTA",
-    ),
-    "interleaved_structure": (_IS, "skipped: residues and 3Di letters by turns, as for SaProt"),
-    "three_letter_code": (_IS, "skipped: in three-letter code; write one letter for each residue"),
-    "structure": (_LOOKS, "like secondary structure and not like residues"),
-    "labels": (_HAS, "lines that look like labels of residues, which were taken for residues"),
-    "words": (_HAS, "a line that looks like words, which was taken for residues"),
-    "entries": (_HAS, "several entries in one header (NCBI's nr); only its first id is known"),
-}
-
-
-def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.int64]:
-    """Return the places of records whose residues hold blanks, or whose lines are not as a program
-    wraps them: all of one width, but for a shorter last one.
-    """
-    blanks = np.flatnonzero(pc.match_substring(events, "whitespace_removed"))
-    if batch.lines is None:
-        return blanks
-    lengths, counts = batch.lines
-    if not lengths.all():  # without empty lines
-        places = np.repeat(np.arange(len(counts)), counts)[lengths > 0]
-        lengths, counts = lengths[lengths > 0], np.bincount(places, minlength=len(counts))
-    stops = np.cumsum(counts)
-    last = np.zeros(len(lengths), np.bool_)
-    last[stops[counts > 0] - 1] = True
-    changes = np.flatnonzero(np.diff(lengths))
-    changes = changes[~last[changes]]
-    odd = changes[(lengths[changes] < lengths[changes + 1]) | ~last[changes + 1]]
-    pairs = np.flatnonzero(counts == 2)
-    first, second = lengths[stops[pairs] - 2], lengths[stops[pairs] - 1]
-    pairs = pairs[(first == second) | ((first > _WIDEST) & (second <= _MESSAGE))]
-    return np.unique(np.concatenate([blanks, np.searchsorted(stops, odd, side="right"), pairs]))
-
-
-def _lines(batch: Batch, place: int) -> list[str]:
-    """Return the lines of a record."""
-    if batch.lines is None:
-        return str(batch.residues[place].as_py()).splitlines()
-    lengths, counts = batch.lines
-    first = int(counts[:place].sum())
-    ends = np.cumsum(lengths[first : first + counts[place]]).tolist()
-    text = bytes(text_and_ends(batch.residues[place : place + 1])[0])
-    return [text[a:b].decode(errors="replace") for a, b in pairwise([0, *ends]) if a < b]

@@ -8,7 +8,7 @@ record with the number 0 and a fault.
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -22,16 +22,7 @@ from plm_embed.sequences.tables import DelimitedText, ParquetTable, check_column
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
 _HEAD_BYTES = 1 << 20
-_UTF_16 = "text in UTF-16: save it as UTF-8"
-_BINARY = {
-    b"PK\x03\x04": "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
-    b"\x89HDF": "an HDF5 file",
-    b"ARROW1": "an Arrow file: save it as Parquet",
-    b"%PDF": "a PDF document",
-    b"\xff\xfe": _UTF_16,
-    b"\xfe\xff": _UTF_16,
-}
-_UNMARKED_UTF_16 = re.compile(rb"(?:[ -~]\0){2}|(?:\0[ -~]){2}")
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[ -~]\0){2}|(?:\0[ -~]){2}")
 _FOREIGN = {  # what text of another format begins with, white space aside
     r"(\[\s*)*([{\[]\s*\"|\{\s*\})": "this is JSON, which is not read: convert it to FASTA, or to "
     "a table (CSV, TSV, Parquet)",
@@ -42,6 +33,8 @@ _FOREIGN = {  # what text of another format begins with, white space aside
     "it as FASTA",
     r"(HEADER|ATOM|REMARK) {2,}|data_\w": "this is a structure (PDB, mmCIF), which is not read: "
     "download its FASTA",
+    "sep=": "this line is for Excel alone: remove it",
+    "PK\3\4": "this is a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
 }
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
@@ -59,7 +52,18 @@ class Reader:
 
     def __init__(self, path: Path, table: Table) -> None:
         self.path, self.table = path, table
-        head, damage = self._head()
+        if "\0" in str(path):
+            raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
+        with named_errors(path):
+            if path.is_dir():
+                raise self._refusal(": is a folder", "name the files in it")
+            if path.exists() and not path.is_file():  # a pipe gives its bytes once
+                remedy = "save what comes out of the pipe or device, and name that file"
+                raise self._refusal(": is no regular file", remedy)
+            with Stream(path) as stream:
+                self.compression = stream.compression
+                head, damage = stream.head(_HEAD_BYTES)
+            self.bytes = path.stat().st_size
         try:
             self.format, delimiter = self._tell(head)
         except InputError:
@@ -67,7 +71,6 @@ class Reader:
                 if damage:  # what can be read of such a file says little about it
                     raise damage from None
             raise
-        self.bytes = path.stat().st_size
         self.bytes_read = self.records = 0
         self.sha256 = ""
         self._batches: Callable[[Stream], Iterator[Batch]]
@@ -93,24 +96,8 @@ class Reader:
         if not self.records:
             raise self._refusal(": the table has a header and no rows: no record 1", record=1)
 
-    def _head(self) -> tuple[bytes, Exception | None]:
-        """Return the first bytes, decompressed, and the error of damage in them."""
-        path = self.path
-        if "\0" in str(path):
-            raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
-        with named_errors(path):
-            if path.is_dir():
-                raise self._refusal(": is a folder", "name the files in it")
-            if path.exists() and not path.is_file():  # a pipe gives its bytes once
-                remedy = "save what comes out of the pipe or device, and name that file"
-                raise self._refusal(": is no regular file", remedy)
-            with Stream(path) as stream:
-                self.compression = stream.compression
-                return stream.head(_HEAD_BYTES)
-
     def _tell(self, head: bytes) -> tuple[Format, str]:
         """Return the format of a file that begins with `head`, and the delimiter of text."""
-        path, columns = self.path, self.table.columns
         packed = "" if self.compression == "none" else f" ({self.compression} compressed)"
         if not head:
             raise self._refusal(f": the file is empty{packed}: no record 1; leave it out", record=1)
@@ -119,8 +106,8 @@ class Reader:
                 words = f": a Parquet file{packed} as a whole cannot be read in pieces"
                 raise self._refusal(words, "decompress it first")
             return "parquet", ""
-        if _UNMARKED_UTF_16.match(head):
-            raise self._refusal(f": this is {_UTF_16}")
+        if _UTF_16.match(head):
+            raise self._refusal(": this is text in UTF-16: save it as UTF-8")
         text = as_text(head.removeprefix(BOM))
         if not text.strip():
             words = f": holds nothing but white space{packed}: no record 1; leave it out"
@@ -129,13 +116,18 @@ class Reader:
         before = text[: fasta.start()] if fasta else text
         if fasta and not before.strip():
             return "fasta", ""
-        rows = {delimiter: _first_row(text, delimiter) for delimiter in ",\t;"}
-        delimiter, names = max(rows.items(), key=lambda row: len(row[1]))
-        if set(columns) <= set(names):
-            check_columns(path, names, columns)
+        rows = ((delimiter, _first_row(text, delimiter)) for delimiter in ",\t;")
+        delimiter, names = max(rows, key=lambda row: len(row[1]))
+        columns = self.table.columns
+        if columns.keys() <= {*names}:
+            check_columns(self.path, names, self.table)
             return "tsv" if delimiter == "\t" else "csv", delimiter
-        if words := _foreign(head, before):
-            raise self._refusal(words, line=1 if words.startswith(",") else None)
+        kinds = (_FOREIGN[start] for start in _FOREIGN if re.match(rf"\s*(?:{start})", before))
+        if kind := next(kinds, ""):
+            raise self._refusal(f", line 1: {kind}", line=1)
+        if "\0" in before:
+            kind = "a binary file (read are FASTA, CSV, TSV and Parquet)"
+            raise self._refusal(f": this is {kind}")
         if fasta:
             return "fasta", ""
         if before.lstrip().startswith(";"):
@@ -143,34 +135,18 @@ class Reader:
             remedy = "remove the comments, and write '>' before headers"
             raise self._refusal(words, remedy)
         if len(names) > 1:
-            check_columns(path, names, columns)
-        listed = ", ".join(map(repr, columns))
+            check_columns(self.path, names, self.table)
         words = "neither FASTA (no line starts with '>') nor a table: line 1 does not name the"
-        raise self._refusal(f": {words} columns {listed}", line=1)
+        raise self._refusal(f": {words} columns {', '.join(map(repr, columns))}", line=1)
 
-    def _refusal(self, words: str, remedy: str = "", **place: int | None) -> InputError:
+    def _refusal(self, words: str, remedy: str = "", **place: int) -> InputError:
         return InputError(f"{self.path}{words}", path=self.path, remedy=remedy, **place)
 
 
-def _foreign(head: bytes, text: str) -> str:
-    """Return what a file is that is known to be something else; `text` ends where a line starts
-    with '>'.
-    """
-    for start, words in _FOREIGN.items():
-        if re.match(rf"\s*{start}", text):
-            return f", line 1: {words}"
-    if text.startswith("sep="):
-        return f", line 1: {text.splitlines()[0]!r} is for Excel alone: remove this line"
-    binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
-    if not binary and "\0" in text:
-        binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
-    return f": this is {binary} (read are FASTA, CSV, TSV and Parquet)" if binary else ""
-
-
-def _first_row(text: str, delimiter: str) -> Sequence[str]:
+def _first_row(text: str, delimiter: str) -> list[str]:
     """Return the fields of the first row that is not empty, or one empty field."""
     try:
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        return [name.strip() for name in next((row for row in rows if row), [""])]
+        return [name.strip() for name in next(filter(None, rows), [""])]
     except csv.Error:
         return [""]

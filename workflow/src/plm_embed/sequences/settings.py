@@ -1,6 +1,7 @@
 """Settings of the steps that read sequences, without the libraries that carry them out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from plm_embed.errors import ConfigError
@@ -22,6 +23,12 @@ _RESULTS = {
 """Columns that the index or records.parquet have by themselves."""
 
 
+_IN_CONFIGURATION = {
+    name: f"name yours: `{name}: {{}}` of the input"
+    for name in ("id", "sequence", "structure", "partner", "keep")
+}
+
+
 @dataclass(frozen=True)
 class Table:
     """The columns of CSV, TSV and Parquet inputs: the id, the residues, their 3Di states or the
@@ -33,11 +40,19 @@ class Table:
     keep: tuple[str, ...] = ()
     structure: str = ""
     partner: str = ""
+    remedies: Mapping[str, str] = field(default_factory=lambda: _IN_CONFIGURATION, compare=False)
+    """Remedies for columns that a file lacks, by their names here; {} is the file's nearest one."""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        names = (self.id, self.sequence, self.structure, self.partner, *self.keep)
-        return tuple(dict.fromkeys(filter(None, names)))
+    def columns(self) -> dict[str, str]:
+        """Return the columns of a file that are read, each with its name here."""
+        columns: dict[str, str] = {}
+        for name in ("id", "sequence", "structure", "partner"):
+            columns.setdefault(getattr(self, name), name)
+        for column in self.keep:
+            columns.setdefault(column, "keep")
+        columns.pop("", None)
+        return columns
 
 
 def why_not_kept(name: str) -> str:

@@ -13,7 +13,7 @@ from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
-from plm_embed.io.json_files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed
 from plm_embed.sequences.settings import ResiduePolicy
 
 SUMMARY = "summary.json"
@@ -68,11 +68,6 @@ class Summary:
         """Return whether these are sequences of this alphabet and strand."""
         policy = self.policy or ResiduePolicy()
         return (policy.alphabet, policy.strand) == (alphabet, strand)
-
-
-def write_summary(folder: Path, summary: Summary) -> None:
-    """Write the summary of a folder of sequences, once its other files are whole."""
-    write_sealed(folder / SUMMARY, summary)
 
 
 def read_again(folder: Path) -> str:
@@ -144,10 +139,7 @@ def _state(path: Path) -> tuple[int, ...]:
 def check_present(bucket: Path) -> None:
     """StoreError when there is no file for a bucket: a user may name one that never was."""
     sequences = bucket.parent.parent
-    if bucket.exists() and not bucket.is_file():
-        kind = "folder" if bucket.is_dir() else "pipe or a device"
-        raise StoreError(f"{bucket}: is a {kind}, not a file", path=bucket)
-    if not bucket.exists():
+    if not bucket.is_file():
         again = read_again(sequences) if (sequences / SUMMARY).is_file() else ""
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
 

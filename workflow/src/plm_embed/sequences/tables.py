@@ -3,8 +3,9 @@ Parquet.
 """
 
 import csv
+import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from difflib import get_close_matches
 from io import BytesIO, TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -16,8 +17,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from plm_embed.errors import InputError
-from plm_embed.io.parquet import parquet_file
-from plm_embed.io.streams import BOM, Stream, as_text, as_utf8, so_far
+from plm_embed.io.streams import BOM, Stream, as_utf8, so_far
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.alphabet import SEPARATOR
 from plm_embed.sequences.batch import (
@@ -29,7 +29,6 @@ from plm_embed.sequences.batch import (
     text_and_ends,
 )
 from plm_embed.sequences.settings import Table
-from plm_embed.wording import did_you_mean
 
 MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
 NO_VALUE = ("missing_value", None)  # NA is a peptide
@@ -38,44 +37,33 @@ _ROWS = 8_192
 """Parsed by Python, or made of the small parts of a Parquet file, at a time."""
 _PARQUET_ROWS = 2_048
 _QUOTE, _SPACE, _TILDE = b'" ~'
+_DROPPED = frozenset({"too_large", "ragged_row"})  # faults of records whose cells are not kept
 csv.field_size_limit(LARGEST_RECORD)
 
 
-class NoColumnError(InputError):
-    """A column that a table lacks. Its remedy is that of a configuration."""
-
-
-@contextmanager
-def columns_named(remedy: str) -> Iterator[None]:
-    """Around reading for anything else: what to do there about a column that a table lacks."""
-    try:
-        yield
-    except NoColumnError as error:
-        error.remedy = remedy
-        raise
-
-
-def check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
-    """InputError unless each of `columns` occurs once among the `names` of a table; it lists these
-    and the nearest name.
+def check_columns(path: Path, names: Sequence[str], table: Table) -> None:
+    """InputError unless each column of `table` occurs once among the `names` of a file; it lists
+    these and the nearest name.
     """
 
     def fold(name: str) -> str:
         return name.casefold().replace(" ", "_")
 
-    for column in columns:
+    for column, field in table.columns.items():
         if (count := names.count(column)) > 1:
             words = f"{path}: {count} columns are named {column!r}"
             raise InputError(words, path=path, remedy="rename all but one")
         if not count:
-            folded = {fold(name): repr(name) for name in names}
-            hint = did_you_mean(fold(column), folded, called=folded.__getitem__)
+            folded = {fold(name): name for name in names}
+            near = get_close_matches(fold(column), folded, n=1)
+            name = shlex.quote(folded[near[0]]) if near else "NAME"
+            hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
             more = f" and {len(names) - 30} more" if len(names) > 30 else ""
             listed = ", ".join(map(repr, names[:30])) + more
-            raise NoColumnError(
+            raise InputError(
                 f"{path}: no column {column!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: `id`, `sequence`, `structure`, `partner`, `keep` of the input",
+                remedy=table.remedies[field].format(name),
             )
 
 
@@ -97,8 +85,10 @@ def _batches(
             faults |= _faults(ids, partners, table.id, table.partner)
             residues = pc.binary_join_element_wise(residues, partners.fill_null(""), SEPARATOR)
         faults |= ragged or {}
-        if large := [place for place, (reason, _) in faults.items() if reason == "too_large"]:
-            residues = pc.if_else(pa.array(np.isin(np.arange(len(rows)), large)), "", residues)
+        if dropped := [place for place in faults if faults[place][0] in _DROPPED]:
+            mask = np.zeros(len(rows), np.bool_)
+            mask[dropped] = True
+            residues = pc.if_else(pa.array(mask), "", residues)
         yield Batch(first + start, ids, ids, residues, tuple(columns), faults)
 
 
@@ -212,16 +202,10 @@ class DelimitedText:
         rows = csv.reader(self._text_lines(block, blocks), delimiter=self._delimiter, strict=True)
         cells: list[list[str]] = []  # of the columns of the table
         ragged: Faults = {}
-        characters = 0
-
-        def batches() -> Iterator[Batch]:
-            columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
-            batch = pa.record_batch(columns, [*self._table.columns])
-            return _batches(self._rows - len(cells) + 1, batch, self._table, ragged)
-
+        line = characters = 0
         try:
             if not self._names:
-                self._names = [name.strip() for name in next((row for row in rows if row), [])]
+                self._names = [name.strip() for name in next(filter(None, rows), [])]
                 self._row = 0
             count, line = len(self._names), self._lines
             places = [self._names.index(name) for name in self._table.columns]
@@ -237,16 +221,19 @@ class DelimitedText:
                 self._rows += 1
                 characters += sum(map(len, row))
                 cells.append([row[place] for place in places])
-                if ragged.get(len(cells) - 1):
-                    for name in filter(None, (self._table.sequence, self._table.partner)):
-                        cells[-1][self._table.columns.index(name)] = ""
                 if characters > BLOCK or len(cells) == _ROWS:
-                    yield from batches()
+                    yield from self._parsed(cells, ragged)
                     cells, ragged, characters = [], {}, 0
         except csv.Error as error:
             raise self._refusal(str(error)) from None
         if cells:
-            yield from batches()
+            yield from self._parsed(cells, ragged)
+
+    def _parsed(self, cells: list[list[str]], ragged: Faults) -> Iterator[Batch]:
+        """Yield the last rows that were read, of which `cells` has the columns of the table."""
+        columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
+        rows = pa.record_batch(columns, [*self._table.columns])
+        return _batches(self._rows - len(cells) + 1, rows, self._table, ragged)
 
     def _text_lines(self, block: bytes, blocks: Iterator[bytes]) -> Iterator[str]:
         """Yield the lines of a block, and of the next ones for as long as a row goes on."""
@@ -340,7 +327,7 @@ class ParquetTable:
             message = f"{path}: the Parquet file is damaged or cut short: {_first_line(error)}"
             raise InputError(message, path=path) from None
         names = [name.strip() for name in schema.names]
-        check_columns(path, names, table.columns)
+        check_columns(path, names, table)
         self._columns = {name: schema.names[names.index(name)] for name in table.columns}
         for name, column in self._columns.items():
             if pa.types.is_nested(kind := schema.field(column).type):
@@ -364,7 +351,9 @@ class ParquetTable:
         size, waiting = self._path.stat().st_size, list[pa.RecordBatch]()
         # without pre-buffering and with a small buffer, memory does not grow with the size of a row
         # group
-        with parquet_file(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(
+            self._path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+        ) as file:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             sizes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
             at_once = max(1, min(_PARQUET_ROWS, BLOCK // (max(sizes, default=0) + 1)))
@@ -373,7 +362,12 @@ class ParquetTable:
                 try:
                     if (part := next(parts, None)) is None:
                         break
-                    cells = {name: _text(part[column]) for name, column in self._columns.items()}
+                    columns = {
+                        name: part[column].cast(pa.string())
+                        for name, column in self._columns.items()
+                    }
+                    cells = pa.record_batch(columns)
+                    cells.validate(full=True)  # a column may call any bytes text
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{self._path}: a named column cannot be read as text"
@@ -384,25 +378,12 @@ class ParquetTable:
                 self._rows += len(part)
                 while stream.bytes_read < size * self._rows // file.metadata.num_rows:
                     next(stream.raw)
-                waiting.append(pa.record_batch(cells))
+                waiting.append(cells)
                 if sum(map(len, waiting)) >= _ROWS or sum(part.nbytes for part in waiting) >= BLOCK:
                     yield pa.concat_batches(waiting)
                     waiting = []
         if waiting:
             yield pa.concat_batches(waiting)
-
-
-def _text(column: pa.Array) -> pa.StringArray:
-    """Return a Parquet column as text, which need not be UTF-8 whatever the column says."""
-    try:
-        text = column.cast(pa.string())
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        values = column.cast(pa.binary()).to_pylist()
-        text = pa.array(
-            [None if value is None else as_text(value) for value in values], pa.string()
-        )
-    return text
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import mistakes as model_mistakes
 from plm_embed.inference.settings import resolved
 from plm_embed.io.json_files import to_plain
@@ -68,12 +68,9 @@ def notices(config: Config) -> Iterator[str]:
     """
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
-        read = [os.path.realpath(entry.path) for entry in summary.inputs]
-        same = read == [os.path.realpath(path) for path in input_paths(config)]
-        if not same or (summary.buckets, summary.policy) != (
-            config["buckets"],
-            residues_of(config),
-        ):
+        now = (config["buckets"], residues_of(config), *map(os.path.realpath, input_paths(config)))
+        inputs = (os.path.realpath(entry.path) for entry in summary.inputs)
+        if now != (summary.buckets, summary.policy, *inputs):
             yield (
                 f"{results / 'sequences'} is of other inputs or settings; if no job is planned, "
                 "add --forcerun deduplicate"
@@ -101,6 +98,17 @@ def known_settings(config: Config, model: Model) -> dict[str, Any]:
     return to_plain(resolved(settings_of(config), model, model.name).recipe)
 
 
+def checked(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Return the configuration with its defaults. ConfigError with a line for each mistake.
+
+    changes: as for `refusals`.
+    """
+    if lines := mistakes(config, changes):
+        key = lines[0].partition(":")[0]
+        raise ConfigError("\n  ".join(lines), key=key, problems=lines)
+    return with_defaults(config)
+
+
 def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
     """Return a line for each mistake in a configuration, which need not have its defaults.
 
@@ -112,14 +120,18 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
     if lines := [line for error in errors for line in _in_words(error)]:
         return lines
     config = with_defaults(config)
-    lines = [*_path_mistakes(config), *_model_mistakes(config)]
-    models = [] if lines else models_of(config).values()
-    untrained = [model.name for model in models if not model.trained]
-    if untrained and "inputs" in changes and "model" not in changes:
-        lines.append(
-            f"model: missing: only the demo takes {untrained[0]}, whose vectors mean nothing; name "
-            "a model, such as esm2_t33_650M_UR50D"
-        )
+    lines = list(_path_mistakes(config))
+    try:
+        lines += _model_mistakes(config)
+    except PlmEmbedError as error:
+        lines.append(str(error))
+    if not lines and "inputs" in changes and "model" not in changes:
+        for model in models_of(config).values():
+            if not model.trained:
+                lines.append(
+                    f"model: missing: only the demo takes {model.name}, whose vectors mean "
+                    "nothing; name a model, such as esm2_t33_650M_UR50D"
+                )
     return lines
 
 
@@ -144,68 +156,62 @@ def _in_words(error: "ValidationError") -> Iterator[str]:
 
 
 def _path_mistakes(config: Config) -> Iterator[str]:
-    paths, tables = input_paths(config), input_tables(config)
-    named = [(key, config[key]) for key in ("results", "store", "weights_folder")]
-    for key, path in (*named, *(("inputs", path) for path in paths)):
+    paths = [("inputs", path) for path in input_paths(config)]
+    paths += [(key, config[key]) for key in ("results", "store", "weights_folder")]
+    for key, path in paths:
         if words := _unusable(path):
             yield f"{key}: {path}: {words}"
     if letter := _UNQUOTED.search(config["results"]):
         words = f"a cluster's jobs cannot take a path with {letter[0]!r}; name another folder"
         yield f"results: {config['results']}: {words}"
-    for path, table in zip(paths, tables, strict=True):
+    for path, table in zip(input_paths(config), input_tables(config), strict=True):
         for name in table.keep:
             if why := why_not_kept(name):
                 yield f"inputs: {path}: keep: {name}: {why}"
             elif name in config["embedding"]["scores"]:
                 yield f"inputs: {path}: keep: {name}: is a score of `embedding.scores`; rename one"
-    for file, same in repeated([Path(path) for path in paths]):
+    for file, same in repeated([Path(path) for path in input_paths(config)]):
         yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
-def _model_mistakes(config: Config) -> Iterator[str]:
-    """Yield mistakes about the models, their weights, and what is computed by them."""
-    weights = config["weights"]
-    try:
-        models = models_of(config)
-        alphabets = {model.family.alphabet.name: name for name, model in models.items()}
-        if len(alphabets) > 1:
-            words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
-            yield f"model: {words}: sequences are of one kind; make it several campaigns"
-            return
-        if isinstance(weights, str) and weights and len(models) > 1:
-            example = f"weights: {{{next(iter(models))}: {weights}}}"
-            yield f"weights: {weights}: of which model? Write `{example}`"
-            return
-        for name in weights if isinstance(weights, Mapping) else ():
-            with suppress(PlmEmbedError):
-                if name in models or find_model(name).name in models:
-                    continue
-            yield f"weights.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
-        residues_of(config)
-        with_states = any(model.family.alphabet.states for model in models.values())
-        if not with_states and any(table.structure for table in input_tables(config)):
-            yield f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out"
-    except PlmEmbedError as error:
-        yield str(error)
-        return
+def _model_mistakes(config: Config) -> list[str]:
+    """Return mistakes about the models, their weights, and what is computed by them. PlmEmbedError
+    for a model that is not known, and for residues that it cannot have.
+    """
+    models, weights = models_of(config), config["weights"]
+    alphabets = {model.family.alphabet.name: name for name, model in models.items()}
+    if len(alphabets) > 1:
+        words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
+        return [f"model: {words}: sequences are of one kind; make it several campaigns"]
+    if isinstance(weights, str) and weights and len(models) > 1:
+        example = f"weights: {{{next(iter(models))}: {weights}}}"
+        return [f"weights: {weights}: of which model? Write `{example}`"]
+    lines = []
+    for name in weights if isinstance(weights, Mapping) else ():
+        with suppress(PlmEmbedError):
+            if name in models or find_model(name).name in models:
+                continue
+        hint = did_you_mean(name, list(models))
+        lines.append(f"weights.{name}: is no model of this campaign{hint}")
+    residues_of(config)
+    with_states = any(model.family.alphabet.states for model in models.values())
+    if not with_states and any(table.structure for table in input_tables(config)):
+        lines.append(f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out")
     for model in models.values():
         path = source_of(config, model)
-        absent = missing(Path(path)) if path and not _prepared_from(config, model, path) else ""
-        if words := _unusable(path) or absent:
-            yield f"weights: {path}: {words}"
+        try:
+            record = read_record(Path(config["results"], model.name))
+        except PlmEmbedError:  # the rule makes it anew
+            record = None
+        # what prepared weights came from may be gone
+        needed = path and not (record and record.source.path == str(Path(path).absolute()))
+        if words := _unusable(path) or (missing(Path(path)) if needed else ""):
+            lines.append(f"weights: {path}: {words}")
         if not (path or model.address or model.shipped):
-            yield f"weights: {model.name} cannot be downloaded: name its file"
-        yield from map(str, model_mistakes(settings_of(config), model, model.name))
+            lines.append(f"weights: {model.name} cannot be downloaded: name its file")
+        lines += map(str, model_mistakes(settings_of(config), model, model.name))
+    return lines
 
 
 def _unusable(path: str) -> str:
     return unusable(path) or ("write the whole path, ~ is not expanded" if path[:1] == "~" else "")
-
-
-def _prepared_from(config: Config, model: Model, path: str) -> bool:
-    """Return whether the campaign's weights were prepared from this file, needed no more."""
-    try:
-        record = read_record(Path(config["results"], model.name))
-    except PlmEmbedError:
-        return False
-    return record is not None and record.source.path == str(Path(path).absolute())

@@ -47,17 +47,14 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
 
     Raises ConfigError for what is no YAML, and with a line for each value that is refused.
     """
-    from plm_embed.workflow.checks import mistakes
+    from plm_embed.workflow.checks import checked
 
-    config = _yaml(Path("config/config.yaml")) if Path("config/config.yaml").exists() else {}
+    usual = Path("config/config.yaml")
     changes = _yaml(configfile) if configfile else {}
     for setting in settings:
         key, value = key_and_value("--config", setting)
-        changes = merged(changes, {key: value})
-    config = merged(config, changes)
-    if problems := mistakes(config, changes):
-        raise refusal(problems)
-    return with_defaults(config)
+        changes = _merged(changes, {key: value})
+    return checked(_merged(_yaml(usual) if usual.exists() else {}, changes), changes)
 
 
 def key_and_value(option: str, setting: str) -> tuple[str, Any]:
@@ -71,16 +68,10 @@ def key_and_value(option: str, setting: str) -> tuple[str, Any]:
     raise ConfigError(f"{option} {setting}: {words}", key=key)
 
 
-def refusal(problems: Sequence[str]) -> ConfigError:
-    """Return the error for these problems, a line for each."""
-    key = problems[0].partition(":")[0]
-    return ConfigError("\n  ".join(problems), key=key, problems=problems)
-
-
-def merged(below: Config, above: Mapping[str, Any]) -> Config:
+def _merged(below: Config, above: Mapping[str, Any]) -> Config:
     """Return one mapping over another, as Snakemake merges configurations: blocks key by key."""
     both = {
-        key: merged(below[key], value)
+        key: _merged(below[key], value)
         for key, value in above.items()
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
@@ -116,40 +107,38 @@ def models_of(config: Config) -> dict[str, Model]:
 
 def source_of(config: Config, model: Model) -> str:
     """Return what `weights` names for a model, or '' for a download."""
-    named = config["weights"]
-    if isinstance(named, str):
-        return named
-    return next(
-        (path for name, path in named.items() if model_of(name, path).name == model.name), ""
-    )
+    weights = config["weights"]
+    if isinstance(weights, str):
+        return weights
+    sources = (path for name, path in weights.items() if model_of(name, path).name == model.name)
+    return next(sources, "")
 
 
 def input_paths(config: Config) -> list[str]:
     """Return the paths of the sequence files."""
-    return [entry["path"] for entry in _inputs(config)]
+    entries = listed(config["inputs"])
+    return [entry["path"] if isinstance(entry, dict) else entry for entry in entries]
 
 
 def input_tables(config: Config) -> list[Table]:
     """Return the columns of each input."""
-    columns = [{key: entry[key] for key in entry if key != "path"} for entry in _inputs(config)]
+    entries = [entry if isinstance(entry, dict) else {} for entry in listed(config["inputs"])]
+    columns = [{key: entry[key] for key in entry if key != "path"} for entry in entries]
     return [Table(**entry | {"keep": tuple(entry.get("keep", ()))}) for entry in columns]
 
 
-def _inputs(config: Config) -> list[dict[str, Any]]:
-    entries = listed(config["inputs"])
-    return [entry if isinstance(entry, dict) else {"path": entry} for entry in entries]
-
-
-def linker_of(config: Config) -> str:
-    """Return the linker of a campaign of pairs of chains, else ''."""
+def settings_of(config: Config) -> Settings:
+    """Return what a campaign computes."""
+    keys = {**config["embedding"], "strand": config["residues"]["strand"]}
     paired = any(table.partner for table in input_tables(config))
-    return config["embedding"]["linker"] or (LINKER if paired else "")
+    keys["linker"] = keys["linker"] or (LINKER if paired else "")
+    return msgspec.convert(keys, Settings, strict=False)
 
 
 def residues_of(config: Config) -> ResiduePolicy:
     """Return what a campaign does with residues; the alphabet is its models', or that of pairs."""
     alphabet = next(iter(models_of(config).values())).family.alphabet.name
-    alphabet = "protein_pair" if linker_of(config) else alphabet
+    alphabet = "protein_pair" if settings_of(config).linker else alphabet
     return ResiduePolicy(alphabet=alphabet, **config["residues"])
 
 
@@ -157,7 +146,7 @@ def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
     residues = residues_of(config)
     tables = [
-        {key: value for key, value in vars(table).items() if value != ""}
+        {key: value for key, value in vars(table).items() if key != "remedies" and value != ""}
         for table in input_tables(config)
     ]
     return [
@@ -186,10 +175,3 @@ def recipe_options(config: Config) -> list[str]:
         f"--strand={settings.strand}",
         *([f"--linker={settings.linker}"] if settings.linker else ()),
     ]
-
-
-def settings_of(config: Config) -> Settings:
-    """Return what a campaign computes."""
-    keys = {**config["embedding"], "strand": config["residues"]["strand"]}
-    keys["linker"] = linker_of(config)
-    return msgspec.convert(keys, Settings, strict=False)

@@ -31,8 +31,8 @@ _KILLED = (
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run of Snakemake: its process and when that began, in seconds; the models of its
-    configuration; its log. ended: in order; reason: why it failed, '' if it did not or somebody
-    stopped it.
+    configuration; its log; whether its jobs run beside it. ended: in order; reason: why it failed,
+    '' if it did not or somebody stopped it.
     """
 
     host: str
@@ -40,6 +40,7 @@ class Run:
     began: float
     models: tuple[str, ...]
     log: str
+    local: bool = False
     ended: bool = False
     reason: str = ""
 
@@ -73,13 +74,15 @@ def run_note(results: Path) -> Path:
     return results / "logs" / "run.json"
 
 
-def note_start(results: Path, models: Iterable[str], logs: Sequence[str]) -> None:
-    """Write that a run begins in this process."""
+def note_start(
+    results: Path, models: Iterable[str], logs: Sequence[str], *, local: bool = True
+) -> None:
+    """Write that a run begins in this process. local: its jobs go to no scheduler."""
     import psutil
 
-    process, log = psutil.Process(), "".join(logs[:1])
-    began = process.create_time()
-    _write(results, Run(host=host(), pid=process.pid, began=began, models=tuple(models), log=log))
+    began, log = psutil.Process().create_time(), "".join(logs[:1])
+    pid, models = psutil.Process().pid, tuple(models)
+    _write(results, Run(host=host(), pid=pid, began=began, models=models, log=log, local=local))
 
 
 def note_end(results: Path, logs: Sequence[str] | None = None) -> None:
@@ -108,5 +111,4 @@ def host() -> str:
 
 def _write(results: Path, run: Run) -> None:
     with suppress(OSError):  # a full disk
-        run_note(results).parent.mkdir(parents=True, exist_ok=True)
         write_json(run_note(results), asdict(run))

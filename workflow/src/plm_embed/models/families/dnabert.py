@@ -6,11 +6,13 @@ differ in nothing but their weights. N, U and the other letters of IUPAC are [UN
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.family import ALiBi, Encoder, Family, Names
+from plm_embed.models.families.protbert import PROTBERT
+from plm_embed.models.family import ALiBi
 from plm_embed.models.tokens import TokenizerFile, Tokens, digest
 from plm_embed.sequences.alphabet import DNA
 
@@ -55,41 +57,30 @@ def _read(content: bytes) -> Tokens:
     return Tokens(tokenize, letters, digest(words, pairs, *before))
 
 
-DNABERT = Family(
+DNABERT = replace(
+    PROTBERT,
     name="dnabert",
     architecture="dnabert",
     tokenizer=TokenizerFile("tokenizer.json", _read, prefix=("[CLS]",), suffix=("[SEP]",)),
-    encoder=Encoder(
-        rows=4096,
-        positions=ALiBi(),
-        token_types=True,
-        embedding_norm="always",
-        order="post",
-        epsilon=1e-12,
-        gated=True,
-        up_bias=False,
-    ),
-    names=Names(
+    encoder=replace(PROTBERT.encoder, rows=4096, positions=ALiBi(), gated=True, up_bias=False),
+    names=replace(
+        PROTBERT.names,
         modules={
-            "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.token_type_embeddings": "embed_types",
-            "embeddings.LayerNorm": "emb_layer_norm_before",
+            **PROTBERT.names.modules,
             "encoder.layer.N.attention.self.Wqkv": (
                 "layers.N.self_attn.q_proj",
                 "layers.N.self_attn.k_proj",
                 "layers.N.self_attn.v_proj",
             ),
-            "encoder.layer.N.attention.output.dense": "layers.N.self_attn.out_proj",
-            "encoder.layer.N.attention.output.LayerNorm": "layers.N.self_attn_layer_norm",
             # the activated half first
             "encoder.layer.N.mlp.gated_layers": ("layers.N.fc_gate", "layers.N.fc1"),
             "encoder.layer.N.mlp.wo": "layers.N.fc2",
             "encoder.layer.N.mlp.layernorm": "layers.N.final_layer_norm",
         },
-        prefixes=("bert.",),
-        unused=("cls.", "pooler."),
+        head={},
     ),
-    config={"model_type": "bert", "layer_norm_eps": 1e-12, "hidden_act": "gelu"},
+    head=None,  # its tokens are not residues
     alphabet=DNA,
+    max_residues=None,
     letters_per_token=4,  # of random DNA 4.5 (70 % GC) to 5.0 (30 % GC)
 )

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Rotary
+from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Reference, Rotary
 from plm_embed.models.tokens import Vocabulary
 from plm_embed.sequences.alphabet import PROTEIN_3DI
 
@@ -42,36 +43,31 @@ def fair_esm_states(
     / `esm.ProteinBertModel.forward`; a test compares with those on whole models.
     """
     import torch
-    from esm.modules import ESM1bLayerNorm, LearnedPositionalEmbedding, TransformerLayer
+    from esm.modules import ESM1bLayerNorm, TransformerLayer
 
     def part(prefix: str) -> dict[str, torch.Tensor]:
-        return {
-            name.removeprefix(prefix): tensors[name].float()
-            for name in tensors
-            if name.startswith(prefix)
-        }
+        names = [name for name in tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): tensors[name].float() for name in names}
 
-    def embed(tokens: torch.Tensor) -> torch.Tensor:
-        table = tensors["embed_tokens.weight"].float()
-        x = torch.nn.functional.embedding(tokens, table, padding_idx=PAD)
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        module = ESM1bLayerNorm(manifest.dim)
+        module.load_state_dict(part(f"{name}."))
+        normed: torch.Tensor = module(x)
+        return normed
+
+    def embed(ids: NDArray[np.int64]) -> torch.Tensor:
+        x = tensors["embed_tokens.weight"].float()[ids]  # (T, D)
         if manifest.token_dropout:
             x = x * (1 - 0.15 * 0.8)
         if "embed_positions.weight" in tensors:
-            table = tensors["embed_positions.weight"].float()
-            positions = LearnedPositionalEmbedding(len(table) - PAD - 1, manifest.dim, PAD)
-            positions.load_state_dict({"weight": table})
-            x = x + positions(tokens)
-        if "emb_layer_norm_before.weight" in tensors:
-            before = ESM1bLayerNorm(manifest.dim)
-            before.load_state_dict(part("emb_layer_norm_before."))
-            x = before(x)
-        return x
+            x = x + tensors["embed_positions.weight"].float()[PAD + 1 : PAD + 1 + len(x)]
+        before = "emb_layer_norm_before"
+        return norm(before, x) if f"{before}.weight" in tensors else x
 
     with torch.inference_mode():
         tokenize = manifest.family.tokenizer.within(tensors).tokenize
-        ids = [tokenize(sequence).astype(np.int64) for sequence in sequences]
-        states = [embed(torch.from_numpy(row)[None]) for row in ids]  # each (1, T, D)
-        by_layer = [{0: state[0]} if 0 in layers else {} for state in states]
+        states = [embed(tokenize(sequence).astype(np.int64)) for sequence in sequences]
+        by_layer = [{0: x} if 0 in layers else {} for x in states]
         block = TransformerLayer(
             manifest.dim,
             4 * manifest.dim,
@@ -80,17 +76,15 @@ def fair_esm_states(
             use_esm1b_layer_norm=True,
             use_rotary_embeddings="embed_positions.weight" not in tensors,
         ).eval()
-        after = ESM1bLayerNorm(manifest.dim)
-        after.load_state_dict(part("emb_layer_norm_after."))
         for number in range(1, max(layers) + 1):
             # strict=False: the inverse frequencies of the rotary embedding are a constant buffer,
             # not a weight
             block.load_state_dict(part(f"layers.{number - 1}."), strict=False)
-            states = [block(state.transpose(0, 1))[0].transpose(0, 1) for state in states]
-            if number in layers:
-                for results, state in zip(by_layer, states, strict=True):
+            states = [block(x[:, None])[0][:, 0] for x in states]  # (T, 1, D) inside
+            for results, x in zip(by_layer, states, strict=True):
+                if number in layers:
                     last = number == manifest.layers
-                    results[number] = (after(state) if last else state)[0].clone()
+                    results[number] = norm("emb_layer_norm_after", x) if last else x
     return by_layer
 
 
@@ -131,8 +125,7 @@ ESM2 = Family(
         "vocab_size": ROWS,
     },
     required=("token_dropout", "position_embedding_type"),
-    public_reference=fair_esm_states,
-    reference_name="fair-esm",
+    reference=Reference("fair-esm", fair_esm_states),
 )
 ESM1B = replace(
     ESM2,
