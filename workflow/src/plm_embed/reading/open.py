@@ -121,7 +121,10 @@ class Embeddings:
                     yield part
         except DamagedPartError as error:
             words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"
-            raise StoreError(words, path=path, remedy=self._remedy) from error
+            remedy = self._remedy
+            if isinstance(error.__cause__, KeyError):  # no fingerprint: of another program
+                remedy = "adopt its vectors with `plm-embed import`"
+            raise StoreError(words, path=path, remedy=remedy) from error
 
     def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
         """Read rows (increasing) by a function of a part and its rows. Yield the places in `rows`
