@@ -121,7 +121,7 @@ def make(results: Path) -> None:
             skipped=(),
             found=0,
             self_test=None,
-            worker=WorkerInfo(host=host, pid=1, job=job, device="NVIDIA A100-SXM4-40GB"),
+            worker=WorkerInfo(host=host, pid=1, device="NVIDIA A100-SXM4-40GB"),
             versions={},
             seconds=500.0,
             started=began.isoformat(),

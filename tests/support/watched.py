@@ -68,7 +68,7 @@ def shown(results: Path) -> str:
     """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
     console = Console(width=140 + len(str(results)), force_terminal=False)
     with console.capture() as capture:
-        console.print(view(watch.look(results), plain=True))
+        console.print(view(watch.look(results)))
     return capture.get()
 
 

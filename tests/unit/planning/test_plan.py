@@ -66,7 +66,7 @@ def test_this_machine_or_the_devices_that_are_named(
     (cpu,) = alone.models[0].speeds
     assert "GFLOP/s, measured here just now" in cpu.basis and alone.jobs.local == 1
     assert "--cores" in alone.command and "gpu" not in alone.command
-    named = plan(configfile, devices=["a10", "H100"])
+    named = plan(configfile, devices=["A10", "H100"])
     assert [speed.device for speed in named.models[0].speeds] == ["A10", "H100"]
     assert named.jobs.local == 0
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -51,7 +51,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "181 records from 2 files, 129 distinct sequences, 129 vectors of 32 numbers",
         "51 of them (28.3 %) repeat a sequence",
         "upper cased 1",
-        "3 jobs, 5 starts, 1 failed, 1 killed",
+        "2 attempts. Parts that they had published",
         "0000 " + collect(results).attempts[0].started[:10],
         "no usable <device> ask for one",
         "x1, job 17.pbs killed (time limit, out of memory or canceled)",

@@ -67,14 +67,6 @@ class Heartbeat:
         """Return the share of the residues that is done, 0 to 1."""
         return self.residues / self.residues_total if self.residues_total else 0.0
 
-    @property
-    def device_seconds(self) -> float:
-        """Return how long it ran, times its workers; 0 when that is not known."""
-        if not self.ended:
-            return 0.0
-        ended, started = map(datetime.fromisoformat, (self.ended, self.started))
-        return (ended - started).total_seconds() * len(self.workers)
-
 
 def heartbeat_path(records: Path, bucket: str) -> Path:
     """Return the path of a new heartbeat of this process. Names sort by time.

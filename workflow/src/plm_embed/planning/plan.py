@@ -159,16 +159,14 @@ def _forecast(
         records = completion_records(folder)
         for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
             measured.setdefault(speed.device, speed)
-    known = {name.lower(): name for name in costs.gpu_table()["gpus"]}
-    labels = [known.get(name.lower(), name) for name in devices]
     if not devices:  # this machine's, and what has been at work
         present = [device_label(gpu.name) for gpu in nvidia_gpus()] or [device_label(cpu_name(), 1)]
-        labels = [*present, *measured]
+        devices = [*present, *measured]
     speeds = [Speed("", 1.0, "nothing to compute")]
     if whole.tokens:
         speeds = [
             measured.get(label) or costs.estimated(label, model, todo if left else whole, dtype)
-            for label in dict.fromkeys(labels)
+            for label in dict.fromkeys(devices)
         ]
     stored, passes = counted.unique - sum(left.values()), whole.tokens / max(plain.tokens, 1)
     hours = todo.tokens / speeds[0].tokens_per_second / 3600

@@ -162,8 +162,8 @@ def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
     values with their codes; known: how many vectors have a value.
     """
-    kept = [name for name in firsts.column_names if name not in INDEX]
-    for name in sorted(kept, key=lambda name: firsts[name].null_count):
+    columns = [name for name in firsts.column_names if name not in INDEX]
+    for name in sorted(columns, key=lambda name: firsts[name].null_count):
         values = firsts[name].combine_chunks()
         texts = pc.cast(values, pa.string())
         texts = pc.if_else(pc.equal(texts, ""), None, texts)

@@ -4,7 +4,6 @@ under way. The template lays out what is written here.
 
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice, pairwise
@@ -35,7 +34,7 @@ from plm_embed.reporting.outputs import (
     reader,
     skipped_records,
 )
-from plm_embed.wording import count, duration, readable
+from plm_embed.wording import count, readable
 from plm_embed.workflow.call import shell_line
 
 STATUSES = {
@@ -44,8 +43,6 @@ STATUSES = {
     "empty": "✗ no record has a vector",
     "pending": "not finished yet",
 }
-EVENTS = {"windowed": "embedded in overlapping windows", "cropped": "only the beginning embedded"}
-"""Events of records whose letters did not change."""
 LISTED = 20
 """Rows at most of a table that names records or attempts."""
 BINS, LABELS = 30, 6
@@ -73,10 +70,9 @@ def write_report(facts: Facts, output: Path) -> None:
         listed=LISTED,
         skipped=list(islice(skipped_records(records), LISTED)) if records else [],
         all_skipped=SKIPPED if (facts.folder / SKIPPED).is_file() else "",
-        events=EVENTS,
         devices=list(_devices(facts)),
-        effort=list(_effort(facts)),
-        attempts=list(_unfinished_attempts(facts))[-LISTED:],
+        reused=savings(facts.runs),
+        attempts=list(_unfinished_attempts(facts)),
         cosine=min((spot.cosine for spot in spots), default=None),
         # the report and the crate are being written
         files=[
@@ -217,12 +213,12 @@ def _outcomes(facts: Facts) -> dict[str, int]:
     """Return the number of records by outcome: as gathered, or as they were read."""
     if not facts.summary:
         return {}
-    statuses, reasons = {"accepted": facts.summary.accepted}, facts.summary.skipped
-    if facts.statuses:
-        names = {"embedded": "embedded", "embedded_with_events": "embedded, with an event"}
-        statuses = {word: facts.statuses[n] for n, word in names.items() if facts.statuses[n]}
-        reasons = facts.reasons
-    return statuses | {f"skipped: {name.replace('_', ' ')}": n for name, n in reasons.items()}
+    statuses, reasons = dict(facts.statuses), dict(facts.reasons)
+    if not statuses:
+        statuses, reasons = {"accepted": facts.summary.accepted}, facts.summary.skipped
+    statuses.pop("skipped", None)
+    outcomes = statuses | {f"skipped: {reason}": number for reason, number in reasons.items()}
+    return {name.replace("_", " "): number for name, number in outcomes.items()}
 
 
 def _unusual(facts: Facts) -> Iterator[tuple[str, Outlier]]:
@@ -250,30 +246,13 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
         }
 
 
-def _effort(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what the campaign took, and of its scores."""
-    if jobs := [attempt for attempt in facts.attempts if attempt.node == 0]:
-        outcomes = Counter[str](attempt.outcome for attempt in jobs)
-        text = f"{count(len({job.bucket for job in jobs}), 'job')}, {count(len(jobs), 'start')}"
-        for outcome, word in (("failed", "failed"), ("no end", "killed")):
-            text += f", {outcomes[outcome]:,} {word}" if outcomes[outcome] else ""
-        yield "jobs", text
-    if lost := sum(job.device_seconds for job in facts.attempts if job.outcome == "failed"):
-        yield "failed attempts", f"{duration(lost)} of device time; their finished parts were kept"
-    if saved := savings(facts.runs):
-        yield "reused", saved
-    yield from facts.scores.items()
-
-
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
     """Yield the attempts that did not complete: bucket, start, place and reason."""
     finished = {run.bucket for run in facts.runs}
     for attempt in facts.attempts:
         if attempt.outcome != "complete":
-            reason = attempt.reason
-            if attempt.outcome == "no end":
-                reason = "no end: killed, or still at work"
-                if attempt.bucket in finished:
-                    reason = "killed (time limit, out of memory or canceled)"
+            ended = attempt.bucket in finished
+            killed = "killed (time limit, out of memory or canceled)"
+            reason = attempt.reason or (killed if ended else "no end: killed, or still at work")
             place = f"{attempt.host}, job {attempt.job}" if attempt.job else attempt.host
             yield attempt.bucket, attempt.started[:19].replace("T", " "), place, reason

@@ -54,8 +54,6 @@ device.
 """
 PLAIN_WIDTH = 120
 WAITING = "queued or starting (on a cluster, see squeue --me)"
-MOST_ROWS = 20
-"""Workers on a terminal, those in trouble first; `--once` prints all."""
 VALID, FAILED, UNFINISHED = 0, 1, 3
 Status = Literal["done", "at work", "failed", "waits"]
 _MARKS: dict[Status, tuple[str, str]] = {
@@ -157,14 +155,14 @@ def watch(results: Path, *, once: bool) -> int:
     plain = once or not console.is_terminal
     if plain:
         console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
-    live = None if plain else Live(console=console, auto_refresh=False, vertical_overflow="crop")
+    live = None if plain else Live(console=console, auto_refresh=False)
     with live or nullcontext(), suppress(KeyboardInterrupt):
         while True:
             steps = [present.over, *(model.steps for model in present.models)]
             if live:
                 live.update(view(present), refresh=True)
             elif steps != seen:
-                console.print(view(present, plain=True), soft_wrap=True)  # whole paths
+                console.print(view(present), soft_wrap=True)  # whole paths
             if once or present.over:
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -273,12 +271,12 @@ def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
             yield Worker(beat, worker, age, trouble)
 
 
-def view(look: Look, *, plain: bool = False) -> RenderableType:
-    """Return a look for a console; plain: with all workers, without bars."""
-    return Group(*_head(look, plain), *_table(look, None if plain else MOST_ROWS))
+def view(look: Look) -> RenderableType:
+    """Return a look for a console, which cuts it at the height of a terminal."""
+    return Group(*_head(look), _table(look))
 
 
-def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
+def _head(look: Look) -> Iterator[RenderableType]:
     words = "at work" if look.at_work else WAITING if look.alive else "nothing is running"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
@@ -291,7 +289,7 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         steps = Text(" ").join(Text(mark + name, style) for (mark, style), name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
         if not model.finished:
-            yield from _now(model, look.alive, plain)
+            yield from _now(model, look.alive)
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
     for first, *more in alike(errors or filter(None, [look.failure])):
         others = f"  and {len(more):,} more alike" if more else ""
@@ -312,7 +310,7 @@ def _head(look: Look, plain: bool) -> Iterator[RenderableType]:
         )
 
 
-def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
+def _now(model: Progress, alive: bool) -> Iterator[RenderableType]:
     """Yield a bar and numbers while buckets are embedded, else a line about the present step."""
     order = ("failed", "at work", "waits", "done")
     step = min(model.steps, key=lambda step: order.index(step.status))
@@ -321,10 +319,9 @@ def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
         words = {"failed": "failed", "at work": "is at work"}.get(step.status, waits)
         yield Text(f"{step.name} {words}")
         return
-    if not plain:
-        bar = Table.grid(expand=True)
-        bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
-        yield bar
+    bar = Table.grid(expand=True)
+    bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
+    yield bar
     percent = int(1000 * model.fraction) / 10  # 100 is the end
     text = Text(f"{percent:.1f} %; {model.done:,} of {count(model.buckets, 'bucket')} done, ")
     text.append(f"{model.running:,} at work, {model.queued:,} queued")
@@ -341,15 +338,14 @@ def _now(model: Progress, alive: bool, plain: bool) -> Iterator[RenderableType]:
     yield text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
 
 
-def _table(look: Look, rows: int | None) -> Iterator[RenderableType]:
-    """Yield the table of workers, those in trouble first: all of them, or so many."""
+def _table(look: Look) -> Table:
+    """Return the table of workers, those in trouble first."""
     workers = [(model.folder.name, worker) for model in look.models for worker in model.workers]
-    workers.sort(key=lambda named: not named[1].trouble)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(workers))
     table.add_column("worker")
     for title in ("bucket", "job", "done", "tokens/s", "left", "last sign"):
         table.add_column(title, justify="right")
-    for model, worker in workers[:rows]:
+    for model, worker in sorted(workers, key=lambda named: not named[1].trouble):
         job, info = worker.job, worker.info
         name = job.host if info.gpu is None else f"{job.host} GPU {info.gpu}"
         rate, eta = info.tokens_per_second, job.eta_seconds
@@ -363,7 +359,4 @@ def _table(look: Look, rows: int | None) -> Iterator[RenderableType]:
             f"{duration(worker.age)} ago {worker.trouble.upper()}".rstrip(),
             style="bold red" if worker.trouble else "",
         )
-    if workers:
-        yield table
-    if more := len(workers) - table.row_count:
-        yield Text(f"and {count(more, 'more worker')}: {program()} watch --once")
+    return table
