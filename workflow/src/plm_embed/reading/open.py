@@ -122,8 +122,8 @@ class Embeddings:
         except DamagedPartError as error:
             words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"
             remedy = self._remedy
-            if isinstance(error.__cause__, KeyError):  # no fingerprint: of another program
-                remedy = "adopt its vectors with `plm-embed import`"
+            if self.index and isinstance(error.__cause__, KeyError):  # it has no fingerprint
+                remedy = "adopt vectors of another program with `plm-embed import`"
             raise StoreError(words, path=path, remedy=remedy) from error
 
     def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
