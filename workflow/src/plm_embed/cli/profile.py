@@ -129,10 +129,10 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     _try_job(account=account, partition=cpu_queue, time=cpu_time)
     places = {"slurm_account": _quoted(account), "slurm_partition": _quoted(cpu_queue)}
     devices = {"gpu": "0", "device": "cpu"} if on_cpu else {"gpu_model": _quoted(kind)}
-    own = {"slurm_partition": _quoted(queue), "runtime": time, **devices}
+    jobs = {"slurm_partition": _quoted(queue), "runtime": time, **devices}
     text, embed = text.split("set-resources:")
     text = _filled(text, {**places, "runtime": cpu_time})
-    return f"{text}set-resources:{_filled(embed, own)}"
+    return f"{text}set-resources:{_filled(embed, jobs)}"
 
 
 def _partitions() -> tuple[dict[str, float], list[str], str]:
