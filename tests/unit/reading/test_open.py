@@ -71,7 +71,7 @@ def test_masters_of_any_family_are_found_and_several_are_refused(
         ("text.h5", "text.h5: damaged, or not a file of embeddings: .*signature not found.$"),
         (
             "other.h5",
-            r"other.h5: damaged, or not .*; adopt its vectors with .plm-embed import",
+            r"other.h5: damaged, or not .*; adopt vectors of another program with",
         ),
         ("damaged", r"damaged, or not .*; delete .*h5 and run the campaign again$"),
         (5, "path: 5 is not a path"),
