@@ -22,7 +22,7 @@ from plm_embed.errors import (
     whole_number,
 )
 from plm_embed.fingerprint import SPANS, columns, has_matrix, storage_bytes
-from plm_embed.keys import Keys, find
+from plm_embed.keys import Keys
 from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.index import RecordIndex, Rows
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
@@ -121,7 +121,10 @@ class Embeddings:
                     yield part
         except DamagedPartError as error:
             words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"
-            raise StoreError(words, path=path, remedy=self._remedy) from error
+            remedy = self._remedy
+            if self.index and isinstance(error.__cause__, KeyError):  # it has no fingerprint
+                remedy = "adopt vectors of another program with `plm-embed import`"
+            raise StoreError(words, path=path, remedy=remedy) from error
 
     def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
         """Read rows (increasing) by a function of a part and its rows. Yield the places in `rows`
@@ -458,8 +461,11 @@ class Embeddings:
         if self.index and len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
             with self._part() as part:
                 return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
-        places, present = find(self.keys, keys)
-        return np.where(present, places, -1)
+        if not len(self):
+            return np.full(len(keys), -1)
+        # not by `keys.find`, which looks at all keys first
+        rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
+        return np.where(self.keys[rows] == keys, rows, -1)
 
     def resolved(self, name: str) -> str:
         """Return the name of a representation; of "emb" that of the first pooled one, or else the
