@@ -208,10 +208,9 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             again,
         ) as problem,
     ):
-        for piece in pieces(map(campaign.bucket, campaign.rows), campaign.store):
+        every = pieces(map(campaign.bucket, campaign.rows), campaign.store)
+        for piece in (piece for piece in every if len(piece.values)):
             stored = read_bits(file[piece.path], piece.start, piece.start + len(piece.values))
-            if not len(stored):
-                continue
 
             def row_name(place: int, piece: Piece = piece) -> str:
                 row = piece.first + place
