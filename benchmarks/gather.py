@@ -48,6 +48,7 @@ import json, sys, time
 from pathlib import Path
 from plm_embed import startup
 startup.set_up("gather")
+sys.meta_path.insert(0, startup.NoPandas())
 {imports}
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.store import checksums
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 DIM = 1280
@@ -45,8 +46,12 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
     )
     pool = random.normal(size=(8192, DIM)).astype(np.float16)
     with connect(master, "w") as file, h5py.File(other, "w") as slow:
+        checksums.create(file, ("mean_l33",), rows)
         create_column(file, "emb_keys", rows, "S64")[...] = keys
-        create_column(file, "length", rows, "<i4")[...] = 100
+        checksums.write(file, "emb_keys", 0, checksums.of_rows(keys))
+        lengths = np.full(rows, 100, "<i4")
+        create_column(file, "length", rows, "<i4")[...] = lengths
+        checksums.write(file, "length", 0, checksums.of_rows(lengths))
         dataset = create_vectors(
             file.create_group("representations"), "mean_l33", (rows, DIM), "float16"
         )
@@ -57,6 +62,7 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
             count = min(65_536, rows - start)
             block = np.concatenate([random.permutation(pool) for _ in range(8)])[:count]
             write_bits(dataset, start, block.view("<u2"))
+            checksums.write(file, "mean_l33", start, checksums.of_rows(block.view("<u2")))
             theirs[start : start + count] = block
         file.attrs["fingerprint"] = FINGERPRINT.to_json()
     which = np.sort(np.concatenate([np.arange(rows), random.integers(0, rows, records - rows)]))

@@ -449,7 +449,7 @@ def write_set(name: str, folder: Path, sequences: Mapping[str, str], seed: int =
     ids = [torch.tensor(tokenize(files, sequence, width)) for sequence in sequences.values()]
 
     def lacks(key: str) -> bool:
-        """Whether the formulas give numbers although this tensor holds none."""
+        """Return whether the formulas give numbers although this tensor holds none."""
         spoiled = {**weights, key: weights[key] * math.nan}
         return bool(formulas(spoiled, files.config, ids[0])[-1].isfinite().all())
 

@@ -11,19 +11,14 @@ from snakemake.utils import validate
 SOURCES = Path(workflow.current_basedir.join("../src").get_path_or_uri(secret_free=True))
 if SOURCES.is_dir():
     sys.path.insert(0, str(SOURCES))
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ.update(
-        PYTHONPATH=os.pathsep.join(dict.fromkeys([str(SOURCES), *filter(None, folders)]))
-    )
-os.environ.setdefault(
-    "PLM_EMBED_PATH", os.getenv("PATH", os.defpath)
-)  # messages call commands by it
-os.environ.update(
-    PATH=f"{Path(sys.executable).parent}:{os.getenv('PATH', os.defpath)}", PYTHONSAFEPATH="1"
-)
+    folders = [str(SOURCES), *filter(None, os.getenv("PYTHONPATH", "").split(os.pathsep))]
+    os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(folders)))
+PATH = os.getenv("PATH", os.defpath)
+os.environ.setdefault("PLM_EMBED_PATH", PATH)  # messages call commands by it
+os.environ.update(PATH=f"{Path(sys.executable).parent}:{PATH}", PYTHONSAFEPATH="1")
 
 from plm_embed.keys import bucket_names
-from plm_embed.workflow.checks import notices, refusals
+from plm_embed.workflow import checks, run_note
 from plm_embed.workflow.config import (
     SCHEMA,
     input_paths,
@@ -33,17 +28,16 @@ from plm_embed.workflow.config import (
     source_of,
 )
 from plm_embed.workflow.resources import asks_for_gpu, worker_mb
-from plm_embed.workflow.run_note import note_end, note_start
 
 ALONE = workflow.modifier.is_main_snakefile()  # else a module, whose inputs other rules may make
 changes = workflow.config_settings.overwrite_config
-if refused := list(refusals(config, changes, workflow.storage_settings, ALONE)):
+if refused := list(checks.refusals(config, changes, workflow.storage_settings, ALONE)):
     raise WorkflowError("\n".join(refused))
 
 validate(config, SCHEMA)
 
 if workflow.is_main_process:
-    for line in notices(config):
+    for line in checks.notices(config):
         print(f"plm-embed: {line}", file=sys.stderr)
 
 MODELS = models_of(config)

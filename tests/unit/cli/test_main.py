@@ -1,11 +1,9 @@
 """The command line as a process: help, errors in words, bugs with their traceback."""
 
-import os
 import re
 import shlex
 import subprocess
 import sys
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import click
 import pytest
 
 from plm_embed._version import __version__
-from plm_embed.cli.main import SECTIONS, group, main
+from plm_embed.cli.main import SECTIONS
 from plm_embed.program import called
 from support.commands import COMMANDS
 
@@ -92,22 +90,6 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
         assert set(option.opts) & set(arguments), option.name
 
 
-def test_the_libraries_are_loaded_after_it_is_said_how_they_keep_memory() -> None:
-    code = """
-import os, sys
-from plm_embed import startup
-from plm_embed.cli.main import main
-class NumPy:
-    def find_spec(self, name, *_):
-        if name == "numpy":
-            print(startup.STEPS["deduplicate"].items() <= os.environ.items())
-sys.meta_path.insert(0, NumPy())
-main()
-"""
-    done = plm_embed("deduplicate", "absent", "--output", "o", code=code)
-    assert done.stdout == "True\n"
-
-
 def test_the_process_that_starts_workers_loads_none_of_their_libraries() -> None:
     code = """
 import gc, sys
@@ -123,20 +105,6 @@ except SystemExit:
 """
     folders = ("--weights", ".", "--store", "s", "--record", "e/0000.json")
     assert plm_embed("embed", "absent.parquet", *folders, code=code).stdout == "set()\nTrue\n"
-
-
-def test_weights_that_are_there_and_right_take_no_torch_and_http_only_a_download(
-    tmp_path: Path,
-) -> None:
-    code = """
-import sys
-from plm_embed.cli.main import group
-group.main(standalone_mode=False)
-print({"torch", "huggingface_hub"} & set(sys.modules))
-"""
-    words = ["weights", "--model", "esm2_t3_untrained", "--output", tmp_path / "w"]
-    told = [plm_embed(*words, code=code).stdout.splitlines()[-1] for _ in range(2)]
-    assert told == ["{'torch'}", "set()"]
 
 
 @pytest.mark.parametrize("closed", ["", "1", "2", "12"])
@@ -156,13 +124,6 @@ startup.end_at_once(3)
     assert done.returncode == 3
     assert ("written" in done.stdout) == ("1" not in closed)
     assert ("logged" in done.stderr) == ("2" not in closed)
-
-
-@pytest.mark.parametrize("closed", ["", ">&-"])
-def test_weights_end_well_whoever_listens(closed: str, tmp_path: Path) -> None:
-    words = f"{sys.executable} -m plm_embed weights --model esm2_t3_untrained --output w"
-    done = subprocess.run(f"{words} {closed}", shell=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0 and (tmp_path / "w" / "manifest.json").is_file()
 
 
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
@@ -214,11 +175,6 @@ from plm_embed.cli.main import main; main()
     assert done.stderr.split() == ["plm-embed:", "interrupted"]
 
 
-def test_a_bug_in_what_is_loaded_keeps_its_traceback() -> None:
-    done = plm_embed(code="import plm_embed.cli\nraise RuntimeError('a bug')")
-    assert done.returncode == 1 and "Traceback" in done.stderr and "a bug" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("output", "words"), [("a_file", "File exists"), ("a_file/below", "Not a directory")]
 )
@@ -230,17 +186,6 @@ def test_a_path_that_cannot_be_is_named(tmp_path: Path, output: str, words: str)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"plm-embed: error: {tmp_path}/a_file")
     assert words in done.stderr and "Traceback" not in done.stderr
-
-
-def test_the_place_where_a_file_was_to_go_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".tmp-1-there").touch()
-    (tmp_path / "there").mkdir()
-    move = partial(os.replace, tmp_path / ".tmp-1-there", tmp_path / "there")
-    monkeypatch.setattr(group, "main", lambda **_: move())
-    with pytest.raises(SystemExit, match=f"^plm-embed: error: {tmp_path}/there: Is a directory$"):
-        main()
 
 
 @pytest.mark.parametrize("lines", ["0", "1"])

@@ -2,6 +2,7 @@
 contract.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,9 +16,9 @@ from plm_embed.errors import PassingError
 from plm_embed.io import compiled
 from plm_embed.kernels import attention, compiled_attention, devices, torch_attention
 from plm_embed.kernels.attention import Attend, Kernel, choose
-from plm_embed.kernels.packed import Packed
+from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
-from support.packed import pack
+from support.packed import exact, pack
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 2, 700)
@@ -26,18 +27,6 @@ LENGTHS = (5, 5, 1, 130, 2, 2, 700)
 def random_qkv(dtype: torch.dtype, tail: int = 20) -> Tensor:
     random = torch.Generator().manual_seed(3)
     return torch.randn((sum(LENGTHS) + tail, 3, 4, 16), generator=random).to(dtype)
-
-
-def exact(qkv: Tensor) -> Tensor:
-    """Softmax(q k / sqrt d) v of each sequence in float64; zeros behind the last one."""
-    out = torch.zeros((len(qkv), 64), dtype=torch.float64)
-    start = 0
-    for length in LENGTHS:
-        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
-        found = torch.softmax(query @ key.transpose(1, 2) / 4.0, -1) @ value
-        out[start : start + length] = found.transpose(0, 1).reshape(length, -1)
-        start += length
-    return out
 
 
 def varlen(
@@ -71,12 +60,25 @@ def test_every_kernel_computes_attention_within_each_sequence(
     name: str, dtype: torch.dtype, bound: float
 ) -> None:
     qkv = random_qkv(dtype)
+    packed = pack(LENGTHS, CPU)
     with torch.inference_mode():
-        found = KERNELS[name](qkv.clone(), pack(LENGTHS, CPU))
+        found = KERNELS[name](qkv.clone(), packed)
     assert found.shape == (len(qkv), 64)
     assert found.dtype == dtype
     assert found.is_contiguous()
-    assert (found.double() - exact(qkv)).abs().max() < bound
+    assert (found.double() - exact(qkv, packed)).abs().max() < bound
+    assert not found[sum(LENGTHS) :].any()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 3e-6), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("name", ["sdpa", "blocked"])
+def test_the_bias_of_each_distance_is_added(name: str, dtype: torch.dtype, bound: float) -> None:
+    table = torch.randn((4, 2 * 1024 - 1), generator=torch.Generator().manual_seed(4))
+    packed = replace(pack(LENGTHS, CPU), distances=Distances(table, 0.5))
+    qkv = random_qkv(dtype)
+    with torch.inference_mode():
+        found = KERNELS[name](qkv.clone(), packed)
+    assert (found.double() - exact(qkv, packed)).abs().max() < bound
     assert not found[sum(LENGTHS) :].any()
 
 

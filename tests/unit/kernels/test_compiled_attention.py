@@ -18,9 +18,9 @@ from plm_embed.io import compiled
 from plm_embed.kernels import attention, compiled_attention
 from plm_embed.kernels.compiled_attention import attend
 from plm_embed.kernels.elementwise import rotate
-from plm_embed.kernels.packed import Distances, Packed
+from plm_embed.kernels.packed import Distances
 from plm_embed.kernels.torch_attention import sdpa
-from support.packed import pack
+from support.packed import exact, pack
 
 CPU = torch.device("cpu")
 BOUND = {torch.float32: 2e-6, torch.bfloat16: 0.02}
@@ -40,22 +40,6 @@ def draw(dtype: torch.dtype, lengths: tuple[int, ...], heads: int, width: int) -
     """qkv of these sequences and of 20 rows behind them."""
     random = torch.Generator().manual_seed(5)
     return torch.randn((sum(lengths) + 20, 3, heads, width), generator=random).to(dtype)
-
-
-def exact(qkv: Tensor, packed: Packed) -> Tensor:
-    out, start = torch.zeros((len(qkv), qkv[0, 0].numel()), dtype=torch.float64), 0
-    for length in packed.lengths:
-        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
-        scores = query @ key.transpose(1, 2)
-        if packed.distances is None:
-            scores = scores / qkv.shape[-1] ** 0.5
-        else:
-            biases = packed.distances.windows(length).flip(1)
-            scores = scores * packed.distances.scale + biases
-        found = torch.softmax(scores, -1) @ value
-        out[start : start + length] = found.transpose(0, 1).reshape(length, -1)
-        start += length
-    return out
 
 
 @contextmanager

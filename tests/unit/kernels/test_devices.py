@@ -74,6 +74,20 @@ def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.Monk
         assert torch.backends.cuda.matmul.allow_tf32 is on
 
 
+def test_tf32_set_by_the_newer_name_is_put_back() -> None:
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("torch before 2.9")
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        with devices.as_set_up(torch.device("cuda", 0), None, "float32"):
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+
+
 @pytest.mark.parametrize("given", [None, "", "-1", "NoDevFiles", "0", "GPU-1,GPU-2"])
 def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
     given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

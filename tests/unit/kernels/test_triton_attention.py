@@ -18,7 +18,7 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.attention import Kernel
 from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models.distances import alibi_bias, t5_bias
-from support.packed import pack
+from support.packed import exact, pack
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 130, 1, 64, 65)
@@ -46,20 +46,6 @@ def make_packed(lengths: tuple[int, ...], table: Tensor, scale: float) -> Packed
     return replace(pack(lengths, CPU), distances=Distances(table, scale))
 
 
-def exact(qkv: Tensor, lengths: tuple[int, ...], table: Tensor, scale: float) -> Tensor:
-    """Softmax(scale q k + bias) v of each sequence in float64; zeros behind the last one."""
-    out = torch.zeros((len(qkv), qkv.shape[2] * qkv.shape[3]), dtype=torch.float64)
-    start = 0
-    for length in lengths:
-        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
-        at = torch.arange(length)
-        bias = table.double()[:, table.shape[1] // 2 + at[None] - at[:, None]]
-        weights = torch.softmax(scale * query @ key.transpose(1, 2) + bias, -1)
-        out[start : start + length] = (weights @ value).transpose(0, 1).reshape(length, -1)
-        start += length
-    return out
-
-
 LEARNED = torch.randn((32, HEADS), generator=torch.Generator().manual_seed(1))
 TABLES = {
     "slopes": (alibi_bias(HEADS, 256), 0.25),
@@ -85,10 +71,11 @@ def test_it_computes_attention_with_biases_within_each_sequence(
     bound = 2e-5 if dtype == torch.float32 else 0.004
     scale /= (width / 16) ** 0.5
     qkv = make_qkv(sum(LENGTHS) + 20, width, dtype)
-    found = kernel(qkv, make_packed(LENGTHS, table, scale))
+    packed = make_packed(LENGTHS, table, scale)
+    found = kernel(qkv, packed)
     assert found.shape == (len(qkv), HEADS * width)
     assert found.dtype == dtype
-    assert (found.double() - exact(qkv, LENGTHS, table, scale)).abs().max() < bound
+    assert (found.double() - exact(qkv, packed)).abs().max() < bound
     assert not found[sum(LENGTHS) :].any()
 
 

@@ -45,7 +45,7 @@ def stored(store: Path) -> dict[bytes, bytes]:
     bits = {}
     for path in store.glob("*/parts/*.h5"):
         with read_part(path) as part:
-            assert part.devices == {IMPORTED_DEVICE}
+            assert part.provenance["device"] == IMPORTED_DEVICE
             (name,) = part.names
             rows = part.bits(name, np.arange(part.count))
             bits |= dict(zip(part.keys.tolist(), map(bytes, rows), strict=True))

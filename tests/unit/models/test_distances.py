@@ -6,9 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plm_embed.kernels.attention import Attend
-from plm_embed.kernels.packed import Distances
-from plm_embed.kernels.torch_attention import blocked, sdpa
 from plm_embed.models import distances, reference
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
@@ -17,10 +14,8 @@ from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
 from plm_embed.models.registry import Model
 from support.checkpoints import manifest_of
-from support.packed import pack
 
 CPU = torch.device("cpu")
-LENGTHS = (5, 5, 1, 130, 2, 700)
 
 
 def published_bucket(distance: int, count: int, farthest: int) -> int:
@@ -49,29 +44,6 @@ def test_slopes_of_a_number_of_heads_that_is_no_power_of_two() -> None:
     assert distances.slopes(12) == [2**-power for power in powers]
     assert distances.slopes(8) == [2**-power for power in range(1, 9)]
     assert distances.alibi_bias(8, 3)[0].tolist() == [-1, -0.5, 0, -0.5, -1]
-
-
-@pytest.mark.parametrize("attend", [sdpa, blocked])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 3e-6), (torch.bfloat16, 0.03)])
-def test_kernels_add_the_bias_of_each_distance(
-    attend: Attend, dtype: torch.dtype, bound: float
-) -> None:
-    random = torch.Generator().manual_seed(3)
-    qkv = torch.randn((sum(LENGTHS) + 20, 3, 4, 16), generator=random).to(dtype)
-    table = torch.randn((4, 2 * 1024 - 1), generator=random)
-    packed = replace(pack(LENGTHS, CPU), distances=Distances(table, 0.5))
-    with torch.inference_mode():
-        found = attend(qkv, packed)
-    start = 0
-    for length in LENGTHS:
-        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
-        at = torch.arange(length)
-        bias = table.double()[:, at[None] - at[:, None] + 1023]
-        exact = torch.softmax(query @ key.transpose(1, 2) / 2 + bias, -1) @ value
-        exact = exact.transpose(0, 1).reshape(length, -1)
-        assert (found[start : start + length].double() - exact).abs().max() < bound
-        start += length
-    assert not found[start:].any()
 
 
 ENCODERS = {

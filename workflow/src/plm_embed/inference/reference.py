@@ -12,7 +12,7 @@ from torch import Tensor
 from plm_embed.fingerprint import SPANS, TOKEN_SCORES, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
-from plm_embed.models.family import Reference
+from plm_embed.models.family import ReferenceStates
 from plm_embed.models.reference import all_states, token_scores
 from plm_embed.sequence_windows import spans, whole
 
@@ -22,7 +22,7 @@ def hidden_states(
 ) -> list[dict[int, Tensor]]:
     """Return representations (tokens, D) of each sequence after each of `layers`, fp32."""
     manifest, tensors = weights.load(folder)
-    return manifest.family.reference(manifest, tensors, sequences, layers)
+    return manifest.family.reference.states(manifest, tensors, sequences, layers)
 
 
 def reference_vectors(
@@ -31,7 +31,7 @@ def reference_vectors(
     fingerprint: Fingerprint,
     *,
     most_tokens: int | None = None,
-    states_of: Reference | None = None,
+    states_of: ReferenceStates | None = None,
     masked_tokens: int = 0,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """Compute the vectors that should be stored for each sequence, before they are rounded to the
@@ -57,7 +57,7 @@ def reference_vectors(
         fitting = [i for i in fitting if max(map(len, ids[i])) <= limit]
     pieces = [piece for i in fitting for piece in texts[i]]
     layers = sorted({*fingerprint.layers} | ({last} if head else set()))
-    compute = states_of or family.reference
+    compute = states_of or family.reference.states
     states = iter(compute(manifest, tensors, pieces, layers) if pieces else [])
     computed: list[dict[str, NDArray[np.float32]]] = [{} for _ in sequences]
     for i in fitting:

@@ -164,7 +164,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
     error = float(((means - expected).norm(dim=1) / expected.norm(dim=1)).max())
     score_error = None
-    if "scores" in golden and engine.has_head:
+    if "scores" in golden and engine.head:
         score_error = float((scores - golden["scores"][numbers]).abs().max())
     for kind, distance, unit, limit in (
         ("vectors", error, "", bound(dtype, manifest.roundings)),
@@ -245,7 +245,7 @@ def _run(
     """
     batch = engine.pack(pieces).to(engine.device)
     hidden = engine.forward(batch, [layer], exact)[layer]
-    if engine.has_head and layer == engine.manifest.layers:
+    if engine.head and layer == engine.manifest.layers:
         hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
     states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
     finite = means.isfinite().all(dim=1)

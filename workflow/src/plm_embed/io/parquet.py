@@ -122,22 +122,16 @@ def row_group_writer(
 _ROWS = 1 << 16
 
 
-def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
-    """Return a Parquet file whose pages are read with their checksums, if it has any; a damaged
-    page is an OSError.
-    """
-    return pq.ParquetFile(source, page_checksum_verification=True, **options)
-
-
 @contextmanager
-def _opened(
+def open_parquet(
     path: Path, columns: Sequence[str] | None = None, remedy: str = "", **options: Any
 ) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for the block. StoreError, also for what the block raises, when the file
-    is missing or damaged or lacks a column, which Arrow would leave out.
+    """Open a Parquet file, whose pages are read with their checksums, if it has any. StoreError,
+    also for what the block raises, when the file is missing or damaged or lacks a column, which
+    Arrow would leave out.
     """
     try:
-        with parquet_file(path, **options) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True, **options) as file:
             for name in columns or ():
                 if name not in file.schema_arrow.names:
                     raise LookupError(f"no column {name!r}")
@@ -158,7 +152,7 @@ def record_batches(
     remedy, when it is missing or damaged; so do the other readers.
     """
     # without pre-buffering: else all of it would be in memory at once
-    with _opened(path, columns, remedy, pre_buffer=False) as file:
+    with open_parquet(path, columns, remedy, pre_buffer=False) as file:
         yield from file.iter_batches(rows, columns=columns)
 
 
@@ -174,14 +168,14 @@ def read_groups(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     """Yield the rows of a Parquet file in order, a row group at a time, decoded in the caller's
     thread: less work and memory than `read_batches` for a thread that works beside others.
     """
-    with _opened(path, columns, pre_buffer=False) as file:
+    with open_parquet(path, columns, pre_buffer=False) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns, use_threads=False)
 
 
 def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
     """Return a whole Parquet file, or some of its columns."""
-    with _opened(path, columns, remedy) as file:  # pq.read_table would import pandas
+    with open_parquet(path, columns, remedy) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
@@ -189,7 +183,7 @@ def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: st
     """Return the rows of a Parquet file whose `column` of whole numbers has one of `values`
     (increasing), in order. Row groups that by their statistics have none are not read.
     """
-    with _opened(path, [column], remedy) as file:
+    with open_parquet(path, [column], remedy) as file:
         tables = [file.schema_arrow.empty_table()]
         place = file.schema_arrow.names.index(column)
         for number in range(file.num_row_groups):
@@ -206,5 +200,5 @@ def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: st
 
 def read_schema(path: Path, remedy: str = "") -> pa.Schema:
     """Return column names and types of a Parquet file."""
-    with _opened(path, remedy=remedy) as file:
+    with open_parquet(path, remedy=remedy) as file:
         return file.schema_arrow

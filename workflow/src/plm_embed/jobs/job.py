@@ -161,11 +161,12 @@ def write_record(
     present[todo] = False
     spared, found = int(lengths[present].sum()), int(present.sum())
     parts = store.covering(keys[~skipped])
-    devices: set[str] = set()
+    workers = tuple(worker for beat in beats for worker in beat.workers if worker.device)
+    devices = set[str]()
     for part in parts:
         with read_part(store.parts_folder / part.name) as file:
-            devices |= file.devices
-    workers = tuple(worker for beat in beats for worker in beat.workers if worker.device)
+            devices.add(file.provenance.get("device", ""))
+    devices -= {"", *(worker.device for worker in workers)}
     tokens, worked = sum(w.tokens for w in workers), sum(w.seconds for w in workers)
     folder, place = job.record.parent.parent.absolute(), job.store.absolute()
     started, ended = beats[0].started, moment()
@@ -184,7 +185,7 @@ def write_record(
         ),
         found=found,
         spared_tokens=read_manifest(job.weights).family.tokens(spared, found),
-        reused_devices=tuple(sorted(devices - {worker.device for worker in workers})),
+        reused_devices=tuple(sorted(devices)),
         computed=sum(worker.computed for worker in workers),
         tokens=tokens,
         tokens_per_second=tokens / worked if worked else None,

@@ -145,7 +145,7 @@ def _problem(  # noqa: PLR0917
     kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, width: int,
     by_distance: bool = False,
 ) -> str:  # fmt: skip
-    """Why a kernel does not serve, in words; empty when it does."""
+    """Return why a kernel does not serve; empty when it does."""
     lengths = (40, 3, 129)
     random = torch.Generator().manual_seed(1)
     total = sum(lengths) + 20

@@ -180,7 +180,7 @@ def _fused() -> Elementwise:
 
 
 def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:
-    """Words for what is wrong with kernels that compute in `dtype`; empty when nothing is.
+    """Return what is wrong with kernels that compute in `dtype`; empty when nothing is.
 
     They are compared with float32 arithmetic on the CPU on the same numbers, which `dtype` holds.
     """

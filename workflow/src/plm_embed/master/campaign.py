@@ -167,12 +167,10 @@ class Campaign:
             **provenance,
         }
         # masters of earlier versions, which know of one strand and no scores, lack these
+        newer = {"scores": list(fingerprint.scores), "linker": fingerprint.linker}
+        values |= {name: value for name, value in newer.items() if value}
         if fingerprint.strand != "as_given":
             values["strand"] = fingerprint.strand
-        if fingerprint.scores:
-            values["scores"] = list(fingerprint.scores)
-        if fingerprint.linker:
-            values["linker"] = fingerprint.linker
         return {
             name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
             for name, value in sorted(values.items())

@@ -23,7 +23,7 @@ from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead
 from plm_embed.jobs.bucket import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
-from plm_embed.master.tables import BYTES, Tables
+from plm_embed.master.tables import Tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, locate
@@ -87,13 +87,13 @@ def gather(  # noqa: PLR0917
 
 
 def check_room(campaign: Campaign, folder: Path) -> None:
-    """Raise PlmEmbedError unless the disk of a folder has room for the master, and for the tables
-    twice (they are compressed, and the new ones have a column more).
+    """Raise PlmEmbedError unless the disk of a folder has room for the master, for the tables twice
+    (they are compressed, and the new ones have a column more), and for 8 bytes a record meanwhile.
     """
     fingerprint, sequences = campaign.fingerprint, campaign.sequences
     tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
     needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
-    needed += BYTES * read_summary(sequences).records
+    needed += 8 * read_summary(sequences).records
     # a row has a key, three numbers, and a checksum of each of these and of its vectors
     columns = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
     needed += columns * campaign.vectors

@@ -26,8 +26,6 @@ INDEX = {
     "source": pa.string(), "number": pa.int64(),
 }  # fmt: skip
 """Columns of the index, besides those that the user asked to keep."""
-BYTES = 8
-"""Disk space for a record, until all are written."""
 
 
 class Tables:
@@ -58,7 +56,7 @@ class Tables:
         with tempfile.TemporaryFile(dir=folder) as file:
             # a file with holes would end the process by a signal once the disk is full
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, BYTES * size)
+                os.posix_fallocate(file.fileno(), 0, 8 * size)
             # row + 1, or minus the number of a reason; 0: unknown
             self._outcomes: NDArray[np.int64] = np.memmap(file, np.int64, "w+", shape=(size,))
         self._reasons = [""]

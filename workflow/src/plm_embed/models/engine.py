@@ -80,34 +80,29 @@ class Engine:
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
-        self._head: layers.LMHead | None = None
-
-    @property
-    def has_head(self) -> bool:
-        """Return whether the head of the language model is loaded."""
-        return self._head is not None
+        self.head: layers.LMHead | None = None
 
     def load_head(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the head of the language model, which `log_probabilities` needs."""
-        self._head = layers.load_head(self.manifest, tensors, self.device)
+        self.head = layers.load_head(self.manifest, tensors, self.device)
 
     @torch.inference_mode()
     def log_probabilities(self, states: Tensor) -> Tensor:
         """Return the natural logarithms of the probabilities of all tokens, (T, V) fp32, by the
         head of the language model after the states (T, D) of the last layer.
         """
-        assert self._head, "its head is not loaded"
-        return torch.cat([self._head.log_probabilities(states[i]) for i in self._slices(states)])
+        assert self.head, "its head is not loaded"
+        return torch.cat([self.head.log_probabilities(states[i]) for i in self._slices(states)])
 
     @torch.inference_mode()
     def token_scores(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Return the log-probability of each of the tokens (T,), and the entropy (nats) of the
         distribution at its place, (T, 2) fp32, after the states (T, D) of the last layer.
         """
-        assert self._head, "its head is not loaded"
+        assert self.head, "its head is not loaded"
         scores = states.new_empty((len(states), 2))
         for rows in self._slices(states):
-            logs = self._head.log_probabilities(states[rows])  # (rows, V)
+            logs = self.head.log_probabilities(states[rows])  # (rows, V)
             scores[rows, :1] = logs.gather(1, tokens[rows, None].long())
             scores[rows, 1] = -(logs.exp() * logs).sum(1)
         return scores

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
-Reference = Callable[
+ReferenceStates = Callable[
     ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
     list[dict[int, "torch.Tensor"]],
 ]
@@ -132,18 +132,6 @@ class Head:
     """The weights of `out` are those of the embedding, by the authors' program."""
 
 
-def published_formulas(
-    manifest: "Manifest",
-    tensors: Mapping[str, "torch.Tensor"],
-    sequences: Sequence[str],
-    layers: Sequence[int],
-) -> list[dict[int, "torch.Tensor"]]:
-    """Return representations by the formulas of the family's description, in float64."""
-    from plm_embed.models.reference import all_states
-
-    return all_states(manifest, tensors, sequences, layers)
-
-
 TASK_HEADS = ("classifier.", "classification_head.", "qa_outputs.", "regression.", "score.")
 """Beginnings of the names that a head for a task has in a fine-tuned checkpoint of any family."""
 LM_HEAD = "lm_head/"
@@ -192,11 +180,35 @@ class Names:
         )
 
 
+@dataclass(frozen=True)
+class Reference:
+    """A program that shares nothing with the engine: its name, and what gives representations
+    (tokens, D) of each sequence after some layers, fp32.
+    """
+
+    name: str
+    states: ReferenceStates
+
+
+def _formulas(
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
+) -> list[dict[int, "torch.Tensor"]]:
+    from plm_embed.models.reference import all_states
+
+    return all_states(manifest, tensors, sequences, layers)
+
+
+FORMULAS = Reference("the published formulas in float64", _formulas)
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """Models of one architecture and tokenizer.
 
-    Importing one imports no torch; calling `reference` does.
+    Importing one imports no torch; its `reference` does.
     """
 
     name: str
@@ -224,11 +236,7 @@ class Family:
     """Letters of a token, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
-    reference: Reference = published_formulas
-    """Code that shares nothing with the engine: for representations (tokens, D) of each sequence
-    after some layers, fp32.
-    """
-    reference_name: str = "the published formulas in float64"
+    reference: Reference = FORMULAS
 
     def contradiction(self, config: Mapping[str, object]) -> str:
         """Name a value of a checkpoint's configuration that is another one in this family; empty

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import extra, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
-from plm_embed.io.parquet import parquet_file
+from plm_embed.io.parquet import open_parquet
 from plm_embed.reading.exports import Records
 from plm_embed.reading.open import Embeddings
 
@@ -95,7 +95,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         worker, workers = share
         names = list(dict.fromkeys(["id", "row", *self._columns, *self._where]))
         random, number = np.random.default_rng(seed), 0
-        with parquet_file(embeddings.index) as index:
+        with open_parquet(embeddings.records.path) as index:
             for group in self._order(index.num_row_groups, random).tolist():
                 rows = index.metadata.row_group(group).num_rows
                 blocks = self._order(-(-rows // self._block), random)

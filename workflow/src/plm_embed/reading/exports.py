@@ -145,8 +145,7 @@ def export(
     when one of these files exists, when no record is chosen, or when the representation is not
     there or not of the kind that is needed; UnknownIdError for ids that are not there.
     """
-    write, beside = _EXPORTERS[to]
-    files = [output, *([_beside(output, beside)] if beside else [])]
+    files = [output, _beside(output, "ids"), _beside(output, "names")]
     for path in files:
         if path.exists() or path.is_symlink():
             remedy = "remove it, or choose another name"
@@ -159,12 +158,12 @@ def export(
             raise PlmEmbedError(f"{words}: export uniprot-h5")
         try:
             with progress("export", records.count, "records") as meter:
-                write(records, output, meter)
+                _EXPORTERS[to](records, output, meter)
         except BaseException:
             for path in files:  # one alone may be whole, and in the way of the next call
                 path.unlink(missing_ok=True)
             raise
-    return records.count, files
+    return records.count, [path for path in files if path.exists()]
 
 
 def _parquet(records: Records, output: Path, meter: Meter) -> None:
@@ -327,15 +326,14 @@ class _File(io.FileIO):
 
 
 _NAMES = ("name", "id", "source", "number")
-_EXPORTERS: dict[Format, tuple[Callable[[Records, Path, Meter], None], str]] = {
-    "parquet": (_parquet, ""),
-    "csv": (_csv, ""),
-    "tsv": (partial(_csv, separator="\t"), ""),
-    "npy": (_npy, "ids"),
-    "uniprot-h5": (_uniprot, "names"),
-    "anndata": (_anndata, "names"),
+_EXPORTERS: dict[Format, Callable[[Records, Path, Meter], None]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "tsv": partial(_csv, separator="\t"),
+    "npy": _npy,
+    "uniprot-h5": _uniprot,
+    "anndata": _anndata,
 }
-"""The function that writes a format, and the kind of table beside it."""
 
 
 def _beside(output: Path, kind: str) -> Path:

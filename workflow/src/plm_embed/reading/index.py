@@ -80,7 +80,7 @@ class RecordIndex:
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """The row of each id, or SEVERAL. A million ids take a second and 200 MB."""
+        """The row of each id, or SEVERAL. A million ids take a second and 250 MB."""
         row_of: dict[str, int] = {}
         for lines in self.lines(["id", "row"]):
             for id, row in zip(lines["id"].to_pylist(), lines["row"].to_pylist(), strict=True):

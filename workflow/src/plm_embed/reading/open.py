@@ -21,7 +21,7 @@ from plm_embed.errors import (
     extra,
     whole_number,
 )
-from plm_embed.fingerprint import SPANS, Fingerprint, columns, has_matrix, storage_bytes
+from plm_embed.fingerprint import SPANS, columns, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.index import RecordIndex, Rows
@@ -40,11 +40,9 @@ if TYPE_CHECKING:
 
 _MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
 """Keys of so many rows take 1 GB of memory: too much to look up a few."""
-Embedder = Callable[
-    [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
-]
-"""Function from a fingerprint, a representation, sequences, weights and the policy for a sequence
-that has no vector, to names and vectors (q, D).
+Embedder = Callable[..., tuple[list[str], NDArray[np.float32]]]
+"""Function from a fingerprint, a representation, sequences, weights and `on_error` to names and
+vectors (q, D).
 """
 KEY = re.compile("[0-9a-f]{64}")
 T = TypeVar("T")
@@ -123,7 +121,10 @@ class Embeddings:
                     yield part
         except DamagedPartError as error:
             words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"
-            raise StoreError(words, path=path, remedy=self._remedy) from error
+            remedy = self._remedy
+            if self.index and isinstance(error.__cause__, KeyError):  # it has no fingerprint
+                remedy = "adopt vectors of another program with `plm-embed import`"
+            raise StoreError(words, path=path, remedy=remedy) from error
 
     def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
         """Read rows (increasing) by a function of a part and its rows. Yield the places in `rows`
@@ -148,15 +149,15 @@ class Embeddings:
             values[places] = block
         return values
 
-    def close(self) -> None:
-        self._closed = True
-        self._stack.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._closed = True
+        self._stack.close()
+
+    def close(self) -> None:
+        self.__exit__()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
         """Let another process, such as a worker of a DataLoader, open the file again."""
@@ -273,11 +274,7 @@ class Embeddings:
         """Return the vectors (k, D) of these rows, in their order; negative ones count from the
         end. IndexError for others than whole numbers from -n to n - 1.
         """
-        name = self.resolved(name)
-        if has_matrix(name):
-            kind = name.rpartition("_")[0]
-            raise PlmEmbedError(f"{self.path}: {name} has a matrix per record: use {kind}(id)")
-        numbers = np.asarray(rows)
+        name, numbers = self._pooled(name), np.asarray(rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise IndexError("rows are a list of whole numbers; for ids, get([...])")
         if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
@@ -389,7 +386,7 @@ class Embeddings:
         """
         if sum(queries is not None for queries in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
-        name = self.resolved(name)
+        name = self._pooled(name)
         if ids is not None:
             labels = [ids] if isinstance(ids, str) else list(ids)
             vectors = self.get(labels, name)
@@ -466,6 +463,7 @@ class Embeddings:
                 return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
         if not len(self):
             return np.full(len(keys), -1)
+        # not by `keys.find`, which looks at all keys first
         rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.where(self.keys[rows] == keys, rows, -1)
 
@@ -480,6 +478,14 @@ class Embeddings:
                 path=self.path,
                 remedy="embedding.pooling and embedding.layers choose those of the next run",
             )
+        return resolved
+
+    def _pooled(self, name: str) -> str:
+        """Return the name of a representation. PlmEmbedError where each row has a matrix in it."""
+        resolved = self.resolved(name)
+        if has_matrix(resolved):
+            kind = resolved.rpartition("_")[0]
+            raise PlmEmbedError(f"{self.path}: {resolved} has a matrix per record: use {kind}(id)")
         return resolved
 
 

@@ -127,7 +127,7 @@ class Facts:
     def reference(self) -> str:
         """Return the name of the program that vectors were compared with."""
         model = MODELS.get(self.model) or self.weights
-        return model.family.reference_name if model else "the model's own modules"
+        return model.family.reference.name if model else "the model's own modules"
 
     @property
     def caveat(self) -> str:

@@ -12,6 +12,7 @@ from binascii import hexlify
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -39,17 +40,11 @@ from plm_embed.keys import (
 )
 from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
 from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
-from plm_embed.sequences.digests import WORTH_COMPILING, compiled_digests
+from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_digests
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import (
-    FIRST_CHAIN,
-    LEAST_MEMORY_MB,
-    ResiduePolicy,
-    Table,
-    why_not_kept,
-)
+from plm_embed.sequences.settings import FIRST_CHAIN, ResiduePolicy, Table, why_not_kept
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
 
@@ -62,7 +57,7 @@ _LARGE = 2 * BLOCK
 """Bytes of a batch, such as one of a contig or two, from which on it is sorted before the next one
 is read: else several steps would hold so much at a time.
 """
-_COMPARED = 200_000, 1 << 24
+_COMPARED = 100_000, 1 << 24
 """Records, and bytes of their ids, among which ids that different sequences share are looked for.
 """
 _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
@@ -98,24 +93,20 @@ def deduplicate(
     memory_mb: int,
     tables: Sequence[Table] = (),
 ) -> Summary:
-    """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`.
+    """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`, of
+    one or more inputs.
 
     buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key;
     members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
     columns) sorted by key, then in input order. A file for every bucket, empty ones too. Of pairs
     of chains `length` counts both, and `first_chain_length`, as a kept column, the first.
     `tables`: the columns of each input, where they are not the same (`table`). The bytes depend on
-    the inputs and options, not on `memory_mb`, which bounds the memory of the process.
+    the inputs and options, not on `memory_mb`, 500 or more, which bounds the memory of the process.
     PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
-    `LetterCheck`), columns that cannot be kept, `memory_mb` below 500, `buckets` out of range.
+    `LetterCheck`), columns that cannot be kept, `buckets` out of range.
     OSError: a full disk. After an error there is no summary.json.
     """
     names, tables = bucket_names(buckets), tables or [table] * len(inputs)
-    if not inputs:
-        raise ConfigError("no input file is named", key="inputs")
-    if memory_mb < LEAST_MEMORY_MB:
-        message = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
-        raise ConfigError(message, key="memory_mb")
     columns = dict.fromkeys(name for columns_of in tables for name in columns_of.keep)
     for name in columns:
         if why := why_not_kept(name):
@@ -129,7 +120,7 @@ def deduplicate(
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
     total = sum(reader.bytes for reader in readers)
-    account = Account(policy, keep, total)
+    account = Account(policy, keep, compiled_digests() if total >= WORTH_COMPILING else digests)
     with (
         quick_turns(),
         tempfile.TemporaryDirectory(prefix=".spill-", dir=output) as spill,
@@ -190,25 +181,31 @@ def _clear(output: Path, names: Sequence[str]) -> None:
         file.unlink()
 
 
+@dataclass
 class Account:
-    """Counts and remarks on every record, as the records are read. keep: columns that go into the
-    results; size: bytes of all inputs.
+    """Counts and remarks on every record, as the records are read; `keep`: columns that go into the
+    results.
     """
 
-    def __init__(self, policy: ResiduePolicy, keep: Sequence[str], size: int) -> None:
-        self.records = self.accepted = 0
-        self.skipped, self.events = Counter[str](), Counter[str]()
-        self.inputs: list[InputFile] = []
-        self.warnings: list[str] = []
-        self._policy, self._alphabet, self._keep = policy, ALPHABETS[policy.alphabet], keep
-        self._digests = compiled_digests() if size >= WORTH_COMPILING else digests
-        self._ids, self._keys = list[pa.StringArray](), list[NDArray[np.uint64]]()  # compared later
+    policy: ResiduePolicy
+    keep: Sequence[str]
+    digests: Digests
+    records: int = 0
+    accepted: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    inputs: list[InputFile] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _ids: list[pa.StringArray] = field(default_factory=list)
+    """Ids of the first accepted records, batch by batch."""
+    _keys: list[NDArray[np.uint64]] = field(default_factory=list)
+    """The first 64 bits of their keys."""
 
     def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Yield rows of records.parquet, and of the accepted records among them. InputError when
         the letters are of another kind than the model reads.
         """
-        letters, text = LetterCheck(self._alphabet, reader.path), TextCheck()
+        letters, text = LetterCheck(ALPHABETS[self.policy.alphabet], reader.path), TextCheck()
         for batch in reader:
             if batch.first == 1 and reader.format != "fasta" and are_words(batch.residues):
                 self._warn(
@@ -216,8 +213,8 @@ class Account:
                     f"repeat: is {reader.table.sequence} the column of sequences?"
                 )
             letters.look(batch.residues)
-            normalized = normalize_batch(batch, self._policy)
-            if self._policy.alphabet in ("protein", "protein_pair"):
+            normalized = normalize_batch(batch, self.policy)
+            if self.policy.alphabet in ("protein", "protein_pair"):
                 text.look(batch, normalized)
             yield self._rows(reader, source, batch, normalized)
         for warning in text.warnings(reader.path):
@@ -229,19 +226,19 @@ class Account:
         self, reader: Reader, source: int, batch: Batch, normalized: NormalizedBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         sequences, events, reasons, details = normalized
-        count = len(batch)
+        count, alphabet = len(batch), ALPHABETS[self.policy.alphabet]
         text, ends = text_and_ends(sequences)
-        letters = np.diff(ends, prepend=0) - self._alphabet.pairs
-        lengths = pa.array((letters // self._alphabet.letters_of_residue).astype(np.int32))
-        binary = pa.py_buffer(self._digests(text, ends))
+        letters = np.diff(ends, prepend=0) - alphabet.pairs
+        lengths = pa.array((letters // alphabet.letters_of_residue).astype(np.int32))
+        binary = pa.py_buffer(self.digests(text, ends))
         keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, binary])
         # for each record the place of its sequence among the accepted, null for none
         skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
         places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
         by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
-        if self._alphabet.pairs:
+        if alphabet.pairs:
             by_name[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
-        columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self._keep]
+        columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self.keep]
         numbers = pa.array(np.arange(batch.first, batch.first + count))
         accepted = [batch.ids, numbers, events, *columns]
         statuses, all_keys, all_lengths = pa.repeat("accepted", count), hex_keys(keys), lengths
@@ -265,8 +262,8 @@ class Account:
         sources = pa.repeat(pa.scalar(source, pa.int32()), len(ends))
         accepted = [keys, ids, sources, numbers, events, lengths, *columns, strings(text, ends)]
         return (
-            pa.record_batch(records, schema=records_schema(self._keep)),
-            pa.record_batch(accepted, schema=_accepted_schema(self._keep)),
+            pa.record_batch(records, schema=records_schema(self.keep)),
+            pa.record_batch(accepted, schema=_accepted_schema(self.keep)),
         )
 
     def end(self) -> None:
@@ -334,10 +331,10 @@ def _write_buckets(
 
     Return the SHA-256 of each file by its name, and the unique sequences by length.
     """
-    fields = [field for field in _accepted_schema(keep) if field.name != "sequence"]
+    columns = [column for column in _accepted_schema(keep) if column.name != "sequence"]
     text = {"key", "source"}
     members_schema = pa.schema(
-        [field.with_type(pa.string()) if field.name in text else field for field in fields]
+        [column.with_type(pa.string()) if column.name in text else column for column in columns]
     )
     inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
     lengths: Counter[int] = Counter()

@@ -79,6 +79,13 @@ def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, i
             ended = length < size
         except Exception as raised:
             error = raised
+        last = parts[-1]
+        end = max(last.rfind(b"\n>"), last.rfind(b"\r>")) + 1
+        small = len(block) + length <= LARGEST_RECORD
+        if end and small and not (ended or error or dropped):  # spares a copy of the block
+            yield b"".join([*parts[:-1], memoryview(last)[:end]]), 0
+            block = last[end:]
+            continue
         block = b"".join(parts)
         if dropped + len(block) > LARGEST_RECORD:  # only the first record can be too large
             end = _next_start(block, _HEAD_BYTES if dropped else 1)

@@ -7,6 +7,7 @@ letters and lines: the records are accepted, and a warning names the first of th
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
@@ -29,8 +30,10 @@ _NO_BASE = "EFILPQ"  # a third of a protein's letters, and none of IUPAC's for b
 _NUCLEOTIDES, _EACH_BASE, _PROTEIN = 0.9, 0.01, 0.1  # shares
 
 
+@dataclass
 class LetterCheck:
-    """Return whether the first records of an input are of another kind than its model reads.
+    """Tells whether the first records of an input, a file if it has a path, are of another kind
+    than its model reads.
 
     Nucleotides: at least 9 in 10 letters are bases, and 1 in 100 is each of the four, since a
     protein of few kinds of residues, such as antifreeze AAT repeats, may lack some. Proteins: at
@@ -39,10 +42,9 @@ class LetterCheck:
     have the same letters: nothing tells one from the other.
     """
 
-    def __init__(self, alphabet: Alphabet, path: Path | None = None) -> None:
-        """`path` of the input if it is a file."""
-        self._alphabet, self._path = alphabet, path
-        self._counts: Counter[str] = Counter()
+    alphabet: Alphabet
+    path: Path | None = None
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def look(self, residues: pa.StringArray) -> None:
         """Look at the next records, unless enough were seen. InputError when they are of the other
@@ -61,15 +63,15 @@ class LetterCheck:
         by_base = [sum(self._counts[letter] for letter in base) for base in _BASES]
         bases, residues = sum(by_base), sum(self._counts[letter] for letter in _NO_BASE)
         nucleotides = bases >= _NUCLEOTIDES * total and min(by_base) >= _EACH_BASE * total
-        name, share = self._path or "the sequences", f"of {total:,} letters looked at"
-        kind = self._alphabet.name
+        name, share = self.path or "the sequences", f"of {total:,} letters looked at"
+        kind = self.alphabet.name
         if kind != "dna" and nucleotides:
             states = kind == "3di"
             raise InputError(
                 f"{name}: these are nucleotides, and the model reads "
                 f"{'3Di states' if states else 'proteins'}: "
                 f"{bases / total:.0%} {share} are A, C, G, T or U",
-                path=self._path,
+                path=self.path,
                 remedy="choose a DNA model, or give the proteins that they encode"
                 + (", as Foldseek's 3Di strings" if states else ""),
             )
@@ -77,7 +79,7 @@ class LetterCheck:
             raise InputError(
                 f"{name}: these are proteins, and the model reads DNA: "
                 f"{residues / total:.0%} {share} are E, F, I, L, P or Q, which are not bases",
-                path=self._path,
+                path=self.path,
                 remedy="choose a protein model, or give the genes",
             )
 
@@ -120,13 +122,13 @@ _KINDS = {
 """Kinds of text, with the words of a warning. The first three are reasons to skip a record."""
 
 
+@dataclass
 class TextCheck:
     """Collects the records of an input that are, or look like, other text than sequences."""
 
-    def __init__(self) -> None:
-        self._counts = Counter[str]()
-        self._names: dict[str, list[str]] = {}
-        self._examples: dict[str, str] = {}
+    _counts: Counter[str] = field(default_factory=Counter)
+    _names: dict[str, list[str]] = field(default_factory=dict)
+    _examples: dict[str, str] = field(default_factory=dict)
 
     def look(self, batch: Batch, normalized: NormalizedBatch) -> None:
         """Look at a batch of records for proteins."""
@@ -199,22 +201,20 @@ def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.bool_]:
     """
     blanks = pc.match_substring(events, "whitespace_removed")
     places = np.array(blanks.to_numpy(zero_copy_only=False))
-    if batch.lines is None:
+    if batch.lines is None or not batch.lines[0].any():
         return places
     lengths, counts = batch.lines
-    if not lengths.all():  # without empty lines
-        records = np.repeat(np.arange(len(counts)), counts)[lengths > 0]
-        lengths, counts = lengths[lengths > 0], np.bincount(records, minlength=len(counts))
-    stops = np.cumsum(counts)
-    last = np.zeros(len(lengths), np.bool_)
-    last[stops[counts > 0] - 1] = True
-    changes = np.flatnonzero(np.diff(lengths))
-    changes = changes[~last[changes]]
-    odd = changes[(lengths[changes] < lengths[changes + 1]) | ~last[changes + 1]]
-    pairs = np.flatnonzero(counts == 2)
-    first, second = lengths[stops[pairs] - 2], lengths[stops[pairs] - 1]
-    places[pairs[(first == second) | ((first > _WIDEST) & (second <= _MESSAGE))]] = True
-    places[np.searchsorted(stops, odd, side="right")] = True
+    records = np.repeat(np.arange(len(counts)), counts)[lengths > 0]
+    lengths = lengths[lengths > 0]
+    begins = np.diff(records, prepend=-1) > 0  # the first line of a record
+    first = np.flatnonzero(begins)
+    many = np.diff(first, append=len(lengths))
+    widths = np.repeat(lengths[first], many)
+    odd = np.where(np.append(begins[1:], True), lengths > widths, lengths != widths)
+    two = first[many == 2]
+    alike, short = lengths[two] == lengths[two + 1], lengths[two + 1] <= _MESSAGE
+    odd[two] |= alike | (short & (lengths[two] > _WIDEST))
+    places[records[odd]] = True
     return places
 
 

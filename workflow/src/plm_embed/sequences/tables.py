@@ -17,7 +17,6 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from plm_embed.errors import InputError
-from plm_embed.io.parquet import parquet_file
 from plm_embed.io.streams import BOM, Stream, as_utf8, so_far
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.alphabet import SEPARATOR
@@ -352,7 +351,9 @@ class ParquetTable:
         size, waiting = self._path.stat().st_size, list[pa.RecordBatch]()
         # without pre-buffering and with a small buffer, memory does not grow with the size of a row
         # group
-        with parquet_file(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(
+            self._path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+        ) as file:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             sizes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
             at_once = max(1, min(_PARQUET_ROWS, BLOCK // (max(sizes, default=0) + 1)))

@@ -193,12 +193,6 @@ class Part:
                 remedy="move it out of this store",
             )
 
-    @property
-    def devices(self) -> set[str]:
-        """Names of the devices that computed the vectors, as far as the part or master says."""
-        stated = self.attributes.get("devices", self.provenance.get("device", ()))
-        return {stated} if isinstance(stated, str) else {str(name) for name in stated}
-
     @cached_property
     def keys(self) -> Keys:
         """Keys, S64 (n,), strictly increasing."""

@@ -155,7 +155,10 @@ class Store:
                 if held.any():
                     self._info(path)
             except DamagedPartError as error:
-                self._set_aside(path, error)
+                aside = path.with_name(f"{path.name}.damaged")
+                with suppress(FileNotFoundError):  # another job was first
+                    path.rename(aside)
+                    _log.warning("%s; kept as %s, and computed again", error.message, aside.name)
             except (PlmEmbedError, FileNotFoundError):
                 if path.exists():
                     raise
@@ -171,11 +174,3 @@ class Store:
                 raise DamagedPartError(f"{path}: its bytes are not those that were written")
             self._infos[path.name] = PartInfo(path.name, int(name[3]), path.stat().st_size, digest)
         return self._infos[path.name]
-
-    def _set_aside(self, path: Path, error: DamagedPartError) -> None:
-        aside = path.with_name(f"{path.name}.damaged")
-        with suppress(FileNotFoundError):  # another job was first
-            path.rename(aside)
-            _log.warning(
-                "%s. It is set aside as %s; its sequences are computed again", error, aside.name
-            )

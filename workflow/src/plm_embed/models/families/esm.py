@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Rotary
+from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Reference, Rotary
 from plm_embed.models.tokens import Vocabulary
 from plm_embed.sequences.alphabet import PROTEIN_3DI
 
@@ -125,8 +125,7 @@ ESM2 = Family(
         "vocab_size": ROWS,
     },
     required=("token_dropout", "position_embedding_type"),
-    reference=fair_esm_states,
-    reference_name="fair-esm",
+    reference=Reference("fair-esm", fair_esm_states),
 )
 ESM1B = replace(
     ESM2,
