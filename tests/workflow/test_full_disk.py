@@ -15,7 +15,7 @@ import torch
 
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.models.weights import write
+from plm_embed.models.weights import Stored, write
 from plm_embed.reading.exports import Format
 from support.buckets import write_bucket
 from support.campaigns import gathered_campaign
@@ -122,7 +122,7 @@ def test_weights_on_a_full_disk_leave_nothing(small_disk: Path) -> None:
         pytest.raises(OSError, match="No space left") as raised,
         atomic_path(final) as temporary,  # as `prepare` does
     ):
-        write(temporary, {"a": torch.zeros(1 << 20)})
+        write(temporary, {"a": Stored.of(torch.zeros(1 << 20))})
     assert raised.value.errno == 28
     assert files(small_disk) == []
 
