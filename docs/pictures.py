@@ -2,9 +2,8 @@
 
 The demo and the proteins of the tutorial run in a folder of their own. The report is photographed
 by chromium. `plm-embed watch` is drawn as it looks when half of the demo is done: the completion
-records of two buckets and what came
-later are taken away, and two workers are said to be at work on them.
-What is drawn then is what `watch` itself makes of this folder.
+records of two buckets, what came later and the note of the run are taken away, and two workers are
+said to be at work. The picture is what `watch` itself makes of this folder.
 """
 
 import os
@@ -21,6 +20,7 @@ from rich.console import Console
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.reporting.watch import look, view
+from plm_embed.workflow.run_note import run_note
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -74,6 +74,7 @@ def report() -> None:
 def watch() -> None:
     """Draw the screen of `plm-embed watch`, of a campaign that is half done."""
     model = RESULTS / MODEL
+    run_note(RESULTS).unlink()
     for file in ("checksums.sha256", "records.parquet", REPORT):
         (model / file).unlink()
     for step in ("gather", "validate", "report"):

@@ -72,7 +72,7 @@ def test_a_profile_that_is_written_needs_no_editing(
     words = "SLURM has several of these; choose --queue (gpu or requeued or ended or warned)"
     assert words in several.stderr
     refused = command(campaign, *asked, "--queue", "gpu", "--gpu-type", "nonesuch")
-    assert refused.returncode == 1 and "SLURM refuses a job with this profile" in refused.stderr
+    assert refused.returncode == 1 and "sbatch --test-only " in refused.stderr
     assert not (folder / "mine").exists()
     for queue, gpus in (("gpu", 1), ("cpu", 0)):
         written = command(campaign, *asked, "--queue", queue)

@@ -181,16 +181,6 @@ def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:
     assert found.over and found.failed
 
 
-def test_a_wrong_configuration_ends_before_anything_runs(tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
-    run = snakemake(folder, *ONE_THREAD, bukets=3)
-    assert run.returncode != 0
-    assert "bukets: there is no such key; did you mean buckets?" in run.stdout
-    run = snakemake(folder, *ONE_THREAD, inputs=["protein.fasta"])
-    assert run.returncode != 0 and "protein.fasta" in run.stdout
-    assert not (folder / "results").exists()
-
-
 def test_files_of_the_report_that_were_deleted_come_back(copy: Path) -> None:
     folder = copy / "results" / MODEL
     names = ["skipped.tsv", "config.yaml", "ro-crate-metadata.json"]

@@ -14,14 +14,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 from support.clones import clone, environment
-
-sys.path.insert(0, str(ROOT / "executors" / "pbs" / "tests"))
-
 
 pytestmark = pytest.mark.workflow
 TABLE = re.findall(
@@ -62,23 +60,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_missing_weights(folder: Path) -> None:
-    done = snakemake(folder, "--cores", "1", weights="config/demo/esm2_t3_untraind.pt")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"weights": "config/demo/esm2_t3_untraind.pt"},
+         ("weights: config/demo/esm2_t3_untraind.pt: not found", "mean esm2_t3_untrained.pt")),
+        ({"model": "esm2_650"},
+         ("model: 'esm2_650' is not known; did you mean esm2_650m", "lists all models")),
+        ({"bukets": 3}, ("bukets: there is no such key; did you mean buckets?",)),
+        ({"inputs": ["protein.fasta"]}, ("protein.fasta",)),
+    ],
+)  # fmt: skip
+def test_a_wrong_configuration_ends_before_anything_runs(
+    folder: Path, change: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    done = snakemake(folder, "--cores", "1", **change)
     assert done.returncode == 1
-    words = ("config/demo/esm2_t3_untraind.pt", "did you mean esm2_t3_untrained.pt")
-    told(done.stdout, *words, message="weights: ...: not found")
-
-
-def test_an_unknown_model(folder: Path) -> None:
-    done = snakemake(folder, "--cores", "1", model="esm2_650")
-    assert done.returncode == 1
-    told(
-        done.stdout,
-        "'esm2_650'",
-        "esm2_650m",
-        "docs/models.md lists all models",
-        message="model: ... is not known; did you mean",
-    )
+    told(done.stdout, *words)
+    assert not (folder / "results").exists()
 
 
 def test_a_wrong_column(folder: Path) -> None:

@@ -52,7 +52,7 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert "slurm_account: \"'lab'\" # without it, your only account" in done.stdout
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
     done = profile("slurm", "--output", "mine")
-    asked = "(--account=lab --partition=gpu --gpus=1 --time=30)"
+    asked = "--account=lab --partition=gpu --gpus=1 --time=30 --wrap=true"
     assert done.returncode == 1 and f"{asked}: sbatch: error: no such feature" in done.stderr
     assert not Path("mine").exists()
 
@@ -93,7 +93,8 @@ def test_a_partition_without_gpus_gets_jobs_on_its_cpus(slurm: Path) -> None:
     assert done.returncode == 1 and "--queue (long or short)" in done.stderr
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: refused: $* >&2; exit 1\n")
     done = profile("slurm", "--queue", "short")
-    assert "(--account=lab --partition=short --time=30): sbatch: error: refused" in done.stderr
+    job = "--account=lab --partition=short --time=30 --wrap=true"
+    assert f"{job}: sbatch: error: refused" in done.stderr
     done = profile("slurm", "--queue", "short", "--cpu-queue", "long", "--gpu-type", "a100")
     assert "--partition=short --gpus=a100:1" in done.stderr, "a site that hides its GPUs"
     (slurm / "sinfo.answer").write_text("old|down|(null)|infinite\n")
@@ -113,4 +114,4 @@ def test_pbs_gets_the_profile_of_one_gpu_per_job(slurm: Path) -> None:
     assert named == {"executor": "pbs", "pbs-account": "lab", "pbs-queue": "gpu"}
     assert content["set-resources"]["embed"]["gpu"] == 1
     done = profile("pbs", "--queue", "nope")
-    assert done.returncode == 1 and "error: qstat: Unknown queue nope" in done.stderr
+    assert done.returncode == 1 and "error: qstat -Q nope: qstat: Unknown queue nope" in done.stderr

@@ -52,11 +52,12 @@ def test_a_right_master_is_not_computed_again(tmp_path: Path, prepared: Path, by
 
 
 def test_a_master_of_this_package_lists_layers_and_poolings(tmp_path: Path, prepared: Path) -> None:
-    said = {"fingerprint": "{}", "layers": [3, 1], "pooling": ["mean", "max"], "max_length": 0}
-    assert adopted(foreign_master(tmp_path, prepared, **said), prepared).rows == 48
-    said["pooling"] = ["max", "mean"]
+    stated: dict[str, Any] = {"layers": [3, 1], "pooling": ["mean", "max"], "max_length": 0}
+    stated["fingerprint"] = '{"strand": "as_given"}'
+    assert adopted(foreign_master(tmp_path, prepared, **stated), prepared).rows == 48
+    stated["pooling"] = ["max", "mean"]
     with pytest.raises(PlmEmbedError, match="pooling is max, only mean can be adopted"):
-        adopted(foreign_master(tmp_path, prepared, **said), prepared)
+        adopted(foreign_master(tmp_path, prepared, **stated), prepared)
 
 
 def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -> None:
@@ -187,30 +188,12 @@ def test_an_index_without_ids_needs_none_where_no_column_is_named(
 @pytest.mark.workflow
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
     files = foreign_master(tmp_path, prepared)
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "plm_embed",
-            "import",
-            files.vectors,
-            "--index",
-            files.index,
-            "--sequences",
-        ),
-        *(
-            files.sequences[0],
-            "--id-column",
-            "brc_fea_id",
-            "--sequence-column",
-            "seq",
-            "--index-id",
-            "brc_fea_id",
-        ),
-        *("--weights", prepared, "--store", tmp_path / "store", "--sample", "4"),
-    ]
+    columns = "--id-column brc_fea_id --sequence-column seq --index-id brc_fea_id --sample 4"
+    paths = ["--index", files.index, "--sequences", files.sequences[0], "--weights", prepared]
+    command = ["-m", "plm_embed", "import", files.vectors, *paths, *columns.split()]
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False
-    )
+        [sys.executable, *map(str, command), "--store", tmp_path / "store"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "48 rows adopted" in done.stdout

@@ -98,7 +98,6 @@ def test_the_reference_is_told_how_many_tokens_it_may_take(
         campaign.fingerprint.of_reference,
         {"most_tokens": spot_checks.SPOT_MOST, "masked_tokens": spot_checks.SPOT_MASKED},
     ]
-    assert spot_checks.SPOT_TOKENS == 2000 < spot_checks.SPOT_MOST
 
 
 def test_models_with_long_tokens_take_longer_sequences(

@@ -1,10 +1,8 @@
 """The comparison of models: true neighbors, their agreement, and one selection in all maps."""
 
-import html
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +14,9 @@ from hypothesis import strategies as st
 
 from plm_embed.reporting.comparison import NEIGHBORS, agreement, nearest, write_comparison
 from plm_embed.reporting.facts import Facts, collect
+from support.browser import needs_browser, seen
 from support.finished import MODEL
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 HARNESS = """<!doctype html><body><script>
 onload = () => {
   const frame = document.createElement("iframe");
@@ -114,21 +110,12 @@ def test_one_model_or_too_few_sequences_make_no_comparison(
 
 
 @pytest.mark.workflow
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@needs_browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_selection_shows_in_every_map(models: list[Facts], tmp_path: Path, width: int) -> None:
     write_comparison(models, tmp_path / "comparison.html")
-    (tmp_path / "harness.html").write_text(HARNESS.replace("WIDTH", str(width)), encoding="utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu"]
-    command += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=20000"]
-    command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    assert "CONSOLE" not in done.stderr
-    found = re.search(r"<pre>FOUND(.*?)END</pre>", done.stdout)
-    assert found, done.stdout[-2000:]
-    seen = json.loads(html.unescape(found[1]))
-    assert seen["scroll"] <= width and seen["maps"] == seen["redrawn"] == 2
-    assert seen["selected"].startswith(f"sp|P11736|CU32_LOCMI and its nearest in {MODEL}: ")
-    assert seen["selected"].count(", ") == NEIGHBORS - 1
-    assert seen["cleared"] == "Nothing is selected." and seen["legend"] > 1
+    looked = seen(tmp_path, HARNESS.replace("WIDTH", str(width)))
+    assert looked["scroll"] <= width and looked["maps"] == looked["redrawn"] == 2
+    assert looked["selected"].startswith(f"sp|P11736|CU32_LOCMI and its nearest in {MODEL}: ")
+    assert looked["selected"].count(", ") == NEIGHBORS - 1
+    assert looked["cleared"] == "Nothing is selected." and looked["legend"] > 1

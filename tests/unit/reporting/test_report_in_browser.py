@@ -1,24 +1,17 @@
 """The report in a real browser: no error and no finding on a wide and on a narrow screen."""
 
-import html
 import importlib.util
 import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
+from support.browser import needs_browser, seen
 
 FIGURES = ("lengths", "outcomes")
 ID = "sp|P11736|CU32_LOCMI"
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-
 
 HARNESS = """<!doctype html><body><script>
 const results = [], wait = ms => new Promise(done => setTimeout(done, ms));
@@ -89,7 +82,7 @@ look(WIDTH).catch(error => results.push(String(error))).then(() => {
 
 
 @pytest.mark.workflow
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+@needs_browser
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_a_browser_draws_and_axe_finds_nothing(
     results: Path, tmp_path: Path, scheme: str, width: int
@@ -103,17 +96,7 @@ def test_a_browser_draws_and_axe_finds_nothing(
     harness = (
         HARNESS.replace("WIDTH", str(width)).replace("ID", json.dumps(ID)).replace("AXE", text)
     )
-    (tmp_path / "harness.html").write_text(harness, encoding="utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu"]
-    command += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=60000"]
-    command += [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
-    command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    assert "CONSOLE" not in done.stderr
-    told = re.search(r"<pre>FOUND(.*?)END</pre>", done.stdout)
-    assert told, done.stdout[-2000:]
-    (look,) = json.loads(html.unescape(told[1]))
+    (look,) = seen(tmp_path, harness, dark=scheme == "dark")
     assert isinstance(look, dict), look
     assert sorted(look["charts"]) == sorted(f"figure-{name}" for name in FIGURES)
     assert look["scroll"] <= look["width"], "nothing sticks out to the right"

@@ -226,21 +226,19 @@ def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: l
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory_mb": 499}, "memory_mb: 499 is too little, give 500 or more"),
         ({"buckets": 0}, "buckets: 0 is not between 1 and 20,000"),
         (
             {"table": Table("protein_id", "sequence", ("length",))},
             "keep: length: the results have a column of their own",
         ),
         ({"table": Table("protein_id", "sequence", ("a", "a"))}, "keep: 'a' is named twice"),
-        ({"inputs": []}, "no input file is named"),
     ],
 )
 def test_options_that_cannot_work_are_refused(
     tmp_path: Path, inputs: list[Path], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PlmEmbedError, match=message):
-        run(options.pop("inputs", inputs), tmp_path / "out", **options)
+        run(inputs, tmp_path / "out", **options)
 
 
 def test_an_input_under_two_names_is_refused(tmp_path: Path, inputs: list[Path]) -> None:

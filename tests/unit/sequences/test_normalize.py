@@ -21,32 +21,42 @@ STRICT = ResiduePolicy(gaps="skip")
 DNA_SKIP = ResiduePolicy(alphabet="dna")
 DNA_SUBSTITUTE = ResiduePolicy(unknown="substitute", alphabet="dna")
 DNA_STRICT = ResiduePolicy(gaps="skip", alphabet="dna")
+SKIP_OR_SUBSTITUTE = {"protein": (SKIP, SUBSTITUTE), "dna": (DNA_SKIP, DNA_SUBSTITUTE)}
 CANONICAL = ResiduePolicy(alphabet="dna", strand="canonical")
 ANY_DNA = st.text(DNA.letters + DNA.letters.lower() + "Uu-. ", max_size=60)
 ANY_TEXT = st.one_of(st.text(), st.text("MKXBUZOJ-.* \t\nmk1<>ß\u0131\x00\xa0", max_size=40))
 
 
 @pytest.mark.parametrize(
-    ("raw", "sequence", "events"),
+    ("alphabet", "raw", "sequence", "events"),
     [
-        ("MKT", "MKT", {}),
-        ("XBUZO", "XBUZO", {}),
-        ("MK\r\nT\n", "MKT", {}),
-        (" M K\tT", "MKT", {"whitespace_removed": 3}),
-        ("M\xa0K\u3000T", "MKT", {"whitespace_removed": 2}),
-        ("mKt", "MKT", {"upper_cased": 2}),
-        ("MKT*", "MKT", {"stop_removed": 1}),
-        ("MKT* \n", "MKT", {"stop_removed": 1, "whitespace_removed": 1}),
-        ("-M-K.T-", "MKT", {"gaps_removed": 4}),
-        ("MKT*--", "MKT", {"gaps_removed": 2, "stop_removed": 1}),
-        ("xbuzo", "XBUZO", {"upper_cased": 5}),
-        ("METLYSMET", "METLYSMET", {}),
-        ("ALAALAALAVAL", "ALAALAALAVAL", {}),
+        ("protein", "MKT", "MKT", {}),
+        ("protein", "XBUZO", "XBUZO", {}),
+        ("protein", "MK\r\nT\n", "MKT", {}),
+        ("protein", " M K\tT", "MKT", {"whitespace_removed": 3}),
+        ("protein", "M\xa0K\u3000T", "MKT", {"whitespace_removed": 2}),
+        ("protein", "mKt", "MKT", {"upper_cased": 2}),
+        ("protein", "MKT*", "MKT", {"stop_removed": 1}),
+        ("protein", "MKT* \n", "MKT", {"stop_removed": 1, "whitespace_removed": 1}),
+        ("protein", "-M-K.T-", "MKT", {"gaps_removed": 4}),
+        ("protein", "MKT*--", "MKT", {"gaps_removed": 2, "stop_removed": 1}),
+        ("protein", "xbuzo", "XBUZO", {"upper_cased": 5}),
+        ("protein", "METLYSMET", "METLYSMET", {}),
+        ("protein", "ALAALAALAVAL", "ALAALAALAVAL", {}),
+        ("dna", "ACGTN", "ACGTN", {}),
+        ("dna", "RYSWKMBDHVN", "RYSWKMBDHVN", {}),
+        ("dna", "ACGTacgtnn", "ACGTACGTNN", {"upper_cased": 6}),
+        ("dna", "ACGU", "ACGT", {"u_to_t": 1}),
+        ("dna", "auUG", "ATTG", {"upper_cased": 2, "u_to_t": 2}),
+        ("dna", "AC--G.T", "ACGT", {"gaps_removed": 3}),
+        ("dna", "AC GT\r\nN", "ACGTN", {"whitespace_removed": 1}),
     ],
 )
-def test_what_is_dropped_and_what_is_kept(raw: str, sequence: str, events: dict[str, int]) -> None:
-    assert normalize(raw, SKIP) == Normalized(sequence, events)
-    assert normalize(raw, SUBSTITUTE) == Normalized(sequence, events)
+def test_what_is_dropped_and_what_is_kept(
+    alphabet: str, raw: str, sequence: str, events: dict[str, int]
+) -> None:
+    for policy in SKIP_OR_SUBSTITUTE[alphabet]:
+        assert normalize(raw, policy) == Normalized(sequence, events)
 
 
 @pytest.mark.parametrize("raw", ["", " ", "\r\n", "*", "---", ". - *", "-*-"])
@@ -56,30 +66,38 @@ def test_nothing_left_is_empty(raw: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "detail", "substituted"),
+    ("alphabet", "raw", "detail", "substituted"),
     [
-        ("MKJT", "J at 3", "MKXT"),
-        ("MKjT", "j at 3", "MKXT"),
-        ("M*KT*", "* at 2", "MXKT"),
-        ("MKT**", "* at 4", "MKTX"),
-        ("M K1T", "1 at 4", "MKXT"),
-        ("JMJ7JKJJ", "J at 1, 3, 5, 7; 7 at 4; 1 more", "XMXXXKXX"),
-        ("MK<T", "< at 3", "MKXT"),
-        ("MK\x00T", "U+0000 at 3", "MKXT"),
-        ("MKßT", "ß at 3", "MKXT"),
-        ("MK\u0131T", "\u0131 at 3", "MKXT"),
-        ("MKÅT", "Å at 3", "MKXT"),
-        ("MK\U0001f9a0T", "\U0001f9a0 at 3", "MKXT"),
+        ("protein", "MKJT", "J at 3", "MKXT"),
+        ("protein", "MKjT", "j at 3", "MKXT"),
+        ("protein", "M*KT*", "* at 2", "MXKT"),
+        ("protein", "MKT**", "* at 4", "MKTX"),
+        ("protein", "M K1T", "1 at 4", "MKXT"),
+        ("protein", "JMJ7JKJJ", "J at 1, 3, 5, 7; 7 at 4; 1 more", "XMXXXKXX"),
+        ("protein", "MK<T", "< at 3", "MKXT"),
+        ("protein", "MK\x00T", "U+0000 at 3", "MKXT"),
+        ("protein", "MKßT", "ß at 3", "MKXT"),
+        ("protein", "MK\u0131T", "\u0131 at 3", "MKXT"),
+        ("protein", "MKÅT", "Å at 3", "MKXT"),
+        ("protein", "MK\U0001f9a0T", "\U0001f9a0 at 3", "MKXT"),
+        ("dna", "ACGT*", "* at 5", "ACGTN"),
+        ("dna", "AC*GT", "* at 3", "ACNGT"),
+        ("dna", "ACXXGT", "X at 3, 4", "ACNNGT"),
+        ("dna", "ACE", "E at 3", "ACN"),
+        ("dna", "AC1u", "1 at 3", "ACNT"),
+        ("dna", "ACI-", "I at 3", "ACN"),
     ],
 )
-def test_unknown_letters_skip_the_record_or_become_x(
-    raw: str, detail: str, substituted: str
+def test_unknown_letters_skip_the_record_or_become_x_or_n(
+    alphabet: str, raw: str, detail: str, substituted: str
 ) -> None:
-    assert normalize(raw, SKIP) == Skipped("unknown_residues", detail)
-    outcome = normalize(raw, SUBSTITUTE)
+    skip, substitute = SKIP_OR_SUBSTITUTE[alphabet]
+    assert normalize(raw, skip) == Skipped("unknown_residues", detail)
+    outcome = normalize(raw, substitute)
     assert isinstance(outcome, Normalized)
     assert outcome.sequence == substituted
-    assert outcome.events["substituted"] == sum(a == "X" for a in substituted)
+    unknown = ALPHABETS[skip.alphabet].unknown
+    assert outcome.events["substituted"] == substituted.count(unknown) - raw.count(unknown)
 
 
 @pytest.mark.parametrize(
@@ -172,44 +190,6 @@ def test_a_batch_is_normalized_record_by_record(
         else ""
         for each in alone
     ]
-
-
-@pytest.mark.parametrize(
-    ("raw", "sequence", "events"),
-    [
-        ("ACGTN", "ACGTN", {}),
-        ("RYSWKMBDHVN", "RYSWKMBDHVN", {}),
-        ("ACGTacgtnn", "ACGTACGTNN", {"upper_cased": 6}),
-        ("ACGU", "ACGT", {"u_to_t": 1}),
-        ("auUG", "ATTG", {"upper_cased": 2, "u_to_t": 2}),
-        ("AC--G.T", "ACGT", {"gaps_removed": 3}),
-        ("AC GT\r\nN", "ACGTN", {"whitespace_removed": 1}),
-    ],
-)
-def test_what_is_dropped_and_what_is_kept_of_dna(
-    raw: str, sequence: str, events: dict[str, int]
-) -> None:
-    assert normalize(raw, DNA_SKIP) == Normalized(sequence, events)
-    assert normalize(raw, DNA_SUBSTITUTE) == Normalized(sequence, events)
-
-
-@pytest.mark.parametrize(
-    ("raw", "detail", "substituted"),
-    [
-        ("ACGT*", "* at 5", "ACGTN"),
-        ("AC*GT", "* at 3", "ACNGT"),
-        ("ACXXGT", "X at 3, 4", "ACNNGT"),
-        ("ACE", "E at 3", "ACN"),
-        ("AC1u", "1 at 3", "ACNT"),
-        ("ACI-", "I at 3", "ACN"),
-    ],
-)
-def test_what_is_no_letter_of_dna_skips_the_record_or_becomes_n(
-    raw: str, detail: str, substituted: str
-) -> None:
-    assert normalize(raw, DNA_SKIP) == Skipped("unknown_residues", detail)
-    outcome = normalize(raw, DNA_SUBSTITUTE)
-    assert isinstance(outcome, Normalized) and outcome.sequence == substituted
 
 
 def test_gaps_and_headers_of_dna_are_those_of_proteins() -> None:

@@ -4,14 +4,13 @@ import re
 from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
 import click
 import pytest
 
 import plm_embed
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports import Format
@@ -90,15 +89,6 @@ def test_what_a_campaign_computes_has_the_defaults_of_the_keys() -> None:
     assert settings_of(with_defaults({"inputs": [], "model": ""})) == Settings()
 
 
-def literals(kind: Any) -> set[str] | None:
-    """The words that a type allows; None when it is no type of words."""
-    if get_origin(kind) is Literal:
-        return set(get_args(kind))
-    inside = [literals(each) for each in get_args(kind)]
-    words: set[str] = set().union(*(each for each in inside if each))
-    return words or None
-
-
 @pytest.mark.parametrize("function", [plm_embed.load, plm_embed.embed])
 def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -> None:
     given = {
@@ -111,12 +101,6 @@ def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -
     for name in known:
         default = BY_NAME[name]["default"]
         assert given[name] == (default[0] if isinstance(default, list) else default), name
-
-
-@pytest.mark.parametrize("name", ["strand", "dtype"])
-def test_a_model_in_memory_takes_the_words_of_the_keys(name: str) -> None:
-    kind = get_type_hints(LanguageModel.__init__)[name]
-    assert literals(kind) == allowed(BY_NAME[OTHER_NAMES.get(name, name)])
 
 
 def test_what_is_imported_is_stored_as_campaigns_ask_for_it() -> None:
@@ -153,26 +137,6 @@ def test_a_page_that_says_a_default_says_the_right_one(page: str, words: str, ke
     default = KEYS[key]["default"]
     said = words.format(*(default if isinstance(default, list) else [default]))
     assert said in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-
-
-def test_comments_of_the_shipped_file_name_every_word_or_none() -> None:
-    text = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
-    for key, value, comment in re.findall(r"^ *(\w+): ([^#\n]+?) +# (.*)$", text, re.MULTILINE):
-        known = (allowed(BY_NAME.get(key, {})) or set()) - {value.strip("[]")}
-        said = known & set(re.findall(r"\w+", comment))
-        assert said in (set(), known), key
-
-
-def test_the_rule_gives_every_option_of_embed() -> None:
-    rule = (ROOT / "workflow" / "rules" / "embed.smk").read_text(encoding="utf-8")
-    given = {step_and_option(key)[1] for key in TAKEN}  # which test_dag.py sees in the command
-    for option in COMMANDS["embed"].params:
-        if not isinstance(option, click.Option) or option.hidden:  # for other nodes
-            continue
-        if option.opts[0] == "--gpu-required":  # a parameter of the rule makes it
-            continue
-        if option.opts[0].removeprefix("--") not in given:
-            assert re.search(f"{option.opts[0]}[ =]", rule) or option.hidden, option.name
 
 
 def test_words_that_commands_spell_out_are_those_of_the_code() -> None:

@@ -186,9 +186,7 @@ def no_space(error: BaseException, written: str = "") -> str:
     else ''. `written`: the file being written, for an error that names none.
     """
     seen: BaseException | None = error
-    before: set[int] = set()
-    while seen is not None and id(seen) not in before:
-        before.add(id(seen))
+    while seen is not None:
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             # of a copy, the second one is written
             path = seen.filename2 or seen.filename or written

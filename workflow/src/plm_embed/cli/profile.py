@@ -20,8 +20,7 @@ from plm_embed.io.terminal import printable, say
 from plm_embed.program import program
 
 _WRITTEN = "# Written by `plm-embed profile"
-_SECONDS = 30.0
-"""Time in which a scheduler's command has to answer."""
+SECONDS_TO_ANSWER = 30.0
 
 
 @click.command()
@@ -95,8 +94,7 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     """Return the profile with partitions, account, limits and type of GPU; in a partition without
     GPUs embed computes on CPUs.
 
-    ConfigError for what SLURM does not have, and for all that it leaves open; PlmEmbedError for
-    what sbatch refuses.
+    ConfigError for all that SLURM leaves open, and for what sbatch refuses.
     """
     limits, with_gpus, usual = _partitions()
     left_open: list[str] = []
@@ -142,38 +140,22 @@ def _partitions() -> tuple[dict[str, float], list[str], str]:
     limits: dict[str, float] = {}
     with_gpus: dict[str, None] = {}
     usual = ""
-    # a line per kind of node
+    # a line per kind of node; limits are such as 1-12:00:00, 12:00:00, 30:00, infinite
     for line in _answer("sinfo", "--noheader", "--format", "%P|%a|%G|%l"):
         star, state, resources, limit = line.strip().split("|")
-        if state == "up":
-            name = star.rstrip("*")
-            usual = usual if name == star else name
-            limits[name] = _minutes(limit)
-            if re.search("(^|,)gpu:", resources):
-                with_gpus[name] = None
+        if state != "up":
+            continue
+        name = star.rstrip("*")
+        usual = usual if name == star else name
+        time = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):\d+", limit)
+        days, hours, minutes = (int(part or 0) for part in time.groups()) if time else (0, 0, 0)
+        limits[name] = max((days * 24 + hours) * 60 + minutes, 1) if time else math.inf
+        if re.search("(^|,)gpu:", resources):
+            with_gpus[name] = None
     if not limits:
         remedy = "copy a shipped profile: profiles/README.md"
         raise ConfigError("sinfo: no partition is up", remedy=remedy)
     return limits, list(with_gpus), usual
-
-
-def _try_job(**flags: object) -> None:
-    """Let sbatch check a job with these options. PlmEmbedError when it refuses."""
-    job = [f"--{flag}={value}" for flag, value in flags.items() if value]
-    try:
-        _answer("sbatch", "--test-only", "--nodes=1", *job, "--wrap=true")
-    except ConfigError as error:
-        words = f"SLURM refuses a job with this profile ({shlex.join(job)}): {error}"
-        raise PlmEmbedError(words) from None
-
-
-def _minutes(limit: str) -> float:
-    """Return the minutes of a limit as SLURM writes it: 1-12:00:00, 12:00:00, 30:00, infinite."""
-    time = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):\d+", limit)
-    if not time:
-        return math.inf
-    days, hours, minutes = (int(number or 0) for number in time.groups())
-    return max((days * 24 + hours) * 60 + minutes, 1)
 
 
 def _accounts() -> list[str]:
@@ -184,6 +166,12 @@ def _accounts() -> list[str]:
     except ConfigError:
         return []
     return sorted({line.strip() for line in lines if line.strip()})
+
+
+def _try_job(**flags: object) -> None:
+    """Let sbatch check a job with these options. ConfigError when it refuses."""
+    job = [f"--{flag}={value}" for flag, value in flags.items() if value]
+    _answer("sbatch", "--test-only", "--nodes=1", *job, "--wrap=true")
 
 
 def _with_pbs(text: str, options: Mapping[str, str]) -> str:
@@ -198,10 +186,11 @@ def _answer(*command: str) -> list[str]:
     """Return the lines that a scheduler's command prints. ConfigError when it fails."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+            command, capture_output=True, text=True, check=False, timeout=SECONDS_TO_ANSWER
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{command[0]}: {error}", remedy="run it where you submit") from None
     if done.returncode:
-        raise ConfigError(done.stderr.strip() or f"{command[0]} failed ({done.returncode})")
+        words = done.stderr.strip() or f"failed with exit code {done.returncode}"
+        raise ConfigError(f"{shlex.join(command)}: {words}")
     return done.stdout.splitlines()

@@ -140,8 +140,8 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
 def _batches(sequences: object, in_pairs: bool) -> Iterator[Batch]:
     """Yield the sequences of an iterable as batches of records."""
     # an open file yields lines, a table names of columns, and Biopython's records and Seq letters
-    others = ("read", "columns", "reverse_complement")
-    if not isinstance(sequences, Iterable) or any(hasattr(sequences, name) for name in others):
+    refused = ("read", "columns", "reverse_complement")
+    if not isinstance(sequences, Iterable) or any(hasattr(sequences, name) for name in refused):
         raise InputError(
             f"sequences: a {type(sequences).__name__} is no list of sequences",
             remedy="give a list of sequences, a dictionary by id, or a file by its name; of a "

@@ -31,7 +31,8 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 class Settings:
     """Settings of what to compute, which the fingerprint has too, and of how to compute it.
 
-    The configuration has them as `embedding.*` and `residues.strand`, `plm-embed embed` as options.
+    In the configuration these are `embedding.*` and `residues.strand`; `plm-embed embed` has
+    options.
     """
 
     layers: tuple[int, ...] = (-1,)

@@ -183,9 +183,9 @@ class VectorStream:
         """Yield the pieces of batch after batch, and their vectors."""
         device, room = self.engine.device, self.room
         cuda = device.type == "cuda"
-        known = self.engine.manifest.family.token_per_letter
+        countable = self.engine.manifest.family.token_per_letter
         pieces = range(len(self._costs))
-        packer = Packer([(self._costs, pieces)] if known else self._tokenized())
+        packer = Packer([(self._costs, pieces)] if countable else self._tokenized())
         packed: deque[tuple[list[int], Future[Batch]]] = deque()
         launched: deque[tuple[list[int], Launched]] = deque()
         thread = ThreadPoolExecutor(1)
@@ -294,21 +294,21 @@ class VectorStream:
         layers, stored = {*kind.layers}, STORED.get(kind.storage_dtype)
         if kind.scores or batch.masked is not None:
             layers.add(last)
-        there = batch.to(device)
-        states = self.engine.forward(there, layers, exact)
+        on_device = batch.to(device)
+        states = self.engine.forward(on_device, layers, exact)
         pooled = {}
         for layer, pooling in product(kind.layers, kind.pooling):
             name = representation(pooling, layer)
-            pooled[name] = rows = pool_batch(pooling, states[layer], there)
+            pooled[name] = rows = pool_batch(pooling, states[layer], on_device)
             if stored is not None and has_matrix(name):
                 low, high = torch.aminmax(rows, dim=1)
                 pooled[LARGEST + name] = torch.maximum(-low, high)
                 pooled[name] = rows.to(stored)
-        if there.masked is not None:
-            pooled[MASKED] = self.engine.log_probabilities(states[last])[there.masked]
+        if on_device.masked is not None:
+            pooled[MASKED] = self.engine.log_probabilities(states[last])[on_device.masked]
         elif kind.scores:
-            scores = self.engine.token_scores(states[last], there.tokens)
-            pooled[TOKEN_SCORES] = pool_batch("per_residue", scores, there)
+            scores = self.engine.token_scores(states[last], on_device.tokens)
+            pooled[TOKEN_SCORES] = pool_batch("per_residue", scores, on_device)
         if device.type != "cuda":
             return Launched(batch, pooled, exact)
         pinned = {

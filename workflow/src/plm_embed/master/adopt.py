@@ -4,7 +4,6 @@ then published into a store.
 They count as equal to computed ones within the tolerance of the spot checks, not bit for bit.
 """
 
-import json
 import re
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +77,7 @@ def adopt(
                     reason = "a sequence of an earlier row"
                 elif length > longest or len(spans(length, fingerprint.long_sequences)) != 1:
                     reason = "a sequence that may have been cut"
-                elif name in inputs.rare and "fingerprint" not in foreign.stated:
+                elif name in inputs.rare and not foreign.fingerprint:
                     reason = "B in the sequence, which ProtTrans keeps and we read as X"
                 else:
                     rows[name] = row
@@ -174,9 +173,7 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     that was surely not cut.
     """
     stated, layer = dict(foreign.stated), fingerprint.layers[0]
-    theirs = json.loads(
-        str(stated.get("fingerprint", "{}"))
-    )  # of a master or export of this package
+    theirs = foreign.fingerprint
     if "representation" in stated:
         stated["pooling"], stated["layer"] = pooling_and_layer(str(stated["representation"]))
     problems = []

@@ -26,6 +26,7 @@ from plm_embed.master.norms import distribution
 from plm_embed.master.tables import Tables, record_name
 from plm_embed.master.validation_record import Check, Validation
 from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
+from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import DAMAGES, decode, read_bits, storage_dtype
@@ -207,10 +208,9 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             again,
         ) as problem,
     ):
-        for piece in pieces(map(campaign.bucket, campaign.rows), campaign.store):
+        every = pieces(map(campaign.bucket, campaign.rows), campaign.store)
+        for piece in (piece for piece in every if len(piece.values)):
             stored = read_bits(file[piece.path], piece.start, piece.start + len(piece.values))
-            if not len(stored):
-                continue
 
             def row_name(place: int, piece: Piece = piece) -> str:
                 row = piece.first + place
@@ -231,18 +231,57 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
                 for place in _unsound(np.isfinite(numbers), piece.counts):
                     not_finite(f"{row_name(place)} holds NaN or infinity")
             rows = slice(piece.first, piece.first + len(piece.counts))
-            if piece.name in norms:
+            if piece.name == SPANS:
+                letters = stored_residues(file["length"][rows], fingerprint.long_sequences)
+                gaps = wrong_spans(numbers, piece.counts, letters, file["windows"][rows])
+                for place in np.flatnonzero(gaps).tolist():
+                    problem(f"{row_name(place)}: its tokens are not all its letters, in order")
+            elif piece.name in norms:
                 starts = np.cumsum(piece.counts) - piece.counts
                 squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), starts)
                 norms[piece.name][rows] = np.sqrt(squares / piece.counts)
-            if piece.sums is not None and checksums.GROUP in file:  # else of version 0.1
-                matrix = stored.ndim == 2
-                sums = sums_of(piece.name, piece.values, piece.counts) if matrix else piece.sums
-                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                for place in np.flatnonzero(stored_sums != sums).tolist():
-                    problem(f"{row_name(place)}: its checksum is not that of its part")
+            for place in _wrong_sums(file, piece):
+                problem(f"{row_name(place)}: its checksum is not that of its part")
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
+
+
+def _wrong_sums(file: h5py.File, piece: Piece) -> list[int]:
+    """Return the sequences of a piece whose checksum in the master is not that of their part."""
+    if piece.sums is None or checksums.GROUP not in file:  # of version 0.1
+        return []
+    matrix, rows = piece.values.ndim == 2, (piece.first, piece.first + len(piece.counts))
+    sums = sums_of(piece.name, piece.values, piece.counts) if matrix else piece.sums
+    wrong = read_bits(file[checksums.GROUP][piece.name], *rows) != sums
+    return np.flatnonzero(wrong).tolist()
+
+
+def wrong_spans(
+    stored: NDArray[np.floating[Any]],
+    counts: NDArray[np.int64],
+    letters: NDArray[np.int64],
+    windows: NDArray[np.int32],
+) -> NDArray[np.bool_]:
+    """Mark the sequences (m,) whose tokens are not all their letters, by what holds for every
+    tokenizer.
+
+    stored (r, 2) as `sequence_windows.stored_spans`, of which each sequence has `counts` (m,)
+    rows; letters (m,) that went through the model; windows (m,) as stored. Tokens begin with the
+    first letter and end with the last. They follow each other without a gap; those of several
+    windows may overlap or leave letters out, but go forward.
+    """
+    with np.errstate(invalid="ignore"):  # NaN becomes a number, and unlike itself below
+        whole = stored.astype(np.int64)
+    skipped, width = whole.T
+    starts = np.cumsum(counts) - counts
+    forward = skipped + np.concatenate(([1], width[:-1]))
+    forward[starts] = 1 + skipped[starts]
+    wrong = (whole != stored).any(axis=1) | (width < 1) | (forward < 1)
+    wrong |= ~np.repeat(windows > 1, counts) & (skipped != 0)
+    wrong[starts] |= skipped[starts] != 0
+    wrong[starts] |= np.add.reduceat(skipped + width, starts) != letters
+    marked: NDArray[np.bool_] = np.logical_or.reduceat(wrong, starts)
+    return marked
 
 
 def _unsound(sound: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:

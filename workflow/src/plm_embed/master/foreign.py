@@ -1,6 +1,7 @@
 """Vectors that another program left, or that `export` wrote, and the names of their rows."""
 
 import csv
+import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,13 +48,14 @@ Names = list[tuple[int, str]]
 
 class Foreign(NamedTuple):
     """Vectors (n, D); the names of their rows; and the statements of the program about them, in its
-    own words.
+    own words. fingerprint: its fields, in a master or export of this package.
     """
 
     path: Path
     vectors: h5py.Dataset | Array
     names: Names
     stated: Mapping[str, Any]
+    fingerprint: Mapping[str, Any]
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Return some rows. StoreError when the file is damaged there."""
@@ -100,7 +102,8 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
                 raise ValueError("its rows have no names; name the column with the ids: --index-id")
             if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
                 raise ValueError(f"the index names row {unknown[0]} of {len(vectors):,}")
-        yield Foreign(path, vectors, names, stated)
+            fingerprint = json.loads(str(stated.get("fingerprint", "{}")))
+        yield Foreign(path, vectors, names, stated, fingerprint)
 
 
 def _checked(vectors: Any) -> Any:

@@ -44,13 +44,7 @@ from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_diges
 from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import (
-    FIRST_CHAIN,
-    LEAST_MEMORY_MB,
-    ResiduePolicy,
-    Table,
-    why_not_kept,
-)
+from plm_embed.sequences.settings import FIRST_CHAIN, ResiduePolicy, Table, why_not_kept
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
 
@@ -99,24 +93,20 @@ def deduplicate(
     memory_mb: int,
     tables: Sequence[Table] = (),
 ) -> Summary:
-    """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`.
+    """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`, of
+    one or more inputs.
 
     buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key;
     members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
     columns) sorted by key, then in input order. A file for every bucket, empty ones too. Of pairs
     of chains `length` counts both, and `first_chain_length`, as a kept column, the first.
     `tables`: the columns of each input, where they are not the same (`table`). The bytes depend on
-    the inputs and options, not on `memory_mb`, which bounds the memory of the process.
+    the inputs and options, not on `memory_mb`, 500 or more, which bounds the memory of the process.
     PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
-    `LetterCheck`), columns that cannot be kept, `memory_mb` below 500, `buckets` out of range.
+    `LetterCheck`), columns that cannot be kept, `buckets` out of range.
     OSError: a full disk. After an error there is no summary.json.
     """
     names, tables = bucket_names(buckets), tables or [table] * len(inputs)
-    if not inputs:
-        raise ConfigError("no input file is named", key="inputs")
-    if memory_mb < LEAST_MEMORY_MB:
-        message = f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more"
-        raise ConfigError(message, key="memory_mb")
     columns = dict.fromkeys(name for columns_of in tables for name in columns_of.keep)
     for name in columns:
         if why := why_not_kept(name):

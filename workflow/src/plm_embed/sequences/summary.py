@@ -3,6 +3,7 @@
 The sealed summary.json of a folder of sequences holds the SHA-256 of every other file in it.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,13 +62,6 @@ class Summary:
     """SHA-256 of each file that was written, by its name relative to the summary."""
     policy: ResiduePolicy | None = None
     """Policy for residues; None of version 0.1, which knew proteins alone."""
-    columns: tuple[str, str] | None = None
-    """Columns of ids and residues of all tables, as versions before 1.0 wrote it."""
-
-    def has(self, alphabet: AlphabetName, strand: Strand) -> bool:
-        """Return whether these are sequences of this alphabet and strand."""
-        policy = self.policy or ResiduePolicy()
-        return (policy.alphabet, policy.strand) == (alphabet, strand)
 
 
 def read_again(folder: Path) -> str:
@@ -76,12 +70,16 @@ def read_again(folder: Path) -> str:
 
 
 def read_summary(sequences: Path) -> Summary:
-    """Return the summary of a folder of sequences; the caller must not change it.
+    """Return the summary of a folder of sequences, which is read again only when it was replaced;
+    the caller must not change it.
 
     StoreError when it is missing or was changed.
     """
     path = sequences / SUMMARY
-    return _read(path, _state(path))
+    with suppress(FileNotFoundError):
+        stat = path.stat()
+        return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    return _read(path, ())
 
 
 @lru_cache(128)
@@ -109,31 +107,14 @@ def verified(sequences: Path, name: str) -> Path:
 
     StoreError when it is missing, or its SHA-256 is not that in the summary.
     """
-    path = sequences / name
-    known = read_summary(sequences).files.get(name)
-    if not (state := _state(path)):
+    path, sha256 = sequences / name, read_summary(sequences).files.get(name)
+    if not path.exists():
         problem = "there is no such file"
-    elif _sha256(path, state) != known:
+    elif sha256_file(path) != sha256:
         problem = "changed since it was written"
     else:
         return path
     raise StoreError(f"{path}: {problem}", remedy=read_again(sequences), path=path)
-
-
-@lru_cache(1 << 15)
-def _sha256(path: Path, _: tuple[int, ...]) -> str:
-    return sha256_file(path)
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """Return a state of a file that differs when it was written or replaced, so that it is read
-    once in a process; () when it is missing.
-    """
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return ()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def check_present(bucket: Path) -> None:
@@ -147,7 +128,10 @@ def check_present(bucket: Path) -> None:
 def check_kind(bucket: Path, alphabet: AlphabetName, strand: Strand) -> None:
     """StoreError when the folder of a bucket holds sequences of another alphabet or strand."""
     sequences = bucket.parent.parent
-    if (sequences / SUMMARY).is_file() and not read_summary(sequences).has(alphabet, strand):
+    if not (sequences / SUMMARY).is_file():
+        return
+    policy = read_summary(sequences).policy or ResiduePolicy()
+    if (policy.alphabet, policy.strand) != (alphabet, strand):
         raise StoreError(
             f"{sequences}: was not made with --alphabet {alphabet} --strand {strand}",
             remedy=read_again(sequences),
