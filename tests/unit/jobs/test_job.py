@@ -124,7 +124,7 @@ def test_a_fault_of_the_node_has_a_status_of_its_own(tmp_path: Path, prepared: P
 
 def test_what_no_attempt_can_do_has_a_status_of_its_own(tmp_path: Path, prepared: Path) -> None:
     make_bucket(tmp_path, 5)
-    hidden = start(tmp_path, prepared, "--device", "cuda", CUDA_VISIBLE_DEVICES="-1")
+    hidden = start(tmp_path, prepared, "--device", "cuda", CUDA_VISIBLE_DEVICES="-1", PBS_JOBID="7")
     assert "plm-embed: error: no usable CUDA device on " in finish(hidden, 78)
 
 

@@ -32,8 +32,8 @@ def main() -> None:
     keep their traceback.
 
     A log that says `unfinished:` belongs to a step that another attempt may well complete. The exit
-    code of embed is NODE_FAULT where another node may do the same work. That of any step of the
-    workflow is CONFIG_FAULT where its settings or inputs are wrong: no attempt can help.
+    code of embed is NODE_FAULT where another node may do the same work. In a job of SLURM or PBS
+    it is CONFIG_FAULT where settings or inputs are wrong: no attempt can help.
     """
     startup.spare_collector()
     if startup.WITHOUT_PANDAS.intersection(sys.argv[1:2]):
@@ -50,8 +50,10 @@ def main() -> None:
         sys.exit(NODE_FAULT if isinstance(error, NodeError) else 1)
     except PlmEmbedError as error:
         print(printable(f"plm-embed: error: {error}"), file=sys.stderr)
-        hopeless = isinstance(error, ConfigError | InputError)
-        sys.exit(CONFIG_FAULT if hopeless and sys.argv[1:2] and sys.argv[1] in STEPS else 1)
+        from plm_embed.jobs.heartbeat import job_id
+
+        hopeless = isinstance(error, ConfigError | InputError) and job_id()
+        sys.exit(CONFIG_FAULT if hopeless else 1)
     except click.UsageError as error:
         text = io.StringIO()
         error.show(text)
@@ -80,7 +82,6 @@ SECTIONS = {
     ),
 }
 """The commands by what people do with them, each with its module, which only it loads."""
-STEPS = SECTIONS["Single steps, which the workflow calls"]
 _MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
 
 

@@ -196,9 +196,8 @@ def embed(
 ) -> None:
     """Embed what the store lacks of a bucket.
 
-    The record is written when the store lacks nothing more. Until then the exit status is 1, 75
-    when the fault is this node's, or 78 when settings or the installation are wrong. The same
-    command again does only the rest.
+    The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
+    when the fault is this node's. The same command again does only the rest.
 
     \b
     Example:
