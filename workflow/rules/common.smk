@@ -37,7 +37,7 @@ if refused := list(checks.refusals(config, changes, workflow.storage_settings, A
 validate(config, SCHEMA)
 
 if workflow.is_main_process:
-    for line in checks.notices(config):
+    for line in checks.notices(config, workflow.resource_settings):
         print(f"plm-embed: {line}", file=sys.stderr)
 
 MODELS = models_of(config)

@@ -16,6 +16,7 @@ from plm_embed.fingerprint import (
     StorageDtype,
     has_matrix,
 )
+from plm_embed.inference import batches
 from plm_embed.inference.batches import Room
 from plm_embed.inference.vector_stream import (
     STORED,
@@ -152,15 +153,31 @@ def test_what_goes_wrong_while_packing_is_raised() -> None:
         list(stream_of(engine_of("float32"), ["MKV", "AC*"]).run())
 
 
-def test_a_shortage_shrinks_batches_then_products() -> None:
+def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batches, "BATCHES_TO_FORGET", 3)
     engine: Any = SimpleNamespace(rows=16384, device=torch.device("cuda"))
     room = Room(engine, 32768)
-    assert not room.shrink([40000])  # alone, and larger than a product
-    sizes = []
+    seen = []
     while room.shrink([room.budget // 4] * 4):
-        sizes.append((room.budget, engine.rows))
+        seen.append((room.budget, engine.rows))
     # padded to whole products: with half of a product's tokens, the product itself is halved
-    assert sizes == [(size, size) for size in (16384, 8192, 4096, 2048, 1024)]
+    assert seen == [(n, n) for n in (16384,)] + [(n, n) for n in (8192, 4096, 2048, 1024)]
+    sizes = []
+    for _ in range(15):
+        room.grow()
+        sizes.append(engine.rows)
+    assert sizes[2::3] == [2048, 4096, 8192, 16384, 16384] and sizes[1] == 1024
+    assert (room.budget, engine.rows) == (32768, 16384)
+    assert room.shrink([16384, 16384])  # what did not last is tried less often
+    sizes = []
+    for _ in range(6):
+        room.grow()
+        sizes.append(room.budget)
+    assert sizes == [16384] * 5 + [32768]
+    assert not room.shrink([40000])  # alone, and larger than a product
+    assert (room.budget, engine.rows) == (32768, 16384)
 
 
 def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:

@@ -105,8 +105,8 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _lock_is_stale(results: Path) -> bool:
-    """Return whether the last run of this campaign was killed on this host, and neither Snakemake
-    nor a step works in this folder.
+    """Return whether the last run of this campaign was killed on this host and left the only lock
+    of this folder, where neither Snakemake nor a step works.
     """
     run = read_run(results)
     if not run or not run.local or run.host != host() or run.ended or run.alive:
@@ -115,7 +115,8 @@ def _lock_is_stale(results: Path) -> bool:
 
     this = psutil.Process()
     ancestors = {process.pid for process in (this, *this.parents())}
-    return any(Path(".snakemake", "locks").glob("*.lock")) and not any(
+    locks = Path(".snakemake", "locks").glob("*.lock")  # {number}.{input,output}.lock
+    return len({lock.name.partition(".")[0] for lock in locks}) == 1 and not any(
         {"snakemake", "plm_embed"} & {Path(word).name for word in process.info["cmdline"] or ()}
         for process in psutil.process_iter(["cmdline", "cwd"])
         if process.info["cwd"] == str(Path.cwd()) and process.pid not in ancestors

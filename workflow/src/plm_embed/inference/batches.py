@@ -4,7 +4,6 @@ import logging
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +16,10 @@ from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS
 log = logging.getLogger(__name__)
 BATCHES_AHEAD = 16
 """Batches' worth of pieces to choose from, where more become known while others are computed."""
+BATCHES_TO_FORGET = 32
+"""Batches in a row that fit before larger ones are tried again; after a shortage that has not
+passed, twice as many.
+"""
 SHARE_OF_FREE_MEMORY = 0.8
 """The share of free memory for batches; the rest is for fragments, and for sequences longer than
 those that were measured.
@@ -65,7 +68,6 @@ class Packer:
         return batch
 
 
-@dataclass
 class Room:
     """Size of batches by what memory was seen to hold: `budget` tokens, in products of the engine's
     number of rows.
@@ -73,14 +75,21 @@ class Room:
     Batches are padded to whole products, so once they are no larger than one, products shrink.
     """
 
-    engine: Engine
-    budget: int
+    def __init__(self, engine: Engine, budget: int) -> None:
+        self.engine = engine
+        self.budget = self._full_budget = budget
+        self._full_rows = engine.rows
+        self._successes, self._patience = 0, BATCHES_TO_FORGET
+        self._grown = False
 
     def shrink(self, costs: Sequence[int]) -> bool:
         """Make batches smaller after one of sequences of so many tokens did not fit; return False
         where that would not help these.
         """
         engine = self.engine
+        self._successes = 0
+        self._patience *= 1 + self._grown
+        self._grown = False
         if sum(costs) > engine.rows:
             if len(costs) == 1:
                 return False
@@ -91,12 +100,22 @@ class Room:
             self.budget = min(self.budget, engine.rows)
             log.warning(
                 "out of memory: products of %d rows; the last bits of vectors may differ from "
-                "those of earlier batches",
+                "those of other batches",
                 engine.rows,
             )
         else:
             return False
         return True
+
+    def grow(self) -> None:
+        """Count a batch that fit; make batches larger again after enough of them."""
+        if self.budget == self._full_budget and self.engine.rows == self._full_rows:
+            return
+        self._successes += 1
+        if self._successes == self._patience:
+            self._successes, self._grown = 0, True
+            self.engine.rows = min(2 * self.engine.rows, self._full_rows)
+            self.budget = min(2 * self.budget, self._full_budget)
 
 
 def room_for(engine: Engine, layers: Sequence[int], budget: int = 0) -> Room:

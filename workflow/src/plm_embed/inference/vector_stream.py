@@ -212,6 +212,7 @@ class VectorStream:
                         raise
                 # not above: the error holds on to the tensors of the call that failed
                 if vectors is not None:
+                    room.grow()
                     yield batch, vectors
                 elif self._make_room(batch):
                     for again in (batch, *(waiting for waiting, _ in packed)):

@@ -29,6 +29,7 @@ from plm_embed.workflow.config import (
     source_of,
     with_defaults,
 )
+from plm_embed.workflow.resources import misspelt
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -61,11 +62,13 @@ def refusals(
                 yield f"inputs: {path}: {words}"
 
 
-def notices(config: Config) -> Iterator[str]:
-    """Yield a line for the sequences, and one for each model, whose results are of other settings.
+def notices(config: Config, profile: Any) -> Iterator[str]:
+    """Yield a line for the sequences, and one for each model, whose results are of other settings,
+    and for names in a profile (Snakemake's ResourceSettings) that are nearly right.
 
-    Snakemake makes them again by its notes (.snakemake), which may be lost.
+    Snakemake makes results again by its notes (.snakemake), which may be lost.
     """
+    yield from misspelt(profile)
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
         now = (config["buckets"], residues_of(config), *map(os.path.realpath, input_paths(config)))

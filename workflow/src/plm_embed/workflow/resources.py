@@ -1,12 +1,41 @@
-"""Resources of jobs where a profile does not set them."""
+"""Resources of jobs: where a profile does not set them, and the names that it may use."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
-from plm_embed.models.registry import Model
+from plm_embed.models.registry import MODELS, Model
 
 WORKER_MB = 6000
 """Main memory of a worker's libraries, batches and tables."""
+RULES = ("weights", "deduplicate", "embed", "validate", "report")
+RESOURCES = (
+    *("gpu", "gpus", "nvidia_gpu", "request_gpus", "gres", "gpu_model", "nodes", "runtime"),
+    *("mem", "mem_mb", "mem_mib", "mem_mb_per_cpu", "disk", "disk_mb", "disk_mib", "tmpdir"),
+    *("device", "scratch", "toks_per_batch", "flush_minutes", "qos", "constraint", "mpi"),
+    *("slurm_account", "slurm_partition", "slurm_extra", "slurm_cluster", "cluster", "clusters"),
+    *("tasks", "tasks_per_node", "tasks_per_gpu", "cpus_per_task", "cpus_per_gpu"),
+)
+"""Resources of the rules, of Snakemake and of the executors that ship profiles."""
+
+
+def misspelt(settings: Any) -> Iterator[str]:
+    """Yield a line for each name in a profile that is nearly that of a rule or a resource.
+
+    settings: Snakemake's ResourceSettings. Other names may mean something to an executor.
+    """
+    rules = (*RULES, *(f"gather_{model.family.name}" for model in MODELS.values()))
+    blocks = {"default-resources": settings.default_resources or {}} | {
+        f"set-resources: {rule}": names for rule, names in settings.overwrite_resources.items()
+    }
+    pairs: list[tuple[str, str, tuple[str, ...]]] = [
+        ("set-resources", str(rule), rules) for rule in settings.overwrite_resources
+    ]
+    pairs += [(block, name, RESOURCES) for block, names in blocks.items() for name in names]
+    for block, name, known in pairs:
+        near = get_close_matches(name, known, 1, cutoff=0.85)
+        if near and name not in known:
+            yield f"profile: {block}: {name} is not known; did you mean {near[0]}?"
 
 
 def worker_mb(model: Model) -> int:
