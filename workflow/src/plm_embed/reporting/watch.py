@@ -343,16 +343,16 @@ def _table(look: Look) -> Table:
     workers = [(model.folder.name, worker) for model in look.models for worker in model.workers]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(workers))
     table.add_column("worker")
-    for title in ("bucket", "job", "done", "tokens/s", "left", "last sign"):
+    for title in ("bucket", "done", "tokens/s", "left", "last sign"):
         table.add_column(title, justify="right")
     for model, worker in sorted(workers, key=lambda named: not named[1].trouble):
         job, info = worker.job, worker.info
         name = job.host if info.gpu is None else f"{job.host} GPU {info.gpu}"
+        name += f" (job {job.job.partition('.')[0]})" if job.job else ""
         rate, eta = info.tokens_per_second, job.eta_seconds
         table.add_row(
             f"{name}, {model}" if len(look.models) > 1 else name,
             job.bucket,
-            job.job.partition(".")[0],
             "loading" if rate is None else f"{100 * job.fraction:.0f} %",
             "" if rate is None else f"{rate:,.0f}",
             "" if eta is None else duration(eta),
