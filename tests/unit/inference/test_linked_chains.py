@@ -90,6 +90,15 @@ def test_pairs_may_be_given_in_many_ways(prepared: Path, tmp_path: Path) -> None
         plm_embed.embed([("ab", (HEAVY, LIGHT))], MODEL, weights=prepared)
 
 
+def test_chains_without_a_linker_are_warned_of(
+    prepared: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plm_embed.embed([("ALBUMIN", LIGHT), (HEAVY, LIGHT)], MODEL, weights=prepared)
+    assert not caplog.text
+    plm_embed.embed([(HEAVY, LIGHT), (LIGHT, HEAVY)], MODEL, weights=prepared)
+    assert "the ids look like sequences; for pairs of chains, name a linker" in caplog.text
+
+
 def test_the_linker_is_a_science_setting(prepared: Path) -> None:
     with plm_embed.load(MODEL, weights=prepared) as model:
         single = model.fingerprint()

@@ -217,9 +217,16 @@ def test_variants_are_scored_by_masked_marginals(
         assert scores == pytest.approx([*values, values[0] + values[2], 0], abs=2e-5)
         assert scores[0] == model.score_variants(text, ["F1A"])[0]  # in any company
         assert len(model.score_variants(text, [])) == 0
-        for variant in ("A1T", "F31A", "F0A", "F1", "F1J", "F1A:F1G", ""):
-            part = variant.split(":")[-1]
-            with pytest.raises(InputError, match=f"'{variant}': '{part}' is no substitution of a"):
+        for variant, words in (
+            ("A1T", "residue 1 is F"),
+            ("F31A", "the residues are 1 to 30"),
+            ("F0A", "the residues are 1 to 30"),
+            ("F1", "'F1' is no substitution of a residue"),
+            ("F1J", "'F1J' is no substitution of a residue"),
+            ("F1A:F1G", "residue 1 is substituted twice"),
+            ("", "'' is no substitution of a residue"),
+        ):
+            with pytest.raises(InputError, match=f"variant '{variant}': {words}"):
                 model.score_variants(text, [variant])
         with pytest.raises(InputError, match=r"unknown_residue|invalid"):
             model.score_variants("MK1", ["M1A"])

@@ -107,6 +107,15 @@ def test_a_killed_run_has_failed_when_its_workers_are_silent(tmp_path: Path) -> 
     assert watch.look(tmp_path).over and "Snakemake was killed" in text and "--unlock" in text
 
 
+def test_attempts_that_are_tried_again_are_counted(tmp_path: Path) -> None:
+    campaign(tmp_path, 1)
+    log = tmp_path / "snakemake.log"
+    note_start(tmp_path, [MODEL], [str(log)])
+    assert "failed" not in shown(tmp_path), "there is no log yet"
+    written(log, "Error in rule embed:\n    message: out of memory\n    message: None\n" * 2)
+    assert "2 attempts failed; the last: out of memory" in shown(tmp_path)
+
+
 def test_models_are_those_of_the_run(tmp_path: Path) -> None:
     written(tmp_path / "logs/prot_bert/weights.log", "plm-embed: error: wrong weights\n")
     campaign(tmp_path, 1)

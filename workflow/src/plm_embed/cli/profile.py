@@ -46,7 +46,7 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """
     from plm_embed.workflow.call import CLONE
 
-    submit = {"pbs": "qsub", "slurm": "sbatch"}
+    submit = {"slurm": "sbatch", "pbs": "qsub"}  # SLURM may come with a qsub of its own
     scheduler = scheduler or next((name for name in submit if shutil.which(submit[name])), None)
     if not scheduler:
         raise ConfigError(
@@ -70,8 +70,8 @@ def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
         )
     output.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    folder = shlex.quote(str(output))
-    click.echo(f"wrote {path}; next: {program()} run ... --profile {folder}", err=True)
+    following = f"{program()} run ... --profile {shlex.quote(str(output))}"
+    click.echo(f"wrote {path} for {scheduler.upper()}; next: {following}", err=True)
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:

@@ -24,6 +24,8 @@ from plm_embed.wording import some
 log = logging.getLogger(__name__)
 AT_ONCE = 256
 """Sequences that are taken from an iterable before the first of them is used."""
+_RESIDUES = re.compile("[ACDEFGHIKLMNPQRSTVWY]{8,}")
+"""Ids that may be sequences: the first chains of pairs."""
 _FILE_NAME = re.compile(r"[^.]\.(fasta|fas|fa|faa|fna|ffn|csv|tsv|parquet)(\.(gz|bz2|xz|zst))?$")
 """Names of files of sequences, there or not: such a name's letters are residues and its dot is a
 gap, so that it would pass for an aligned sequence. Those have other capitals, or several dots.
@@ -107,19 +109,18 @@ def substitutions(variant: str, sequence: str, letters: str) -> list[tuple[int, 
     changes: dict[int, str] = {}
     for part in str(variant).upper().split(":"):
         match = re.fullmatch(r"([A-Z])([0-9]{1,9})([A-Z])", part)
-        place = int(match[2]) - 1 if match else -1
-        if (
-            match is None
-            or not 0 <= place < len(sequence)
-            or sequence[place] != match[1]
-            or match[3] not in letters
-            or place in changes
-        ):
+        if not match or match[3] not in letters:
             raise InputError(
-                f"variant {variant!r}: {part!r} is no substitution of a residue of this sequence, "
-                f"which has {len(sequence)}, or the second of one",
+                f"variant {variant!r}: {part!r} is no substitution of a residue",
                 remedy="write A23T for A at residue 23 (from 1 on) to T; A23T:K30R for two",
             )
+        place = int(match[2]) - 1
+        if not 0 <= place < len(sequence):
+            raise InputError(f"variant {variant!r}: the residues are 1 to {len(sequence)}")
+        if sequence[place] != match[1]:
+            raise InputError(f"variant {variant!r}: residue {place + 1} is {sequence[place]}")
+        if place in changes:
+            raise InputError(f"variant {variant!r}: residue {place + 1} is substituted twice")
         changes[place] = match[3]
     return list(changes.items())
 
@@ -153,6 +154,10 @@ def _batches(sequences: object, in_pairs: bool) -> Iterator[Batch]:
         pairs = [
             _id_and_residues(item, number, in_pairs) for number, item in enumerate(block, first)
         ]
+        if first == 1 and all(_RESIDUES.fullmatch(id) for id, _ in pairs):
+            log.warning(
+                "the ids look like sequences; for pairs of chains, name a linker: linker=25 * 'G'"
+            )
         # half a character, as Python has for bytes that are no text, is none of Arrow's
         ids, residues = (
             [(text or "").encode(errors="replace").decode() for text in texts]

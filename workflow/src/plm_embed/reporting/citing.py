@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.reporting.facts import Facts
 from plm_embed.wording import count
 
@@ -93,12 +93,22 @@ def _weights(facts: Facts) -> str:
     if not facts.caveat:
         return f"{facts.model}{papers}, the published weights of {digest}"
     if facts.model not in MODELS:
-        return f"{facts.model} ({digest})"
+        relative = _relative(facts)
+        family = f", a model of the family {relative.family.name}" if relative else ""
+        return f"{facts.model} ({digest}){family}{papers}"
     return f"weights of {digest} in the architecture of {facts.model}{papers}"
 
 
 def _papers(facts: Facts) -> tuple[str, ...]:
-    return MODELS[facts.model].papers if facts.model in MODELS else ()
+    relative = _relative(facts)
+    return relative.papers if relative else ()
+
+
+def _relative(facts: Facts) -> Model | None:
+    """Return the model, or another of its family if its checkpoint is the user's own."""
+    own = facts.master.stem if facts.master else ""
+    family = (model for model in MODELS.values() if model.family.master == own)
+    return MODELS.get(facts.model) or next(family, None)
 
 
 def _short(paper: str) -> str:

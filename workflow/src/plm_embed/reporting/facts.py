@@ -175,7 +175,7 @@ def collect(folder: Path) -> Facts:
     sequences = results / "sequences"
     summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
     if not models and summary is None:
-        remedy = "run the workflow first"
+        remedy = "run the workflow first, or run it again if it was interrupted"
         raise StoreError(f"{folder}: no campaign in it yet", path=folder, remedy=remedy)
     if not models:
         return Facts(folder, folder, "", summary)

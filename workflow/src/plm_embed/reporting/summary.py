@@ -18,7 +18,7 @@ def gathered(path: Path) -> list[Facts]:
     """
     models = [collect(folder) for folder in model_folders(path) if masters(folder)]
     if not models:
-        remedy = "run the workflow first"
+        remedy = "run the workflow first, or run it again if it was interrupted"
         raise StoreError(f"{path}: no {MASTERS} in it yet", path=path, remedy=remedy)
     return models
 

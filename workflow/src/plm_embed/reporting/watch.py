@@ -42,7 +42,7 @@ from plm_embed.reporting.failures import (
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.wording import count, duration
-from plm_embed.workflow.run_note import Run, read_run, run_note
+from plm_embed.workflow.run_note import Run, failed_attempts, read_run, run_note
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """Workers write their heartbeats as often."""
@@ -295,9 +295,11 @@ def _head(look: Look) -> Iterator[RenderableType]:
         others = f"  and {len(more):,} more alike" if more else ""
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
+    if look.run and look.alive and (reasons := failed_attempts(look.run)):
+        yield Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}")
     if look.finished:
         yield Text(f"next: {program()} summary {look.results}")
-    elif look.at_work:
+    elif look.at_work or (look.run and look.run.killed):  # which has said what to do
         return
     elif look.run and look.alive:
         yield Text(f"Snakemake has not ended: {look.run.process}")

@@ -24,7 +24,8 @@ _WHY = re.compile(
 )
 _KILLED = (
     "Snakemake was killed; its jobs on a cluster go on.\n"
-    "If it says next time that the folder is locked, give the command with --unlock first."
+    "When they have ended or are cancelled, rerun the same command. If Snakemake says that the "
+    "folder is locked, give the command with --unlock first."
 )
 
 
@@ -64,9 +65,14 @@ class Run:
         return f"process {self.pid} on {self.host.partition(' ')[0]}"
 
     @property
+    def killed(self) -> bool:
+        """Return whether it ended without a word."""
+        return not self.ended and not self.alive
+
+    @property
     def failure(self) -> str:
         """Return why it failed; '' while it goes on, or if it did not fail."""
-        return self.reason if self.ended or self.alive else _KILLED
+        return _KILLED if self.killed else self.reason
 
 
 def run_note(results: Path) -> Path:
@@ -100,6 +106,14 @@ def read_run(results: Path) -> Run | None:
         return msgspec.json.decode(run_note(results).read_bytes(), type=Run)
     except (OSError, ValueError):
         return None
+
+
+def failed_attempts(run: Run) -> list[str]:
+    """Return why attempts of jobs failed so far, or were not submitted, by Snakemake's log."""
+    try:
+        return _WHY.findall(Path(run.log).read_text(errors="replace"))
+    except OSError:
+        return []
 
 
 @cache
