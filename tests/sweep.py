@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import h5py
 import pyarrow.parquet as pq
 
-from plm_embed.errors import CONFIG_FAULT
 from plm_embed.store.checksums import SEAL
 from support.campaign_runs import snakemake
 from support.tiny_campaign import (
@@ -251,7 +250,7 @@ def try_out(
                 return good if same else "NOT HEALED" if "->" in story else "SILENT", story
             error = words[max(words.rfind("plm-embed: error"), words.rfind("\nError:"), 0) :]
             story += f"\n{error.strip()}"
-            if status not in {1, CONFIG_FAULT} or "Traceback (most recent call last)" in error:
+            if status != 1 or "Traceback (most recent call last)" in error:
                 return "hang" if status == -99 else "traceback", story
             names = [path.stem for path in damaged] + [path.parent.name for path in damaged]
             if "->" not in story and not any(name in error for name in names):

@@ -50,7 +50,7 @@ def test_polaris_by_the_literal_command(
 
 def test_a_profile_that_is_written_submits_to_its_queue(campaign: Campaign, pbs: StandIn) -> None:
     pbs.config.queues["long"] = Queue("long")
-    words = ("profile", "--account", "lab", "--queue", "long", "--output", "mine")
+    words = ("profile", "pbs", "--account", "lab", "--queue", "long", "--output", "mine")
     subprocess.run(
         [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, check=True,
         stdin=subprocess.DEVNULL,
