@@ -12,7 +12,6 @@ from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.registry import Model
-from plm_embed.models.weights import Manifest, Source
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
 
@@ -31,9 +30,7 @@ def random_sequence(length: int, seed: int) -> str:
 
 def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
     set_up(device, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
-    source = Source("fair-esm", "")
-    shape = model.layers, model.dim, model.heads, model.max_residues
-    manifest = Manifest(model.name, model.architecture, *shape, True, "MIT", "", 0, source)
+    manifest = checkpoints.manifest_of(model, token_dropout=True)
     return Engine(manifest, checkpoints.random_state(model, 4), device, dtype)  # type: ignore[arg-type]
 
 

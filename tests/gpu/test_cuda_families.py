@@ -14,8 +14,7 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import DTYPES
-from plm_embed.models.weights import Manifest, Source
-from support.checkpoints import read
+from support.checkpoints import manifest_of, read
 from support.families import TINY, golden, relative, source
 
 pytestmark = pytest.mark.gpu
@@ -27,13 +26,9 @@ def engine_of(name: str, dtype: str) -> Engine:
     if name == "dnabert":
         pytest.importorskip("tokenizers")
     set_up(CUDA, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
-    shape = model.layers, model.dim, model.heads, model.max_residues
-    manifest = Manifest(
-        model.name, model.architecture, *shape, False, "", "", 0, Source("tensors", ""),
-        attention_dim=model.attention_dim or None,
-    )  # fmt: skip
-    tensors = read(path, model).tensors
-    return Engine(manifest, tensors, CUDA, dtype)  # type: ignore[arg-type]
+    checkpoint = read(path, model)
+    manifest = manifest_of(model, token_dropout=checkpoint.token_dropout)
+    return Engine(manifest, checkpoint.tensors, CUDA, dtype)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", half_types())
