@@ -27,7 +27,7 @@ from plm_embed.master.tables import Tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, locate
-from plm_embed.store.hdf5 import Array, connect, create_column, create_vectors, write_bits
+from plm_embed.store.hdf5 import Array, connect, create_dataset, write_bits
 from plm_embed.store.parts import column_types
 
 _log = logging.getLogger(__name__)
@@ -112,12 +112,12 @@ def create_master(file: h5py.File, campaign: Campaign) -> None:
     fingerprint, count = campaign.fingerprint, campaign.vectors
     checksums.create(file, (*fingerprint.scores, *fingerprint.representations), count)
     for name, kind in column_types(fingerprint).items():
-        create_column(file, name, count, kind)
+        create_dataset(file, name, (count,), kind)
     group = file.create_group("representations")
     for name, shape in campaign.shapes.items():
-        create_vectors(group, name, shape, fingerprint.storage_dtype)
+        create_dataset(group, name, shape, fingerprint.storage_dtype)
         if has_matrix(name) and "offset" not in file:
-            create_column(file, "offset", count + 1, "<i8")
+            create_dataset(file, "offset", (count + 1,), "<i8")
         if not has_matrix(name) and "emb" not in file:
             file["emb"] = group[name]
 

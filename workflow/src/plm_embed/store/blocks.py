@@ -102,7 +102,7 @@ def locate(bucket: StoredBucket, store: Path) -> Located:
             places[new], row[new] = number, rows
             for name, values in columns.items():
                 values[new] = part.column_at(name, rows)
-            if any(map(has_matrix, part.names)):
+            if part.matrices:
                 residues[new] = part.residues_at(rows)
             for name in tuple(sums):
                 if (part_sums := part.sums_at(name, rows)) is None:
