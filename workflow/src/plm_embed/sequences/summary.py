@@ -41,6 +41,7 @@ class Summary:
     """
 
     buckets: int
+    """Their number; files of an earlier, larger number may lie beside them."""
     keep: tuple[str, ...]
     """The columns of tables that go into the results."""
     records: int
@@ -166,10 +167,3 @@ def check_keys(path: Path, table: pa.Table) -> None:
                 remedy=read_again(path.parent.parent),
                 path=path,
             )
-
-
-def bucket_names(sequences: Path) -> list[str]:
-    """Return the names of the buckets in key order. Files of an earlier, larger number of buckets
-    may lie beside them.
-    """
-    return keys.bucket_names(read_summary(sequences).buckets)
