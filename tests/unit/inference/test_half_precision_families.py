@@ -10,8 +10,7 @@ import torch
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import StorageDtype
-from plm_embed.inference import golden as golden_vectors
-from plm_embed.inference import loading
+from plm_embed.inference import self_test
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare
@@ -39,7 +38,7 @@ def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> P
     path = folder / weights.TENSORS
     changed = dict(tensors) | change
     weights.write(path, {name: weights.Stored.of(changed[name]) for name in changed})
-    golden_vectors.seal(
+    self_test.seal(
         folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size)
     )
     return folder
@@ -73,7 +72,7 @@ def test_weights_in_half_precision_are_rounded_once(
     """Those of a checkpoint in float16 or bfloat16 give the bits of the same numbers in float32, in
     every precision of the computation.
     """
-    monkeypatch.setattr(loading, "PAIR_TOKENS", 60)  # eight models are loaded here
+    monkeypatch.setattr(self_test, "PAIR_TOKENS", 60)  # eight models are loaded here
     name, as_published = published
     add_model(monkeypatch, TINY[name])
     _, tensors = weights.load(as_published)

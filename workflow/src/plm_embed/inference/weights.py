@@ -222,7 +222,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
             f"weights: the download from {place} was not used: its SHA-256 is not the published "
             "one\nRun again; or download the file yourself and name it as `weights`"
         )
-    from plm_embed.inference import golden
+    from plm_embed.inference import self_test
 
     checkpoint = checkpoints.read(files, model, published=published)
     digests: dict[str, str] = {}
@@ -254,7 +254,7 @@ def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -
         published="sha256" if published else "no",
         head_sha256=digests.get(HEAD),
     )
-    manifest = golden.seal(output, manifest)
+    manifest = self_test.seal(output, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
         *(output, model.name, place, manifest.bytes / 1e9, manifest.weights_sha256),

@@ -1,0 +1,257 @@
+"""Golden vectors of the very weights in use, and the check against them at the start of each job.
+
+The published formulas in float64 give them once when the weights are prepared, and how far the
+rounding of each compute dtype alone moves them. Every job compares its own device, kernel and dtype
+with them before it computes anything that is kept.
+"""
+
+import hashlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
+from plm_embed.errors import DeviceError, WeightsError
+from plm_embed.fingerprint import ComputeDtype
+from plm_embed.inference.pooling import pool_batch
+from plm_embed.io.files import atomic_path
+from plm_embed.io.json_files import write_sealed
+from plm_embed.kernels.devices import device_name
+from plm_embed.models.engine import Engine
+from plm_embed.models.reference import all_states, token_scores
+from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import (
+    HEAD,
+    MANIFEST,
+    SELF_TEST,
+    TENSORS,
+    Manifest,
+    Tensors,
+    weights_again,
+)
+
+log = logging.getLogger(__name__)
+# human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
+# alphabet that may reach a model
+PROBES: dict[str, tuple[str, ...]] = {
+    "protein": (
+        "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
+        "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
+        "MLAGVSERTIDPKQNFYMHWCXBUZO",
+    ),
+    "3di": (
+        "DDPVVLCVLPVLLVQLLVVCVVVVHHSVVVVPD",
+        "DKWWWAFPVGDIDIDDDAQADFQLVVLQVVCVVVVHHSVQKWKDAAPHTDDRPDGPVVVPPDDRGYIYIHGHPPDD",
+        "ACDEFGHIKLMNPQRSTVWY",
+    ),
+    "dna": (
+        "TTTGTGAACCAACACCTGTGCGGCTCACACCTGGTGGAAGCTCTCTACCTAGTGTGCGGGGAACGAGGCTTCTTCTACACACCCAAGACC",
+        "ATGCAGATCTTCGTGAAGACTCTGACTGGTAAGACCATCACTCTCGAAGTGGAGCCGAGTGACACCATTGAGAATGTCAAGGCAAAGATC"
+        "CAAGACAAGGAAGGCATCCCTCCTGACCAGCAGAGGTTGATCTTTGCTGGGAAACAGCTGGAAGATGGACGCACCCTGTCTGACTACAAC"
+        "ATCCAGAAAGAGTCCACTCTGCACTTGGTCCTGCGCTTGAGGGGGGGT",
+        "ACGTACGTACGTRYSWKMBDHVNACGTACGGCTCTAG",
+    ),
+}
+PROBES["protein_3di"] = tuple(
+    "".join(map("".join, zip(f"{residues}#", cycle(f"{states.lower()}#"), strict=False)))
+    for residues, states in zip(PROBES["protein"], PROBES["3di"], strict=True)
+)
+PAIR_TOKENS = 600
+"""Tokens of each of two long sequences: a kernel that shares out its work by what else is in the
+call shows it with these.
+"""
+PAIR_LAYERS = 2
+"""Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
+take their time.
+"""
+
+
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Complete a weights folder, which has its tensors. Embed the probes by the published formulas
+    in float64; write their last-layer means, (probes, D) fp32, as golden vectors, and their scores,
+    (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
+    manifest with both, last.
+    """
+    tensors, family = Tensors(folder / TENSORS), manifest.family
+    head = Tensors(folder / HEAD) if manifest.head_sha256 else None
+    sequences, layer = PROBES[family.alphabet.name], manifest.layers
+    ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
+
+    def probes(rounding: ComputeDtype | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield all tokens' representations (T, D) of each probe, and the means over its residues:
+        of these (D,), and of its scores (2,), which are 0 without a head.
+        """
+        by_layer = all_states(manifest, tensors, sequences, [layer], rounding)
+        for states, tokens in zip((states[layer] for states in by_layer), ids, strict=True):
+            scores = torch.zeros(2, dtype=torch.float64)
+            if head:
+                scores = token_scores(manifest, head, states, tokens).mean(dim=0)
+            yield states, states[slice(*family.residues(len(states)))].mean(dim=0), scores
+
+    def distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+        worst = max(float((near - true).norm() / true.norm()) for near, true in pairs)
+        return float(f"{worst:.4g}")
+
+    exact = list(probes(None))
+    golden = {"mean": np.stack([means.numpy() for _, means, _ in exact])}
+    golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
+    memory = io.BytesIO()
+    np.savez(memory, **golden)  # type: ignore[arg-type]
+    with atomic_path(folder / SELF_TEST) as temporary:
+        temporary.write_bytes(memory.getvalue())
+    useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
+    roundings: dict[str, Rounding] = {}
+    for dtype in FLOOR:
+        rounded = zip(probes(dtype), exact, strict=True)
+        pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
+        states, means, scores = ([(near[k], true[k]) for near, true in pairs] for k in range(3))
+        worst = max((float((near - true).abs().max()) for near, true in scores), default=0.0)
+        cosines = [float(torch.cosine_similarity(near, true, dim=0)) for near, true in means]
+        roundings[dtype] = (
+            useless
+            if not pairs
+            else Rounding(
+                mean=distance(means),
+                tokens=distance(states),
+                cosine=round(min(cosines), 7),
+                score=float(f"{worst:.4g}") if head else None,
+            )
+        )
+    largest = torch.finfo(torch.float16).max
+    if roundings["float16"] == useless and all(
+        tensor.abs().max() <= largest for tensor in tensors.values() if tensor.is_floating_point()
+    ):
+        # what it cannot hold is computed in float32 with its weights, which have as many bits as
+        # tfloat32's
+        roundings["float16"] = roundings["tfloat32"]
+    digest = hashlib.sha256(memory.getvalue()).hexdigest()
+    manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
+    write_sealed(folder / MANIFEST, manifest)
+    return replace(manifest, folder=str(folder))
+
+
+def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
+    """Compare the engine with the golden vectors, in several places of a batch, and the bits of
+    sequences in company with those of the same alone.
+
+    A batch has two slices, or one where a `budget` of tokens allows no more.
+    Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
+    """
+    manifest, dtype, device = engine.manifest, engine.precision, device_name(engine.device)
+    path = folder / SELF_TEST
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
+        raise WeightsError(
+            f"{path} is missing, damaged or of other weights",
+            remedy=weights_again(folder),
+            path=path,
+        )
+    with np.load(io.BytesIO(content)) as stored:
+        golden = {name: torch.from_numpy(stored[name]) for name in stored.files}
+    probes = [engine.tokenize(probe) for probe in PROBES[manifest.family.alphabet.name]]
+    slices = 2 if not budget or budget >= 2 * engine.rows else 1
+    longest = max(range(len(probes)), key=lambda number: len(probes[number]))
+    numbers, means, invariant = _in_places(engine, probes, slices, manifest.layers, [longest])
+    means, scores = means[:, : manifest.dim], means[:, manifest.dim :].double()
+    expected = golden["mean"][numbers]
+    cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
+    error = float(((means - expected).norm(dim=1) / expected.norm(dim=1)).max())
+    score_error = None
+    if "scores" in golden and engine.head:
+        score_error = float((scores - golden["scores"][numbers]).abs().max())
+    for kind, distance, unit, limit in (
+        ("vectors", error, "", bound(dtype, manifest.roundings)),
+        ("scores", score_error or 0.0, " nats", bound(dtype, manifest.roundings, "score")),
+    ):
+        if not distance <= limit:  # NaN compares false
+            raise DeviceError(
+                f"self-test failed on {device}: {kind} of {manifest.model} in {dtype} differ from "
+                f"the reference by {distance:.1e}{unit}; rounding alone would explain {limit:.1e}\n"
+                "nothing was computed; exclude this node or device, or report this line"
+            )
+    long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
+    slices = max(slices, -(-2 * PAIR_TOKENS // engine.rows))
+    layers = min(PAIR_LAYERS, manifest.layers)
+    invariant = invariant and _in_places(engine, [long, long[::-1]], slices, layers, [0, 1])[2]
+    if not invariant:
+        log.warning("%s: the last bits of a vector depend on its batch here", device)
+    if note := remark(dtype, manifest.roundings):
+        log.warning("%s: %s", manifest.model, note)
+    return SelfTest(
+        relative_error=error,
+        cosine=cosine,
+        batch_invariant=invariant,
+        attention=engine.attention.name,
+        elementwise=engine.elementwise.name,
+        rounding=note,
+        score_error=score_error,
+    )
+
+
+def _in_places(
+    engine: Engine, sequences: Sequence[Ids], slices: int, layer: int, alone: Sequence[int]
+) -> tuple[list[int], Tensor, bool]:
+    """Compute sequences in the first rows of a batch and again in its last, and the shortest across
+    the edge of the first two slices; other tokens lie between them. Some are computed `alone`, too.
+
+    Returns the number of the sequence in each place, the means there (places, D), and whether all
+    states and means of a sequence have equal bits.
+    """
+    tokens = np.concatenate(sequences)
+    everyone = list(range(len(sequences)))
+    shortest = min(everyone, key=lambda number: len(sequences[number]))
+    last = slices * engine.rows - len(tokens)
+    pieces: list[Ids] = []
+    places: list[tuple[int, int]] = []  # in the batch, and the number of the sequence
+    row = 0
+    for start, numbers in (
+        (0, everyone),
+        (engine.rows - len(sequences[shortest]) // 2, [shortest]),
+        (last, everyone),
+    ):
+        end = start + sum(len(sequences[number]) for number in numbers)
+        if start != last and not row <= start <= end <= last:  # no room for this one
+            continue
+        parts = -(-(start - row) // PAIR_TOKENS)
+        pieces += np.array_split(np.resize(tokens, start - row), parts) if parts else []
+        places += [(len(pieces) + i, number) for i, number in enumerate(numbers)]
+        pieces += [sequences[number] for number in numbers]
+        row = end
+    states, means = _run(engine, pieces, layer)
+    first = {number: (states[place], means[place]) for place, number in reversed(places)}
+    for number in alone:
+        (state,), (mean,) = _run(engine, [sequences[number]], layer)
+        first[number] = state, mean
+    equal = all(
+        torch.equal(states[place], first[number][0]) and torch.equal(means[place], first[number][1])
+        for place, number in places
+    )
+    return [number for _, number in places], means[[place for place, _ in places]].cpu(), equal
+
+
+def _run(
+    engine: Engine, pieces: Sequence[Ids], layer: int, exact: bool = False
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return the states (tokens, D) of each sequence, and the means (n, D), pooled as a job does
+    it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
+    the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
+    """
+    batch = engine.pack(pieces).to(engine.device)
+    hidden = engine.forward(batch, [layer], exact)[layer]
+    if engine.head and layer == engine.manifest.layers:
+        hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
+    states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
+    finite = means.isfinite().all(dim=1)
+    if engine.precision == "float16" and not exact and not finite.all():
+        singles, single_means = _run(engine, pieces, layer, exact=True)
+        pairs = zip(finite.tolist(), states, singles, strict=True)
+        states = tuple(half if good else single for good, half, single in pairs)
+        means = torch.where(finite[:, None], means, single_means)
+    return states, means
