@@ -50,8 +50,8 @@ class Linear:
         if weight.device.type == "cpu" and torch._C._has_mkldnn:
             with suppress(AttributeError, NotImplementedError, RuntimeError):  # not in this torch
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-                trial = (weight[:1], packed, None, "none", [], "")
-                if torch.ops.mkldnn._linear_pointwise(*trial).shape == (1, len(weight)):
+                multiply = torch.ops.mkldnn._linear_pointwise
+                if multiply(weight[:1], packed, None, "none", [], "").shape == (1, len(weight)):
                     self._weight, self._packed = None, packed
 
     def __call__(

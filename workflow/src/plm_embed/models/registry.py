@@ -90,7 +90,8 @@ class Model:
     @property
     def shape(self) -> str:
         """Its shape in words."""
-        return f"{self.family.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
+        kind = self.family.architecture
+        return f"{kind}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
