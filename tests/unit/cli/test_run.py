@@ -97,9 +97,11 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
         (["t.csv", "--id-column", "ids"],
-         "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; name yours: --id-column NAME"),
-        (["t.csv", "--id-column", "nr", "--keep", "Lab"], "t.csv: no column 'Lab'; the columns are 'nr', "
-         "'lab', 'other'; did you mean 'lab'?; name yours: --keep lab"),
+         "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; "
+         "name yours: --id-column NAME"),
+        (["t.csv", "--id-column", "nr", "--keep", "Lab"],
+         "t.csv: no column 'Lab'; the columns are 'nr', 'lab', 'other'; did you mean 'lab'?; "
+         "name yours: --keep lab"),
     ],
 )  # fmt: skip
 def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:
@@ -269,6 +271,22 @@ def test_the_same_command_goes_on_after_snakemake_was_killed() -> None:
     assert again.returncode == 0, again.stderr
     assert "the last run was killed: removing its lock" in again.stderr
     assert "validation  passed" in again.stdout
+
+
+@pytest.mark.workflow
+def test_a_run_that_gets_sigterm_stops_in_order() -> None:
+    words = ["run", "some.fasta", "--model", "esm2_t3_untrained", "--results", "out"]
+    command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        lines = list(takewhile("Select jobs to execute...\n".__ne__, process.stderr))
+        process.terminate()
+        _, rest = process.communicate()
+    assert process.returncode == 130, lines
+    assert rest.endswith("plm-embed: interrupted; rerun the same command to continue\n")
+    watch = [sys.executable, "-m", "plm_embed", "watch", "out"]
+    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    assert seen.returncode == 3 and "out  stopped; nothing is running" in seen.stdout, seen.stdout
 
 
 @pytest.mark.workflow

@@ -167,7 +167,9 @@ def _entry(name: str, family: Family, values: dict[str, Any]) -> Model:
     model = Model(name, family, **values)
     if model.inner % model.heads:
         width = "attention_dim" if model.attention_dim else "dim"
-        raise ValueError(f"{width}: {model.inner} is no multiple of heads: {model.heads}; correct it")
+        raise ValueError(
+            f"{width}: {model.inner} is no multiple of heads: {model.heads}; correct it"
+        )
     if model.trained and not model.address:
         raise ValueError("url: is missing, and so is hub; add one of them")
     return model
