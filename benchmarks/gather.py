@@ -29,8 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.io.files import sha256_file
-from plm_embed.io.json_files import write_sealed
+from plm_embed.io.files import sha256_file, write_sealed
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
@@ -65,17 +64,13 @@ VECTORS = PROGRAM.format(
     imports="""
 from plm_embed.io.files import atomic_path
 from plm_embed.master.campaign import read_campaign
-from plm_embed.master.gather import create_master, pieces
-from plm_embed.store import checksums
-from plm_embed.store.hdf5 import connect, write_bits""",
+from plm_embed.master.gather import create_master, pieces, write_pieces
+from plm_embed.store.hdf5 import connect""",
     step="""
 campaign = read_campaign(*paths[:3])
 with atomic_path(paths[3]) as path, connect(path, "w") as file:
     create_master(file, campaign)
-    for piece in pieces(map(campaign.bucket, campaign.rows), paths[2]):
-        write_bits(file[piece.path], piece.start, piece.values)
-        if piece.sums is not None:
-            checksums.write(file, piece.name, piece.first, piece.sums)""",
+    write_pieces(path, file, pieces(map(campaign.bucket, campaign.rows), paths[2]))""",
 )
 
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.store import checksums
-from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.store.hdf5 import connect, create_dataset, write_bits
 
 DIM = 1280
 FINGERPRINT = Fingerprint(
@@ -47,12 +47,12 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
     pool = random.normal(size=(8192, DIM)).astype(np.float16)
     with connect(master, "w") as file, h5py.File(other, "w") as slow:
         checksums.create(file, ("mean_l33",), rows)
-        create_column(file, "emb_keys", rows, "S64")[...] = keys
+        create_dataset(file, "emb_keys", (rows,), "S64")[...] = keys
         checksums.write(file, "emb_keys", 0, checksums.of_rows(keys))
         lengths = np.full(rows, 100, "<i4")
-        create_column(file, "length", rows, "<i4")[...] = lengths
+        create_dataset(file, "length", (rows,), "<i4")[...] = lengths
         checksums.write(file, "length", 0, checksums.of_rows(lengths))
-        dataset = create_vectors(
+        dataset = create_dataset(
             file.create_group("representations"), "mean_l33", (rows, DIM), "float16"
         )
         file["emb"] = dataset

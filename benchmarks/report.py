@@ -23,12 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.io.files import write_json
-from plm_embed.io.json_files import write_sealed
+from plm_embed.io.files import write_json, write_sealed
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
-from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.store.hdf5 import connect, create_dataset, write_bits
 
 RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
 SKIPPED = 2_000
@@ -58,9 +57,9 @@ def make(results: Path) -> None:
     keys = np.char.add(keys, b"0" * 48).astype("S64")
     lengths = random.lognormal(5.8, 0.6, UNIQUE).astype(np.int32) + 1
     with connect(model / "master_esm2_embeddings.h5", "w") as file:
-        create_column(file, "emb_keys", UNIQUE, "S64")[...] = keys
-        create_column(file, "length", UNIQUE, "<i4")[...] = lengths
-        vectors = create_vectors(
+        create_dataset(file, "emb_keys", (UNIQUE,), "S64")[...] = keys
+        create_dataset(file, "length", (UNIQUE,), "<i4")[...] = lengths
+        vectors = create_dataset(
             file.create_group("representations"), "mean_l6", (UNIQUE, DIM), "float16"
         )
         for start in range(0, UNIQUE, 1 << 16):

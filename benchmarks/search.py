@@ -29,7 +29,7 @@ import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
 from plm_embed.store import checksums
-from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.store.hdf5 import connect, create_dataset, write_bits
 
 DIM, QUERIES, TOP, THREADS = 1280, 100, 10, 2
 FINGERPRINT = Fingerprint(
@@ -50,10 +50,10 @@ def write_master(path: Path, rows: int) -> None:
         return (centers[random.integers(0, len(centers), count)] + 0.7 * noise).astype(np.float16)
 
     with connect(path, "w") as file:
-        create_column(file, "emb_keys", rows, "S64")[...] = keys
-        create_column(file, "length", rows, "<i4")[...] = 100
+        create_dataset(file, "emb_keys", (rows,), "S64")[...] = keys
+        create_dataset(file, "length", (rows,), "<i4")[...] = 100
         group = file.create_group("representations")
-        dataset = create_vectors(group, "mean_l33", (rows, DIM), "float16")
+        dataset = create_dataset(group, "mean_l33", (rows, DIM), "float16")
         file["emb"] = dataset
         checksums.create(file, ["mean_l33"], rows)
         checksums.write(file, "emb_keys", 0, checksums.of_rows(keys))

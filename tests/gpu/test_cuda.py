@@ -130,7 +130,7 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
             continue
         tried.append(kernel.name)
         with torch.inference_mode():
-            found = kernel(qkv, pack(lengths, CUDA))
+            found = kernel.attend(qkv, pack(lengths, CUDA))
         assert (found.float().cpu() - expected).abs().max() < (
             1e-4 if dtype == "float32" else 0.02
         ), kernel.name
@@ -140,7 +140,7 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
         start = 0
         for length in lengths:
             with torch.inference_mode():
-                alone = kernel(qkv[start : start + length].clone(), pack((length,), CUDA))
+                alone = kernel.attend(qkv[start : start + length].clone(), pack((length,), CUDA))
             assert torch.equal(alone, found[start : start + length]), (kernel.name, length)
             start += length
     print("attention kernels:", dtype, tried)

@@ -13,6 +13,7 @@ from plm_embed.inference.pooling import pool_packed
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
+from plm_embed.models.layers import load_head
 from plm_embed.models.packed_batch import DTYPES
 from support.checkpoints import manifest_of, read
 from support.families import TINY, golden, relative, source
@@ -81,7 +82,7 @@ def test_scores_are_the_cpus_and_the_same_in_any_company(name: str, dtype: str) 
     engine = engine_of(name, dtype)
     on_cpu = Engine(engine.manifest, checkpoint.tensors, torch.device("cpu"), "float32")
     for by in (engine, on_cpu):
-        by.load_head(checkpoint.head)
+        by.head = load_head(by.manifest, checkpoint.head, by.device)
 
     def scores(by: Engine, chosen: list[str]) -> list[torch.Tensor]:
         batch = by.prepare(chosen).to(by.device)

@@ -16,8 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.inference.pooling import pool
-from plm_embed.io.files import sha256_file
-from plm_embed.io.json_files import write_sealed
+from plm_embed.io.files import sha256_file, write_sealed
 from plm_embed.models import checkpoints
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS

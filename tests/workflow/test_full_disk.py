@@ -52,9 +52,9 @@ from pathlib import Path
 def fill(results):
     import numpy as np
     from plm_embed.io.files import atomic_path
-    from plm_embed.store.hdf5 import connect, create_vectors, write_bits
+    from plm_embed.store.hdf5 import connect, create_dataset, write_bits
     with atomic_path(Path(results) / "master.h5") as path, connect(path, "w") as file:
-        vectors = create_vectors(file, "x", (4096, 512), "float16")
+        vectors = create_dataset(file, "x", (4096, 512), "float16")
         write_bits(vectors, 0, np.zeros((4096, 512), "<u2"))
 plm_embed.reporting.summary.gathered = fill
 sys.argv = ["plm-embed", "summary", {folder!r}]

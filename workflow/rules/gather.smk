@@ -54,7 +54,7 @@ rule validate:
         "<benchmarks>/{model}/validate.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
-    threads: 2
+    threads: 4
     resources:
         mem_mb=lambda wildcards, attempt: attempt * (8000 + worker_mb(MODELS[wildcards.model])),
     params:

@@ -12,7 +12,7 @@ import pytest
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS
-from plm_embed.program import called
+from plm_embed.startup import called
 from support.commands import COMMANDS
 
 pytestmark = pytest.mark.workflow

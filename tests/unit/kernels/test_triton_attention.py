@@ -72,7 +72,7 @@ def test_it_computes_attention_with_biases_within_each_sequence(
     scale /= (width / 16) ** 0.5
     qkv = make_qkv(sum(LENGTHS) + 20, width, dtype)
     packed = make_packed(LENGTHS, table, scale)
-    found = kernel(qkv, packed)
+    found = kernel.attend(qkv, packed)
     assert found.shape == (len(qkv), HEADS * width)
     assert found.dtype == dtype
     assert (found.double() - exact(qkv, packed)).abs().max() < bound
@@ -93,9 +93,9 @@ def test_a_sequence_has_equal_bits_in_any_company(
     lengths = (*before, length, *after)
     qkv = make_qkv(sum(lengths) + 7, 16, dtype)
     start = sum(before)
-    together = kernel(qkv, make_packed(lengths, table, scale))[start : start + length]
+    together = kernel.attend(qkv, make_packed(lengths, table, scale))[start : start + length]
     longer = torch.nn.functional.pad(table, (300, 300))  # as a longer sequence in company has it
-    alone = kernel(qkv[start : start + length], make_packed((length,), longer, scale))
+    alone = kernel.attend(qkv[start : start + length], make_packed((length,), longer, scale))
     assert torch.equal(together, alone)
 
 
@@ -122,7 +122,7 @@ def test_it_goes_first_where_it_works_and_torch_serves_where_it_does_not(
     def unbiased_attend(qkv: Tensor, packed: Packed) -> Tensor:
         assert packed.distances is not None
         none = replace(packed.distances, table=0 * packed.distances.table)
-        return kernel(qkv, replace(packed, distances=none))
+        return kernel.attend(qkv, replace(packed, distances=none))
 
     unbiased = replace(kernel, attend=unbiased_attend)
     problem = attention._problem(unbiased, CPU, torch.float16, 4, 32, by_distance=True)

@@ -7,7 +7,6 @@ from importlib import import_module
 
 import click
 
-from plm_embed import startup
 from plm_embed._version import __version__
 from plm_embed.cli import interrupted
 from plm_embed.errors import (
@@ -24,7 +23,15 @@ from plm_embed.errors import (
 )
 from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
-from plm_embed.program import program
+from plm_embed.startup import (
+    COMPUTING,
+    WITHOUT_PANDAS,
+    NoPandas,
+    end_at_once,
+    program,
+    set_up,
+    spare_collector,
+)
 
 
 def main() -> None:
@@ -35,16 +42,16 @@ def main() -> None:
     code of embed is NODE_FAULT where another node may do the same work. In a job of SLURM or PBS
     it is CONFIG_FAULT where settings or inputs are wrong: no attempt can help.
     """
-    startup.spare_collector()
-    if startup.WITHOUT_PANDAS.intersection(sys.argv[1:2]):
-        sys.meta_path.insert(0, startup.NoPandas())
+    spare_collector()
+    if WITHOUT_PANDAS.intersection(sys.argv[1:2]):
+        sys.meta_path.insert(0, NoPandas())
     log_to_stderr()
     try:
         group.main(prog_name=program(), standalone_mode=False)
         if sys.stdout:
             sys.stdout.flush()
-        if sys.argv[1:2] and sys.argv[1] in startup.COMPUTING:
-            startup.end_at_once(0)
+        if sys.argv[1:2] and sys.argv[1] in COMPUTING:
+            end_at_once(0)
     except PassingError as error:
         print(printable(f"plm-embed: unfinished: {error}"), file=sys.stderr)
         sys.exit(NODE_FAULT if isinstance(error, NodeError) else 1)
@@ -96,18 +103,13 @@ class Sections(click.Group):
     def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return None
+        set_up(cmd_name)  # before the module of the command loads a library
         module = import_module(f"plm_embed.cli.{_MODULES[cmd_name]}")
         command: click.Command = getattr(module, {"import": "import_"}.get(cmd_name, cmd_name))
         for option in command.params:
             if isinstance(option, click.Option) and option.default == "":
                 option.show_default = False  # the help says what happens without it
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        startup.set_up(args[0])  # before the module of the command loads a library
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
@@ -123,19 +125,17 @@ class Sections(click.Group):
                 )
 
 
-@click.group(
-    name="plm-embed",
-    cls=Sections,
+group = Sections(
+    "plm-embed",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-)
-@click.version_option(__version__)
-def group() -> None:
-    """Turn sequences of proteins and DNA into embeddings by language models.
+    help="""Turn sequences of proteins and DNA into embeddings by language models.
 
-    \b
-    Examples:
-      plm-embed run proteins.fasta --model esm2_8m
-      plm-embed plan --configfile my_config.yaml
-      plm-embed watch results
-      plm-embed COMMAND --help
-    """
+\b
+Examples:
+  plm-embed run proteins.fasta --model esm2_8m
+  plm-embed plan --configfile my_config.yaml
+  plm-embed watch results
+  plm-embed COMMAND --help
+""",
+)
+click.version_option(__version__)(group)

@@ -21,7 +21,7 @@ from plm_embed.fingerprint import (
 )
 from plm_embed.inference.settings import DeviceName, Settings
 from plm_embed.io.terminal import printable
-from plm_embed.program import program
+from plm_embed.startup import program
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -17,7 +17,7 @@ import yaml
 from plm_embed.cli.options import PATH
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.terminal import printable, say
-from plm_embed.program import program
+from plm_embed.startup import program
 
 _WRITTEN = "# Written by `plm-embed profile"
 SECONDS_TO_ANSWER = 30.0

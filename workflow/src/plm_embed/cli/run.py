@@ -9,7 +9,7 @@ import click
 
 from plm_embed.cli.options import PATH, required, several
 from plm_embed.io.terminal import say
-from plm_embed.program import program
+from plm_embed.startup import program
 
 
 class _ModelName(click.types.StringParamType):

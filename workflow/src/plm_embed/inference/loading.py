@@ -63,9 +63,7 @@ def load(
     DeviceError when the device lacks the memory, fails, or computes wrongly.
     """
     try:
-        model = Engine(*weights.load(folder), device, dtype)
-        if head := weights.load_head(folder):
-            model.load_head(head)
+        model = Engine(*weights.load(folder), device, dtype, weights.load_head(folder))
         room = room_for(model, layers or [model.manifest.layers], budget)
         return model, room, self_test(model, folder, room.budget)
     except RuntimeError as error:

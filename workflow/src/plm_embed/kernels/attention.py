@@ -46,9 +46,6 @@ class Kernel:
     attend: Attend
     rotates: bool = False
 
-    def __call__(self, qkv: Tensor, packed: Packed) -> Tensor:
-        return self.attend(qkv, packed)
-
 
 @cache
 def choose(
@@ -76,9 +73,14 @@ def _candidates(
 ) -> Iterator[Kernel]:
     half = dtype != torch.float32
     if device.type == "cpu":
-        if _in_c(dtype):
+        # an older torch does not tell what the processor can do
+        features: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+        can = features().get
+        by_unit = can("amx_bf16")  # products of bfloat16, which torch's fused kernel uses
+        multiplies = can("avx512_bf16") and not by_unit
+        if all(map(can, IN_C)) and (not half or (dtype == torch.bfloat16 and multiplies)):
             yield Kernel("", "C with AVX-512", compiled_attention.attend, rotates=True)
-        if dtype == torch.bfloat16 and not _can("amx_bf16"):
+        if dtype == torch.bfloat16 and not by_unit:
             # torch's fused kernel runs it at the speed of fp32; matrix products run it at its own
             yield Kernel("", "products of cache-sized blocks", torch_attention.blocked)
         if half and not by_distance:
@@ -100,23 +102,6 @@ def _candidates(
             f"torch SDPA ({label}), equal lengths together",
             partial(torch_attention.sdpa_by, backend),
         )
-
-
-def _can(feature: str) -> bool:
-    """Return whether the processor has a feature, such as a unit for products of bfloat16 (AMX),
-    which torch's fused kernel uses. An older torch does not tell.
-    """
-    features: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
-    return bool(features().get(feature))
-
-
-def _in_c(dtype: torch.dtype) -> bool:
-    """Return whether the processor can run the kernel in C: in bfloat16 it must multiply it, but
-    have no unit for that.
-    """
-    if dtype == torch.float16 or not all(map(_can, IN_C)):
-        return False
-    return dtype == torch.float32 or (_can("avx512_bf16") and not _can("amx_bf16"))
 
 
 def _variable_length() -> Iterator[Kernel]:
@@ -164,7 +149,7 @@ def _problem(  # noqa: PLR0917
             rotate(plain, angles.cos(), angles.sin())
         expected = torch_attention.sdpa(plain, exact)
         try:
-            result = kernel(qkv.to(device), places).float().cpu()
+            result = kernel.attend(qkv.to(device), places).float().cpu()
         except PassingError:  # says nothing about the kernel, and another one has other bits
             raise
         except Exception as error:  # Triton's compiler and launcher raise many kinds

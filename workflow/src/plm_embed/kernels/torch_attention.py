@@ -40,7 +40,7 @@ def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
     On a CPU each has its own: of heads of width 8, two threads give other bits to sequences that
     share one (torch 2.13, odd lengths from 9 to 31).
     """
-    out = _room(qkv)
+    out = qkv.new_empty((len(qkv), qkv[0, 0].numel()))
     start = 0
     runs = ((length, len(list(run))) for length, run in groupby(packed.lengths))
     for length, count in runs if qkv.is_cuda else ((length, 1) for length in packed.lengths):
@@ -120,7 +120,7 @@ def aligned(qkv: Tensor, packed: Packed) -> Tensor:
     vector that is not full one by one, a third of its time at 300 keys. The masked keys are the
     rows behind a sequence, which are cleared: hence the last sequence comes first.
     """
-    out = _room(qkv)
+    out = qkv.new_empty((len(qkv), qkv[0, 0].numel()))
     stop = sum(packed.lengths)
     out[stop:] = 0
     for length in reversed(packed.lengths):
@@ -143,7 +143,7 @@ def blocked(qkv: Tensor, packed: Packed) -> Tensor:
     """Matrix products and softmax over blocks of heads, or of one head's queries, whose scores stay
     in the cache.
     """
-    out = _room(qkv)
+    out = qkv.new_empty((len(qkv), qkv[0, 0].numel()))
     start = 0
     for length in packed.lengths:
         stop = start + length
@@ -171,7 +171,3 @@ def blocked(qkv: Tensor, packed: Packed) -> Tensor:
         start = stop
     out[start:] = 0
     return out
-
-
-def _room(qkv: Tensor) -> Tensor:
-    return torch.empty((len(qkv), qkv[0, 0].numel()), dtype=qkv.dtype, device=qkv.device)

@@ -16,7 +16,7 @@ from plm_embed.io.files import sha256_file
 from plm_embed.jobs.bucket import Bucket, read_bucket
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names, read_summary
-from plm_embed.store.blocks import locate
+from plm_embed.store.blocks import located
 from plm_embed.store.parts import SCHEMA_VERSION, PartInfo, parts_folder, read_part
 
 CHANGED = "its bytes are not those that were written"
@@ -120,8 +120,10 @@ class Campaign:
         """Shapes by representation: (n, D), or (R, D) where there are matrices."""
         residues = self._residues
         if "per_token" in self.fingerprint.pooling:  # letters do not tell the number of tokens
-            located = (locate(self.bucket(name), self.store) for name in self.rows)
-            residues = sum(int(bucket.residues.sum()) for bucket in located)
+            residues = 0
+            for name in self.rows:
+                with located(self.bucket(name), self.store) as vectors:
+                    residues += int(vectors.residues.sum())
         return {
             name: (residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
             for name in self.fingerprint.representations

@@ -3,6 +3,7 @@ every record.
 """
 
 import logging
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,17 +21,19 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.threads import ahead
+from plm_embed.io.threads import Behind, ahead
 from plm_embed.jobs.bucket import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
 from plm_embed.master.tables import Tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
-from plm_embed.store.blocks import blocks, locate
-from plm_embed.store.hdf5 import Array, connect, create_column, create_vectors, write_bits
+from plm_embed.store.blocks import blocks, located
+from plm_embed.store.hdf5 import Array, connect, create_dataset, write_bits
 from plm_embed.store.parts import column_types
 
 _log = logging.getLogger(__name__)
+SYNC_BYTES = 64 << 20
+"""Bytes written between two calls that bring them to the disk."""
 
 
 def gather(  # noqa: PLR0917
@@ -53,10 +56,11 @@ def gather(  # noqa: PLR0917
     tables = Tables(campaign, records.parent)
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
-        file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
+        path = stack.enter_context(atomic_path(master))
+        file = stack.enter_context(connect(path, "w"))
         outputs = [
-            (stack.enter_context(row_group_writer(path, schema, hashed=False)), rows)
-            for path, schema, rows in (
+            (stack.enter_context(row_group_writer(table, schema, hashed=False)), rows)
+            for table, schema, rows in (
                 (index, tables.index_schema, tables.index),
                 (records, tables.records_schema, tables.records()),
             )
@@ -74,12 +78,14 @@ def gather(  # noqa: PLR0917
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         written = pool.submit(write_tables)
-        for piece in pieces(unchanged_buckets(campaign), store):
-            write_bits(file[piece.path], piece.start, piece.values)
-            if piece.sums is not None:
-                checksums.write(file, piece.name, piece.first, piece.sums)
-            if written.done():
-                written.result()  # its error need not wait
+
+        def unless_failed(pieces: Iterable[Piece]) -> Iterator[Piece]:
+            for piece in pieces:
+                if written.done():
+                    written.result()  # its error need not wait
+                yield piece
+
+        write_pieces(path, file, unless_failed(pieces(unchanged_buckets(campaign), store)))
         file.attrs.update(campaign.attributes(provenance))
         checksums.seal_attributes(file)
         written.result()
@@ -112,12 +118,12 @@ def create_master(file: h5py.File, campaign: Campaign) -> None:
     fingerprint, count = campaign.fingerprint, campaign.vectors
     checksums.create(file, (*fingerprint.scores, *fingerprint.representations), count)
     for name, kind in column_types(fingerprint).items():
-        create_column(file, name, count, kind)
+        create_dataset(file, name, (count,), kind)
     group = file.create_group("representations")
     for name, shape in campaign.shapes.items():
-        create_vectors(group, name, shape, fingerprint.storage_dtype)
+        create_dataset(group, name, shape, fingerprint.storage_dtype)
         if has_matrix(name) and "offset" not in file:
-            create_column(file, "offset", count + 1, "<i8")
+            create_dataset(file, "offset", (count + 1,), "<i8")
         if not has_matrix(name) and "emb" not in file:
             file["emb"] = group[name]
 
@@ -159,26 +165,44 @@ def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
     """Yield all that a master holds, bucket by bucket. StoreError for a part that does not fit."""
     row = residue = 0
     for bucket in buckets:
-        located = locate(bucket, store)
-        ones = np.ones(len(bucket.keys), np.int64)
-        columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": located.windows}
-        for name, values in (columns | dict(located.scores)).items():
-            yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
-        edges = residue + np.concatenate([[0], np.cumsum(located.residues)])
-        if any(map(has_matrix, bucket.fingerprint.representations)):
-            yield Piece("offset", "offset", row, edges, row, np.ones(len(edges), np.int64), None)
-        for block in blocks(located):
-            inside, first = slice(block.start, block.stop), row + block.start
-            for name, bits in block.bits.items():
-                start, counts = first, ones[inside]
-                if has_matrix(name):
-                    start, counts = int(edges[block.start]), located.residues[inside]
-                if name in located.sums:  # as the part keeps them: what changes a row here shows
-                    sums = located.sums[name][inside]
-                else:  # a part of release 0.1
-                    sums = sums_of(name, bits, counts)
-                yield Piece(name, f"representations/{name}", start, bits, first, counts, sums)
+        with located(bucket, store) as vectors:
+            ones = np.ones(len(bucket.keys), np.int64)
+            columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": vectors.windows}
+            for name, values in (columns | dict(vectors.scores)).items():
+                yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
+            edges = residue + np.concatenate([[0], np.cumsum(vectors.residues)])
+            if any(map(has_matrix, bucket.fingerprint.representations)):
+                yield Piece(
+                    "offset", "offset", row, edges, row, np.ones(len(edges), np.int64), None
+                )
+            for block in blocks(vectors):
+                inside, first = slice(block.start, block.stop), row + block.start
+                for name, bits in block.bits.items():
+                    start, counts = first, ones[inside]
+                    if has_matrix(name):
+                        start, counts = int(edges[block.start]), vectors.residues[inside]
+                    if name in vectors.sums:  # as the part keeps them: a change here shows
+                        sums = vectors.sums[name][inside]
+                    else:  # a part of release 0.1
+                        sums = sums_of(name, bits, counts)
+                    yield Piece(name, f"representations/{name}", start, bits, first, counts, sums)
         row, residue = row + len(bucket.keys), int(edges[-1])
+
+
+def write_pieces(path: Path, file: h5py.File, pieces: Iterator[Piece]) -> None:
+    """Write pieces of a master to its file at `path`, while a thread reads ahead and another one
+    brings what is written to the disk, so that little is left to wait for at the end.
+    """
+    unsynced = 0
+    with path.open("rb") as disk, Behind(1) as behind:
+        for piece in ahead(pieces, 2):
+            write_bits(file[piece.path], piece.start, piece.values)
+            if piece.sums is not None:
+                checksums.write(file, piece.name, piece.first, piece.sums)
+            unsynced += piece.values.nbytes
+            if unsynced > SYNC_BYTES:
+                behind.do(os.fdatasync, disk.fileno())
+                unsynced = 0
 
 
 def sums_of(name: str, bits: Array, counts: NDArray[np.int64]) -> checksums.Sums:

@@ -67,6 +67,8 @@ def check_spots(
         from plm_embed.inference import reference  # loads torch
 
         sequences = dict(_sequences(campaign, rows))
+        letters = sum(map(len, sequences.values()))
+        log.info("spot checks: computing %d sequences, %s letters", len(rows), f"{letters:,}")
         computed = reference.reference_vectors(
             weights, [*sequences.values()], fingerprint.of_reference,
             most_tokens=SPOT_MOST, masked_tokens=SPOT_MASKED,

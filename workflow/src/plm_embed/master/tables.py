@@ -19,7 +19,7 @@ from plm_embed.keys import find, key_array
 from plm_embed.master.campaign import Campaign
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import read_again, read_summary, verified
-from plm_embed.store.blocks import locate
+from plm_embed.store.blocks import located
 
 INDEX = {
     "id": pa.string(), "cache_key": pa.string(), "row": pa.int64(), "length": pa.int32(),
@@ -70,7 +70,10 @@ class Tables:
             bucket = campaign.bucket(name)
             reasons = bucket.completion.reasons
             self._reasons += sorted(set(reasons.values()) - set(self._reasons))
-            scores = locate(bucket, campaign.store).scores if campaign.fingerprint.scores else {}
+            scores: Mapping[str, NDArray[np.float32]] = {}
+            if campaign.fingerprint.scores:
+                with located(bucket, campaign.store) as vectors:
+                    scores = vectors.scores
             path = verified(campaign.sequences, f"members/{name}.parquet")
             for table in read_groups(path, ["key", *stored]):
                 rows, has = find(bucket.keys, key_array(table["key"]))

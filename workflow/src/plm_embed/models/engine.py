@@ -52,7 +52,7 @@ class BatchContext:
 
     dtype: torch.dtype
     fused: elementwise.Elementwise
-    attend: attention.Kernel
+    kernel: attention.Kernel
     packed: Packed
 
 
@@ -67,7 +67,9 @@ class Engine:
         tensors: Mapping[str, Tensor],
         device: torch.device,
         dtype: ComputeDtype,
+        head: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """head: the tensors of the language model's head, which gives probabilities."""
         self.manifest, self.device, self.precision = manifest, device, dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
@@ -80,11 +82,7 @@ class Engine:
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
-        self.head: layers.LMHead | None = None
-
-    def load_head(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the head of the language model, which `log_probabilities` needs."""
-        self.head = layers.load_head(self.manifest, tensors, self.device)
+        self.head = layers.load_head(manifest, head, device) if head else None
 
     @torch.inference_mode()
     def log_probabilities(self, states: Tensor) -> Tensor:
@@ -172,13 +170,13 @@ class Engine:
         """Add the attention of y (T, D) to x (T, D)."""
         heads, width = self.manifest.heads, self.manifest.inner
         qkv = x.new_empty((len(x), 3, heads, width // heads), dtype=ctx.dtype)  # (T, 3, H, d)
-        rotary = None if ctx.attend.rotates else ctx.packed.rotary
+        rotary = None if ctx.kernel.rotates else ctx.packed.rotary
         for rows in self._slices(x):
             layer.qkv(y(rows), out=qkv[rows].view(-1, 3 * width))
             if layer.query_key_norms is not None or rotary is not None:
                 angles = None if rotary is None else (rotary[0][rows], rotary[1][rows])
                 ctx.fused.query_key(qkv[rows], layer.query_key_norms, angles)
-        mixed = ctx.attend(qkv, ctx.packed)  # (T, A)
+        mixed = ctx.kernel.attend(qkv, ctx.packed)  # (T, A)
         for rows in self._slices(x):
             ctx.fused.add(x[rows], layer.out, mixed[rows])
 

@@ -78,17 +78,11 @@ class LMHead:
 def load_head(manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device) -> LMHead:
     """Move the tensors of a head (see `checkpoints.head_shapes`) to `device`."""
     encoder = manifest.family.encoder
-    on_device = {name: tensors[name].to(device, torch.float32) for name in tensors}
-
-    def linear(name: str) -> Linear:
-        return Linear(on_device[f"{name}.weight"], on_device[f"{name}.bias"])
-
-    weight, bias = on_device["layer_norm.weight"], on_device.get("layer_norm.bias")
-    return LMHead(
-        dense=linear("dense") if "dense.weight" in on_device else None,
-        norm=Norm(weight, bias, encoder.epsilon, encoder.norm == "rms"),
-        out=linear("out"),
-    )
+    parts = {name: tensors[name].to(device, torch.float32) for name in tensors}
+    weight, bias = parts["layer_norm.weight"], parts.get("layer_norm.bias")
+    dense = Linear(parts["dense.weight"], parts["dense.bias"]) if "dense.weight" in parts else None
+    norm = Norm(weight, bias, encoder.epsilon, encoder.norm == "rms")
+    return LMHead(dense, norm, Linear(parts["out.weight"], parts["out.bias"]))
 
 
 def load(

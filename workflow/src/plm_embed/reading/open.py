@@ -84,7 +84,8 @@ class Embeddings:
                 self.fingerprint, self._count = part.fingerprint, part.count
                 self.dim = next(iter(part.dims.values()))
         self.names = sorted(self.fingerprint.representations)
-        self._first = min(self.fingerprint.representations, key=has_matrix)
+        self._matrices = frozenset(filter(has_matrix, self.names))
+        self._first = min(self.fingerprint.representations, key=self._matrices.__contains__)
 
     def _merge_parts(self) -> None:
         """Find where each key of a store is: 76 bytes of memory per key. The first part by name
@@ -277,9 +278,10 @@ class Embeddings:
         name, numbers = self._pooled(name), np.asarray(rows)
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise IndexError("rows are a list of whole numbers; for ids, get([...])")
-        if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
-            raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {len(self)}")
-        numbers = numbers.astype(np.int64) % max(len(self), 1)
+        count = self._count
+        if len(numbers) and not (-count <= numbers.min() and numbers.max() < count):
+            raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {count}")
+        numbers = numbers.astype(np.int64) % max(count, 1)
         unique, back = np.unique(numbers, return_inverse=True)
         vectors = self.flat(name, unique)
         return vectors if np.array_equal(unique, numbers) else vectors[back]
@@ -332,7 +334,7 @@ class Embeddings:
         """Return the matrix (L, D) of a row in a representation with a row per residue or token; of
         `per_token_spans` integers (T, 2).
         """
-        if not has_matrix(self.resolved(name)):
+        if self.resolved(name) not in self._matrices:
             raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
         values = self.flat(name, np.array([range(len(self))[row]]))
         return span_ends(values) if name == SPANS else values
@@ -419,7 +421,7 @@ class Embeddings:
             return part.bits(name, held)
 
         kind = f"<u{storage_bytes(dtype)}"
-        if not has_matrix(name):
+        if name not in self._matrices:
             return decode(self._collect(rows, read, kind, self.dim), dtype)
         counts = self.residues_at(rows)
         starts = np.cumsum(counts) - counts
@@ -483,7 +485,7 @@ class Embeddings:
     def _pooled(self, name: str) -> str:
         """Return the name of a representation. PlmEmbedError where each row has a matrix in it."""
         resolved = self.resolved(name)
-        if has_matrix(resolved):
+        if resolved in self._matrices:
             kind = resolved.rpartition("_")[0]
             raise PlmEmbedError(f"{self.path}: {resolved} has a matrix per record: use {kind}(id)")
         return resolved

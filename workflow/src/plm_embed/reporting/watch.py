@@ -30,7 +30,6 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.models.weights import RECORD
-from plm_embed.program import program
 from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import (
     AGAIN,
@@ -42,6 +41,7 @@ from plm_embed.reporting.failures import (
 )
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
+from plm_embed.startup import program
 from plm_embed.wording import count, duration
 from plm_embed.workflow.run_note import Run, failed_attempts, read_run, run_note
 

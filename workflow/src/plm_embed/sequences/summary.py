@@ -13,8 +13,7 @@ import pyarrow as pa
 from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
-from plm_embed.io.files import sha256_file
-from plm_embed.io.json_files import read_sealed
+from plm_embed.io.files import read_sealed, sha256_file
 from plm_embed.sequences.settings import ResiduePolicy
 
 SUMMARY = "summary.json"

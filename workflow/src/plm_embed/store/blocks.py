@@ -4,7 +4,7 @@ Parts are sorted by key, as the bucket is: of each part a block needs one contig
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,7 +54,7 @@ class Located:
     (n,) by representation, where all parts keep them.
     """
 
-    parts: tuple[Path, ...]
+    parts: tuple[Part, ...]
     part: NDArray[np.int32]
     row: Numbers
     windows: NDArray[np.int32]
@@ -77,50 +77,54 @@ class Block:
     bits: dict[str, Array]
 
 
-def locate(bucket: StoredBucket, store: Path) -> Located:
-    """Find every vector of a bucket: in the first part, by name, that holds its key.
+@contextmanager
+def located(bucket: StoredBucket, store: Path) -> Iterator[Located]:
+    """Find every vector of a bucket: in the first part, by name, that holds its key. The parts are
+    open within.
 
     StoreError when a part is missing, damaged or does not fit, and for a key that is in none.
     """
     count, fingerprint = len(bucket.keys), bucket.fingerprint
-    folder = parts_folder(store, fingerprint)
-    paths = tuple(folder / part.name for part in sorted(bucket.parts, key=lambda part: part.name))
+    folder, names = parts_folder(store, fingerprint), sorted(part.name for part in bucket.parts)
     places, row = np.full(count, -1, np.int32), np.zeros(count, np.int64)
     residues = np.zeros(count, np.int64)
     columns: dict[str, Array] = {name: np.zeros(count, np.int32) for name in ("length", "windows")}
     columns |= {score: np.zeros(count, np.float32) for score in fingerprint.scores}
     sums = {name: np.zeros(count, np.uint64) for name in fingerprint.representations}
     dims: dict[str, int] = {}
-    for number, path in enumerate(paths):
-        with read_part(path) as part:
+    with ExitStack() as stack:
+        parts = tuple(stack.enter_context(read_part(folder / name)) for name in names)
+        for number, part in enumerate(parts):
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
-                raise bucket.error(path, f"its vectors have dimensions {part.dims}, others {dims}")
+                words = f"its vectors have dimensions {part.dims}, others {dims}"
+                raise bucket.error(part.path, words)
             stored = part.locate(bucket.keys)
             new = np.flatnonzero((places < 0) & (stored >= 0))
             rows = stored[new]
             places[new], row[new] = number, rows
             for name, values in columns.items():
                 values[new] = part.column_at(name, rows)
-            if any(map(has_matrix, part.names)):
+            if part.matrices:
                 residues[new] = part.residues_at(rows)
             for name in tuple(sums):
                 if (part_sums := part.sums_at(name, rows)) is None:
                     del sums[name]
                 else:
                     sums[name][new] = part_sums
-    if (lost := places < 0).any():
-        key = bucket.keys[lost][0].decode()
-        words = f"{lost.sum()} sequences are in none of its parts (first: {key})"
-        raise bucket.error(bucket.record, words)
-    wrong = columns.pop("length") != bucket.length
-    if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
-        wrong |= residues != stored_residues(bucket.length, fingerprint.long_sequences)
-    for place in np.flatnonzero(wrong)[:1].tolist():
-        words = f"says another length for {bucket.keys[place].decode()} than bucket {bucket.name}"
-        raise bucket.error(paths[places[place]], words)
-    width = storage_bytes(fingerprint.storage_dtype)
-    return Located(paths, places, row, columns.pop("windows"), columns, residues, dims, width, sums)
+        if (lost := places < 0).any():
+            key = bucket.keys[lost][0].decode()
+            words = f"{lost.sum()} sequences are in none of its parts (first: {key})"
+            raise bucket.error(bucket.record, words)
+        wrong = columns.pop("length") != bucket.length
+        if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
+            wrong |= residues != stored_residues(bucket.length, fingerprint.long_sequences)
+        for place in np.flatnonzero(wrong)[:1].tolist():
+            key = bucket.keys[place].decode()
+            words = f"says another length for {key} than bucket {bucket.name}"
+            raise bucket.error(parts[places[place]].path, words)
+        width, windows = storage_bytes(fingerprint.storage_dtype), columns.pop("windows")
+        yield Located(parts, places, row, windows, columns, residues, dims, width, sums)
 
 
 def blocks(located: Located) -> Iterator[Block]:
@@ -131,14 +135,12 @@ def blocks(located: Located) -> Iterator[Block]:
     )
     number = np.cumsum(np.broadcast_to(per_key, located.row.shape)) // BLOCK_BYTES
     edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max)).tolist()
-    with ExitStack() as stack:
-        parts = [stack.enter_context(read_part(path)) for path in located.parts]
-        for start, stop in pairwise(edges):
-            bits = {name: _read(parts, located, name, start, stop) for name in located.dims}
-            yield Block(start, stop, bits)
+    for start, stop in pairwise(edges):
+        bits = {name: _read(located, name, start, stop) for name in located.dims}
+        yield Block(start, stop, bits)
 
 
-def _read(parts: Sequence[Part], located: Located, name: str, start: int, stop: int) -> Array:
+def _read(located: Located, name: str, start: int, stop: int) -> Array:
     """Read the stored bits of keys `start` to `stop` of one representation."""
     flat = has_matrix(name)
     counts = located.residues[start:stop] if flat else np.ones(stop - start, np.int64)
@@ -147,7 +149,7 @@ def _read(parts: Sequence[Part], located: Located, name: str, start: int, stop: 
     numbers = located.part[start:stop]
     for number in np.unique(numbers).tolist():
         mine = np.flatnonzero(numbers == number)
-        part, rows = parts[number], located.row[start + mine]
+        part, rows = located.parts[number], located.row[start + mine]
         if flat:
             rows = flat_rows(part.offset[rows], counts[mine])
             mine = flat_rows(first[mine], counts[mine])

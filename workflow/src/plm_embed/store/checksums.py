@@ -10,14 +10,14 @@ have no such group, and say nothing.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.store.hdf5 import Array, Numbers, create_column, write_bits
+from plm_embed.store.hdf5 import Array, Numbers, create_dataset, write_bits
 
 GROUP = "checksums"
 COLUMNS = ("emb_keys", "length", "windows")
@@ -26,15 +26,13 @@ Sums = NDArray[np.uint64]
 _START = np.uint64(0x9E3779B97F4A7C15)  # so that zeros do not vouch for zeros
 
 
+@lru_cache(16)
 def _weights(count: int) -> Sums:
-    """Return odd numbers (count,) that look random, the same first ones for every count."""
-    return _splitmix64(max(count - 1, 0).bit_length())[:count]
-
-
-@cache
-def _splitmix64(bits: int) -> Sums:
+    """Return odd numbers (count,) that look random, the same first ones for every count, by
+    SplitMix64.
+    """
     with np.errstate(over="ignore"):
-        mixed = np.arange(1, (1 << bits) + 1, dtype=np.uint64) * _START
+        mixed = np.arange(1, count + 1, dtype=np.uint64) * _START
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
@@ -68,7 +66,7 @@ def create(file: h5py.File, representations: Iterable[str], count: int) -> None:
     """Create the datasets for the checksums of `count` keys."""
     group = file.create_group(GROUP)
     for name in (*COLUMNS, *representations):
-        create_column(group, name, count, "<u8")
+        create_dataset(group, name, (count,), "<u8")
 
 
 def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:

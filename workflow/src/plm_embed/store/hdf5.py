@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import h5py
 import numpy as np
@@ -43,7 +43,7 @@ _BFLOAT16.set_fields(15, 7, 8, 0, 7)
 _BFLOAT16.set_size(2)
 _BFLOAT16.set_precision(16)
 _BFLOAT16.set_ebias(127)
-_TYPES: dict[StorageDtype, h5t.TypeID] = {
+_TYPES: dict[str, h5t.TypeID] = {
     "float16": h5t.IEEE_F16LE,
     "float32": h5t.IEEE_F32LE,
     "bfloat16": _BFLOAT16,
@@ -173,28 +173,22 @@ def largest(dtype: StorageDtype) -> float:
 
 def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
     """Name the type that a dataset of vectors is stored in; ValueError for any other type."""
-    kind = dataset.id.get_type()
-    for name, stored in _TYPES.items():
-        if kind.equal(stored):
+    name: StorageDtype
+    for name in get_args(StorageDtype):
+        if dataset.id.get_type().equal(_TYPES[name]):
             return name
     raise ValueError(
         f"dataset {dataset.name} is stored as {dataset.dtype}, which is no type for vectors"
     )
 
 
-def create_vectors(
-    group: h5py.Group, name: str, shape: tuple[int, int], dtype: StorageDtype
+def create_dataset(
+    group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str
 ) -> h5py.Dataset:
-    """Create an (n, D) dataset of vectors with all its space, to be filled by `write_bits`."""
-    return _create(group, name, shape, _TYPES[dtype])
-
-
-def create_column(group: h5py.Group, name: str, rows: int, dtype: str) -> h5py.Dataset:
-    """Create an (n,) dataset of numbers or fixed-length strings with all its space."""
-    return _create(group, name, (rows,), h5t.py_create(np.dtype(dtype)))
-
-
-def _create(group: h5py.Group, name: str, shape: tuple[int, ...], kind: h5t.TypeID) -> h5py.Dataset:
+    """Create a dataset with all its space: (n, D) vectors of a storage dtype, to be filled by
+    `write_bits`, or a column (n,) of NumPy's numbers or fixed-length strings.
+    """
+    kind = _TYPES.get(dtype) or h5t.py_create(np.dtype(dtype))
     layout = h5p.create(h5p.DATASET_CREATE)
     layout.set_obj_track_times(False)
     layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)

@@ -5,11 +5,11 @@ same layout.
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import h5py
 import numpy as np
@@ -24,8 +24,7 @@ from plm_embed.store.hdf5 import (
     Array,
     Numbers,
     connect,
-    create_column,
-    create_vectors,
+    create_dataset,
     decode,
     encode,
     flat_rows,
@@ -108,19 +107,19 @@ def write_part(
     with connect(path, "w") as file:
         checksums.create(file, (*rows.scores, *names), count)
         for name, values in columns.items():
-            create_column(file, name, count, types[name])[...] = values[order]
+            create_dataset(file, name, (count,), types[name])[...] = values[order]
             checksums.write(file, name, 0, checksums.of_rows(values[order]))
         if heights:
-            create_column(file, "offset", count + 1, "<i8")[...] = offset
+            create_dataset(file, "offset", (count + 1,), "<i8")[...] = offset
         group = file.create_group("representations")
         for name in names:
             width = np.shape(data[name][0])[-1]
             if not has_matrix(name):
                 bits = encode(np.asarray(data[name])[order], dtype)
-                write_bits(create_vectors(group, name, (count, width), dtype), 0, bits)
+                write_bits(create_dataset(group, name, (count, width), dtype), 0, bits)
                 checksums.write(file, name, 0, checksums.of_rows(bits))
                 continue
-            dataset, sums = create_vectors(group, name, (int(offset[-1]), width), dtype), []
+            dataset, sums = create_dataset(group, name, (int(offset[-1]), width), dtype), []
             for i, first in zip(order, offset, strict=False):
                 bits = encode(data[name][i], dtype)
                 write_bits(dataset, first, bits)
@@ -131,12 +130,13 @@ def write_part(
         file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
 
 
-class Part:
+class Part(AbstractContextManager["Part"]):
     """One part file, or a master, open for reading; a context manager. Whatever is read is compared
     with its checksum. A truncated or foreign file raises DamagedPartError, which names it.
 
     path; fingerprint; attributes and provenance (dict); count: rows; names: its representations;
-    dims {name: D}; vectors: their datasets, (n, D), or flat (R, D) when per residue.
+    matrices: those with a matrix per sequence; dims {name: D}; vectors: the datasets, (n, D), or
+    flat (R, D) of matrices.
     """
 
     def __init__(self, path: Path) -> None:
@@ -148,6 +148,7 @@ class Part:
             self.fingerprint = Fingerprint.from_json(self.attributes["fingerprint"])
             self.provenance: dict[str, Any] = json.loads(self.attributes.get("provenance", "{}"))
             self.names = self.fingerprint.representations
+            self.matrices = frozenset(filter(has_matrix, self.names))
             keys, dtype = self._file["emb_keys"], self.fingerprint.storage_dtype
             self.count: int = keys.shape[0]
             if keys.dtype != np.dtype("S64"):
@@ -157,8 +158,10 @@ class Part:
             for name, data in self.vectors.items():
                 if (stored := storage_dtype(data)) != dtype:
                     raise ValueError(f"{name} is stored as {stored}, its fingerprint says {dtype}")
-                if not has_matrix(name) and data.shape[0] != self.count:
+                if name not in self.matrices and data.shape[0] != self.count:
                     raise ValueError(f"{name} has {data.shape[0]} rows for {self.count} keys")
+            # opening one takes longer than reading a row
+            self._sums: dict[str, h5py.Dataset] = dict(self._file.get(checksums.GROUP, {}))
             stack.pop_all()  # the file stays open
 
     @contextmanager
@@ -176,9 +179,6 @@ class Part:
                 path=self.path,
                 remedy=EMBED_AGAIN,
             ) from error
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -252,7 +252,7 @@ class Part:
         """
         starts, ends = self.column_at("offset", rows), self.column_at("offset", rows + 1)
         with self._reading():
-            most = min(len(self.vectors[name]) for name in self.names if has_matrix(name))
+            most = min(len(self.vectors[name]) for name in self.matrices)
             if (ends <= starts).any() or starts.min(initial=0) < 0 or ends.max(initial=0) > most:
                 raise ValueError("offset does not say where its sequences begin")
         return starts, ends - starts
@@ -264,17 +264,12 @@ class Part:
         with self._reading():
             return take_bits(self._sums[name], rows) if self._sums else None
 
-    @cached_property
-    def _sums(self) -> dict[str, h5py.Dataset]:
-        """The datasets of checksums: opening one takes longer than reading a row."""
-        return dict(self._file.get(checksums.GROUP, {}))
-
     def bits(self, name: str, rows: Numbers) -> Array:
         """Read the stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when
         per residue.
         """
         with self._reading():
-            if has_matrix(name):
+            if name in self.matrices:
                 starts, counts = self._flat(rows)
                 bits = take_bits(self.vectors[name], flat_rows(starts, counts))
                 sums = checksums.of_sequences(bits, counts)
@@ -290,7 +285,7 @@ class Part:
         """
         unique, back = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
-        if not has_matrix(name):
+        if name not in self.matrices:
             return values[back]
         matrices = np.split(values, np.cumsum(self.residues_at(unique))[:-1])
         return [matrices[i] for i in back]

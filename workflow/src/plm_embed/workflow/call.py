@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import plm_embed
-from plm_embed.program import called
+from plm_embed.startup import called
 
 _PACKAGE = Path(plm_embed.__file__).resolve().parent
 _AROUND = _PACKAGE.parents[2]
