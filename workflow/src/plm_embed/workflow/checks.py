@@ -157,7 +157,8 @@ def _in_words(error: "ValidationError") -> Iterator[str]:
         hint = did_you_mean(str(error.instance), rule)
         yield f"{place}: {error.instance}: must be one of {', '.join(rule)}{hint}"
     elif error.validator == "type" and rule == "array":
-        items = error.schema["items"]
+        key: Any = error.schema
+        items = key["items"]
         words = ", ".join(items.get("enum", ())) or f"{items['type']}s"
         if Draft202012Validator(items).is_valid(error.instance):
             words += f", as [{error.instance}]"
