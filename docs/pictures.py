@@ -54,7 +54,14 @@ def demo() -> None:
 
 def report() -> None:
     """Draw the top of a report on the influenza proteins of the tutorial."""
-    columns = ("--id", "brc_fea_id", "--sequence", "esm2_ready_seq", "--keep", "function")
+    columns = (
+        "--id-column",
+        "brc_fea_id",
+        "--sequence-column",
+        "esm2_ready_seq",
+        "--keep",
+        "function",
+    )
     table = str(ROOT / "docs" / "protein_final.csv.xz")
     program = [sys.executable, "-m", "plm_embed", "run", table, "--model", MODEL]
     subprocess.run([*program, *columns, "--results", "influenza"], check=True)

@@ -58,8 +58,8 @@ INSTEAD: dict[str, tuple[str, str]] = {
         f"plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first",
         "real weights have to be downloaded",
     ),
-    "plm-embed run protein_final.csv more.fasta.gz --model esm2_650m --id brc_fea_id "
-    "--sequence esm2_ready_seq --keep function --results flu": (
+    "plm-embed run protein_final.csv more.fasta.gz --model esm2_650m --id-column brc_fea_id "
+    "--sequence-column esm2_ready_seq --keep function --results flu": (
         "",
         "test_standalone.py runs a table",
     ),

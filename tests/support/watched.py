@@ -53,7 +53,7 @@ def beat(
     note = {"bucket": f"{number:04d}", "node": 0, "host": "node1"}
     note |= {"job": "17", "started": ago(100), "updated": ago(updated), "eta_seconds": 700.0}
     note |= {"residues": 500, "residues_total": 1000, "workers": [worker]} | fields
-    path = model / "embedded" / "jobs" / f"node1-{number}.json"
+    path = model / "embedded" / "jobs" / f"{number}-{note['bucket']}-node1.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(note))
     return path

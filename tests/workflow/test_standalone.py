@@ -214,7 +214,7 @@ def test_a_campaign_without_a_clone(wheel: Path, index: dict[str, str], tmp_path
         assert (packages / f"snakemake_executor_plugin_{executor}").is_dir()
     (tmp_path / "demo").mkdir()
     copy(ROOT / "config" / "demo" / "proteins.csv", tmp_path / "demo")
-    columns = ("--id", "protein_id", "--keep", "protein_name")
+    columns = ("--id-column", "protein_id", "--keep", "protein_name")
 
     def campaign(*more: str) -> subprocess.CompletedProcess[str]:
         program = tmp_path / "venv" / "bin" / "plm-embed"

@@ -96,14 +96,16 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     ("arguments", "words"),
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
-        (["t.csv", "--id", "ids"],
-         "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; name yours: --id NAME"),
-        (["t.csv", "--id", "nr", "--keep", "Lab"], "t.csv: no column 'Lab'; the columns are 'nr', "
-         "'lab', 'other'; did you mean 'lab'?; name yours: --keep lab"),
+        (["t.csv", "--id-column", "ids"],
+         "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; "
+         "name yours: --id-column NAME"),
+        (["t.csv", "--id-column", "nr", "--keep", "Lab"],
+         "t.csv: no column 'Lab'; the columns are 'nr', 'lab', 'other'; did you mean 'lab'?; "
+         "name yours: --keep lab"),
     ],
 )  # fmt: skip
 def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], words: str) -> None:
-    words_of_run = ["run", *arguments, "--model", "esm2_t3_untrained", "--sequence", "lab"]
+    words_of_run = ["run", *arguments, "--model", "esm2_t3_untrained", "--sequence-column", "lab"]
     with pytest.raises(PlmEmbedError) as failure:
         CliRunner().invoke(group, words_of_run, catch_exceptions=False)
     assert str(failure.value) == words
@@ -119,7 +121,7 @@ def test_without_a_model_some_are_proposed() -> None:
         assert small.parameters < large.parameters
 
 
-def test_only_vectors_are_kept_from_being_replaced() -> None:
+def test_only_vectors_are_kept_from_being_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("more.fasta", "w.pt", "x.pt"):
         shutil.copy("some.fasta", name)
     table = {"path": "t.csv", "id": "nr", "sequence": "lab", "keep": ["nr", "other"]}
@@ -128,6 +130,9 @@ def test_only_vectors_are_kept_from_being_replaced() -> None:
     embedded(MODEL)
     both = [table | {"id": "other", "keep": ["nr"]}, "more.fasta"]
     write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
+    assert "other: no longer kept; the index is made again" in capsys.readouterr().err
+    write("buckets=4", model=[MODEL, "prott5"], inputs=both)
+    assert not capsys.readouterr().err
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
     changes: list[tuple[str, Any, str]] = [
         ("buckets=3", ["more.fasta"], "they also include t.csv"),
@@ -266,6 +271,22 @@ def test_the_same_command_goes_on_after_snakemake_was_killed() -> None:
     assert again.returncode == 0, again.stderr
     assert "the last run was killed: removing its lock" in again.stderr
     assert "validation  passed" in again.stdout
+
+
+@pytest.mark.workflow
+def test_a_run_that_gets_sigterm_stops_in_order() -> None:
+    words = ["run", "some.fasta", "--model", "esm2_t3_untrained", "--results", "out"]
+    command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        lines = list(takewhile("Select jobs to execute...\n".__ne__, process.stderr))
+        process.terminate()
+        _, rest = process.communicate()
+    assert process.returncode == 130, lines
+    assert rest.endswith("plm-embed: interrupted; rerun the same command to continue\n")
+    watch = [sys.executable, "-m", "plm_embed", "watch", "out"]
+    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    assert seen.returncode == 3 and "out  stopped; nothing is running" in seen.stdout, seen.stdout
 
 
 @pytest.mark.workflow

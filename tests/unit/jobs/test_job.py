@@ -65,11 +65,15 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
         assert "stopped by a signal" in errors and "Traceback" not in errors
         (beat,) = heartbeats(tmp_path)
         assert beat.outcome == "failed" and "stopped by a signal" in beat.reason
+        assert 0 < beat.fraction < 1
     before = published(tmp_path)
     assert 0 < before < 2000
     finish(start(tmp_path, prepared))
     record = record_of(tmp_path)
     assert (record.found, record.computed, record.unique) == (before, 2000 - before, 2000)
+    first, last = heartbeats(tmp_path)
+    assert last.residues == last.residues_total
+    assert first.residues_total in (last.residues_total, None)  # killed within its first seconds
 
 
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:

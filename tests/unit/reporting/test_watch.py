@@ -13,6 +13,7 @@ from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reporting import watch
 from plm_embed.wording import duration
+from plm_embed.workflow.run_note import note_end, note_start
 from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
 
 
@@ -26,6 +27,24 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     assert state.fraction == pytest.approx((1000 + 500 + 250) / 8000)
     assert state.eta == pytest.approx((5000 + 500 + 750) / 100)
     assert not state.finished
+
+
+def test_what_an_interrupted_job_did_counts_until_another_takes_over(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 2)
+    written(model / "weights.json")
+    finish(model, 0)
+    note_start(tmp_path, [MODEL], [])
+    attempt = {"bucket": "0001", "ended": ago(40)}
+    beat(model, 1, **attempt, outcome="complete", started=ago(90), residues=1000)
+    beat(model, 2, **attempt, outcome="failed", started=ago(80), residues=100)
+    beat(model, 3, **attempt, outcome="failed", started=ago(70), residues=400)
+    note_end(tmp_path)
+    assert look(tmp_path).fraction == 0.7 and "70.0 %; 1 of 2 buckets" in shown(tmp_path)
+    note_start(tmp_path, [MODEL], [])
+    beat(model, 4, bucket="0001", residues=0, residues_total=None, started=ago(5))
+    assert look(tmp_path).fraction == 0.7 and look(tmp_path).running == 1
+    beat(model, 4, bucket="0001", residues=450, started=ago(5))
+    assert look(tmp_path).fraction == 0.725
 
 
 def test_nothing_runs_yet(tmp_path: Path) -> None:

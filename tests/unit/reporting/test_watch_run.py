@@ -61,17 +61,47 @@ def test_a_step_that_never_started_fails_with_its_run(tmp_path: Path) -> None:
 def test_a_run_that_ended_leaves_nothing_at_work(tmp_path: Path) -> None:
     """Somebody stopped it, or it was for a part of the campaign."""
     model = campaign(tmp_path, 1)
-    stopped = written(tmp_path / "snakemake.log", "Terminating processes on user request\n")
+    stopped = tmp_path / "snakemake.log"
     note_start(tmp_path, [MODEL], [str(stopped)])
     written(tmp_path / "logs" / MODEL / "weights.log", "fetches\n", at=1)
     assert f"{tmp_path}  at work" in shown(tmp_path)
-    for logs in ([str(stopped)], None):
-        note_end(tmp_path, logs)
+    for signal_words in (
+        "Terminating processes on user request",
+        "Will exit after finishing currently running jobs (scheduler).",
+        "",
+    ):
+        written(stopped, f"{signal_words}\nRuleException:\n")
+        note_end(tmp_path, [str(stopped)] if signal_words else None)
         present = watch.look(tmp_path)
         assert present.over and not present.failed and not present.finished
         text = shown(tmp_path)
-        assert "nothing is running" in text and "next: if the run has ended, rerun" in text
+        assert "nothing is running" in text
+        assert ("  stopped; " in text) == bool(signal_words)
+        assert ("next: rerun the same command to continue" in text) == bool(signal_words)
+        assert ("next: if the run has ended, rerun" in text) != bool(signal_words)
     assert model.exists()
+
+
+def test_a_job_that_was_killed_is_named_by_its_own_log(tmp_path: Path) -> None:
+    campaign(tmp_path, 1)
+    log = tmp_path / "logs" / MODEL / "embed" / "0000.log"
+    error = "Error in rule embed:\n    message: {}\n    jobid: 3\n    output: x\n"
+    for text, reason in (
+        (
+            error.format("SLURM job 9: out of main memory (mem_mb=300). For further error details")
+            + f"    log: {log}, /slurm_logs/9.log (check log file(s) for error details)\n",
+            "SLURM job 9: out of main memory (mem_mb=300).",
+        ),
+        (f"Command 'x &> {log}' died with <Signals.SIGKILL: 9>.\n", "killed; out of memory?"),
+    ):
+        snakemake = str(written(tmp_path / "snakemake.log", text))
+        note_start(tmp_path, [MODEL], [snakemake])
+        log.unlink(missing_ok=True)
+        note_end(tmp_path, [snakemake])
+        assert f"FAILED {snakemake}\n  {reason}\n" in shown(tmp_path), "it never began"
+        written(log, "# plm-embed embed\n")
+        note_end(tmp_path, [snakemake])
+        assert f"FAILED {log}\n  {reason}\n" in shown(tmp_path)
 
 
 def test_a_log_of_watch_has_each_change_and_whole_lines(

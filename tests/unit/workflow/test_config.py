@@ -95,6 +95,12 @@ def test_the_package_fills_in_the_defaults_that_snakemake_does() -> None:
         ({"inputs": []}, "inputs: [] should be non-empty"),
         ({"inputs": [{"id": "x"}]}, "inputs[0]: 'path' is a required property"),
         (
+            {"embedding": {"scores": True}},
+            "embedding.scores: True: must be a list of log_likelihood, entropy, pseudo_perplexity",
+        ),
+        ({"embedding": {"layers": 6}}, "embedding.layers: 6: must be a list of integers, as [6]"),
+        ({"embedding": {"layers": "all"}}, "embedding.layers: all: must be a list of integers"),
+        (
             {"residues": {"unknown": "skp"}},
             "residues.unknown: skp: must be one of skip, substitute; did you mean skip?",
         ),
@@ -150,6 +156,11 @@ def test_mistakes_are_named_together() -> None:
         "embedding.poling",
         "results",
     ]
+
+
+def test_a_mistyped_key_is_named_before_the_key_that_is_missing() -> None:
+    first, *_ = mistakes({"inputs": ["a.fasta"], "models": ["650M"]}, {})
+    assert first == "models: there is no such key; did you mean model?"
 
 
 def test_the_demos_model_is_no_default_for_inputs_of_ones_own() -> None:

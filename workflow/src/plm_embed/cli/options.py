@@ -95,10 +95,13 @@ def settings(*names: str) -> Callable[[Command], Command]:
 
 
 COLUMN_REMEDIES = {
-    **{name: f"name yours: --{name}-column {{}}" for name in ("id", "sequence", "partner")},
+    **{
+        name: f"name yours: --{name}-column {{}}"
+        for name in ("id", "sequence", "structure", "partner")
+    },
     "keep": "name yours: --keep {}",
 }
-"""Remedies of `Table` for the options of `columns`, --partner-column and --keep."""
+"""Remedies of `Table` for options that name columns."""
 
 
 def columns(command: Command) -> Command:

@@ -39,10 +39,10 @@ class _ModelName(click.types.StringParamType):
     "--weights", default="", help="The authors' file, or a Hugging Face folder; else downloaded."
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
-@click.option("--id", help="Column with the ids (tables only).")
-@click.option("--sequence", help="Column with the residues (tables only).")
-@click.option("--structure", help="Column with their 3Di letters, for SaProt (tables only).")
-@click.option("--partner", help="Column of the second chain of pairs (tables only).")
+@click.option("--id-column", "id", help="Column with the ids (tables only).")
+@click.option("--sequence-column", "sequence", help="Column with the residues (tables only).")
+@click.option("--structure-column", "structure", help="Column with their 3Di letters, for SaProt.")
+@click.option("--partner-column", "partner", help="Column with the second chain of pairs.")
 @several("--keep", help="Column to carry into the index; repeatable.")
 @click.option(
     "--device",
@@ -80,8 +80,9 @@ def run(
     \b
     Examples:
       plm-embed run proteins.fasta --model esm2_8m
-      plm-embed run table.csv --model esm2_650m --id accession --sequence residues \\
-        --keep organism --results flu --profile slurm --set buckets=64
+      plm-embed run table.csv --model esm2_650m --id-column accession \\
+        --sequence-column residues --keep organism --results flu --profile slurm \\
+        --set buckets=64
     """
     from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
     from plm_embed.cli.snakemake_call import execute

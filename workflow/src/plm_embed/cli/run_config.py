@@ -1,11 +1,13 @@
 """The configuration of a run, and the options of Snakemake that carry it out."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from plm_embed.cli.options import COLUMN_REMEDIES
 from plm_embed.errors import ConfigError
 from plm_embed.io.paths import missing
 from plm_embed.io.threads import cores as usable_cores
@@ -28,11 +30,6 @@ from plm_embed.workflow.config import (
 )
 from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
-
-_COLUMN_REMEDIES = {
-    name: f"name yours: --{name} {{}}"
-    for name in ("id", "sequence", "structure", "partner", "keep")
-}
 
 
 def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
@@ -61,7 +58,7 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     for entry, path, table in entries:
         if words := missing(Path(path)):
             raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
-        columns = replace(table, remedies=_COLUMN_REMEDIES)
+        columns = replace(table, remedies=COLUMN_REMEDIES)
         is_fasta = Reader(Path(path), columns).format == "fasta"
         config["inputs"].append(path if is_fasta else entry)
     return config
@@ -90,7 +87,7 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     """Write the configuration into the results folder, and return its path.
 
     ConfigError when the folder has vectors that this campaign would not have: of other inputs or
-    settings.
+    settings. Columns that are no longer kept are named on stderr.
     """
     path = Path(config["results"], CONFIG)
     before, folder = read_kept(path) if any(path.parent.glob("*/embedded/*.json")) else ({}, Path())
@@ -101,6 +98,13 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
+    old, new = (
+        {name for _, table in _tables(config) for name in table.keep} if config else set[str]()
+        for config in (before, config)
+    )
+    if gone := sorted(old - new):
+        words = f"{', '.join(gone)}: no longer kept; the index is made again without, no vector is"
+        print(f"plm-embed: {words}", file=sys.stderr)
     write_kept(path, config, f"To continue with Snakemake: {shell_line(options)}")
     return path
 

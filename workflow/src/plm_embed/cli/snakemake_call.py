@@ -20,6 +20,7 @@ from plm_embed.workflow.call import SNAKEFILE, shell_line
 from plm_embed.workflow.run_note import host, read_run
 
 _AGAIN = "rerun the same command; finished work is kept"
+_CONTINUE = "; rerun the same command to continue"
 _HIDDEN = re.compile(r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$")
 """The line above Snakemake's details of a job that begins, and the time above that."""
 _TRACEBACK = re.compile("Traceback|KeyboardInterrupt|Exception ignored|Exception in thread")
@@ -51,6 +52,8 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
             remedy=f"wait for it; if there is none: `{shell_line([*options, '--unlock'])}`, then "
             "the same command again",
         )
+    if code and (run := read_run(results)) and run.stopped:
+        sys.exit(interrupted(_CONTINUE))
     if code:
         began = changed(results / CONFIG)  # written for this run; older logs are of earlier ones
         failed = [
@@ -70,13 +73,25 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
 def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
     """Run Snakemake; return its exit code, and its own errors, which are not printed: a step says
     more in its log. After a Ctrl-C, which it gets too, it ends in order, and then this process
-    does; where it ends by a traceback, that is not shown.
+    does; where it ends by a traceback, that is not shown. A SIGTERM is passed on to it and its
+    jobs here.
     """
+    import psutil  # comes with Snakemake
+
+    def terminate(number: int, _: object) -> None:
+        interrupts.append(number)
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+
     # "rules" also hides why a scheduler refused or ended a job: its lines are left out here
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
     errors, interrupts = list[str](), list[int]()
     shown = in_error = False
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    handlers = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number)),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
+    }
     try:
         with subprocess.Popen(
             # -P: a user's file that has the name of a module is none
@@ -98,9 +113,10 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
                     if shown:
                         print(text, file=sys.stderr, flush=True)
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if interrupts:
-        sys.exit(interrupted("; rerun the same command to continue"))
+        sys.exit(interrupted(_CONTINUE))
     return process.returncode, errors
 
 

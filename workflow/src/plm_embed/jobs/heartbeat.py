@@ -8,6 +8,7 @@ cannot be written the job goes on.
 import logging
 import os
 import socket
+from collections.abc import Container
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +42,9 @@ class Heartbeat:
     """Progress of one node of a job. Times are ISO 8601, with their zone.
 
     node: 0 writes the completion record; job: the scheduler's id, or ''. residues: done so far;
-    residues_total: None until it is known. skipped: reasons by key; self_test: the first that a
-    worker passed. ended: '' while it runs, and for ever after a kill; reason: why it failed.
+    residues_total: None until it is known; both include what the store had. skipped: reasons by
+    key; self_test: the first that a worker passed. ended: '' while it runs, and for ever after a
+    kill; reason: why it failed.
     """
 
     schema_version: Literal[1] = 1
@@ -105,11 +107,10 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         return None
 
 
-def heartbeats(model_folder: Path, *, ended: bool = True) -> list[Heartbeat]:
-    """Read the heartbeats of a model's jobs, in the order of their starts; `ended` False: of those
-    at work, or killed.
-    """
+def heartbeats(model_folder: Path, without: Container[str] = ()) -> list[Heartbeat]:
+    """Read the heartbeats of a model's jobs, in the order of their starts, but of some buckets."""
     folder = model_folder / RECORDS / FOLDER
-    paths = whole_files(folder, "*.json") + (whole_files(folder, "ended/*.json") if ended else [])
-    beats = [beat for path in paths if (beat := read_heartbeat(path))]
+    paths = whole_files(folder, "*.json") + whole_files(folder, "ended/*.json")
+    left = [path for path in paths if path.name.partition("-")[2].partition("-")[0] not in without]
+    beats = [beat for path in left if (beat := read_heartbeat(path))]
     return sorted(beats, key=lambda beat: beat.started)

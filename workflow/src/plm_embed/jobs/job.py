@@ -115,7 +115,8 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
         with atomic_path(share) as temporary, temporary.open("wb") as file:
             np.save(file, todo)
         node.remote += start_nodes(job.nodes, [*job.arguments, "--share", str(share)])
-    left = await node.run(sequences.take(todo[:: job.nodes]), store)
+    stored = int(sequences.lengths.sum() - sequences.lengths[todo].sum())
+    left = await node.run(sequences.take(todo[:: job.nodes]), store, stored)
     await node.wait(lambda: all(process.poll() is not None for process in node.remote))
     codes = [process.poll() for process in node.remote]
     paths = [_beat_path(share, number) for number in remote]

@@ -96,28 +96,29 @@ class Node:
             raise self.error("no worker started")
         return self.fingerprint
 
-    async def run(self, sequences: Sequences, store: Store) -> int:
+    async def run(self, sequences: Sequences, store: Store, stored: int = 0) -> int:
         """Embed what the store lacks of the sequences, as far as possible; return how many are
-        left.
+        left. stored: residues of the bucket that are in the store.
         """
         self._sequences, self._store = sequences, store
         todo = missing(sequences, store)
-        total = self.heartbeat.residues_total = int(sequences.lengths[todo].sum())
-        with progress("embed", total, "residues") as meter:
+        self._queued = int(sequences.lengths[todo].sum())
+        self.heartbeat.residues_total = stored + self._queued
+        with progress("embed", self._queued, "residues") as meter:
 
             def ended() -> bool:
-                meter.advance(self._done() - meter.done)
+                meter.advance(self._done() - stored - meter.done)
                 return self._idle()
 
             while len(todo) and not (self._queue or self.stopped):
                 self._queue = deque(todo.tolist())
-                self._queued = int(sequences.lengths[todo].sum())
                 self._round += 1
                 self._listed.set()
                 if self._round > 1:
                     self._start_workers()
                 await self.wait(ended)
                 todo = missing(sequences, store, self.heartbeat.skipped)
+                self._queued = int(sequences.lengths[todo].sum())
         self._beat()
         return len(todo)
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -15,6 +15,8 @@ from plm_embed.models.tokens import TokenizerFile
 from plm_embed.wording import did_you_mean
 
 HUB = "https://huggingface.co"
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 TABLE = Path(__file__).with_name("models.yaml")
 
 
@@ -24,9 +26,9 @@ class Model:
 
     name: str
     family: Family = field(repr=False)
-    layers: int
-    dim: int
-    heads: int
+    layers: Positive
+    dim: Positive
+    heads: Positive
     attention_dim: int = 0
     ffn_dim: int = 0
     aliases: tuple[str, ...] = ()
@@ -36,8 +38,8 @@ class Model:
     revision: str = "main"
     files: tuple[str, ...] = ()
     sharded: bool = False
-    sha256: tuple[str, ...] = ()
-    tokens_sha256: str = ""
+    sha256: tuple[Sha256, ...] = ()
+    tokens_sha256: Sha256 = ""
     license: str = ""
     papers: tuple[str, ...] = field(default=(), repr=False)
     trained: bool = True
@@ -117,10 +119,12 @@ def read_models(path: Path) -> dict[str, Model]:
         return ConfigError(": ".join((path.name, *words)), path=path)
 
     try:
-        table = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        table = msgspec.convert(yaml.load(path.read_bytes(), _Loader), dict[str, Any])
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}" if error.problem_mark else "its syntax"
         raise mistake(line, f"{error.problem}; correct it") from None
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise mistake(f"{str(error).splitlines()[0]}; correct it") from None
     by_name: dict[str, Model] = {}
     for family, group in table.items():
         if family not in FAMILIES:
@@ -131,9 +135,10 @@ def read_models(path: Path) -> dict[str, Model]:
         shared = {key: value for key, value in group.items() if key != "models"}
         for name, values in group["models"].items():
             try:
-                model = _entry(name, FAMILIES[family], shared | (values or {}))
+                entry = msgspec.convert({name: values or {}}, dict[str, dict[str, Any]])
+                model = _entry(name, FAMILIES[family], shared | entry[name])
             except ValueError as error:
-                raise mistake(family, name, str(error)) from None
+                raise mistake(family, str(name), str(error)) from None
             words = {word.lower(): model for word in (name, *model.aliases)}
             for word in words.keys() & by_name.keys():
                 other = by_name[word].name
@@ -156,6 +161,11 @@ def _entry(name: str, family: Family, values: dict[str, Any]) -> Model:
         if key not in values and (part.default is MISSING or key == "license"):
             raise ValueError(f"{key}: is missing; add it")
     model = Model(name, family, **values)
+    if model.inner % model.heads:
+        width = "attention_dim" if model.attention_dim else "dim"
+        raise ValueError(
+            f"{width}: {model.inner} is no multiple of heads: {model.heads}; correct it"
+        )
     if model.trained and not model.address:
         raise ValueError("url: is missing, and so is hub; add one of them")
     return model

@@ -4,7 +4,8 @@ Only small files of the results folder are read: completion records, heartbeats,
 """
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -195,15 +196,12 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         for bucket in buckets & records.keys()
         if _is_done(sequences, store, records[bucket], changed(records[bucket]), since)
     }
-    workers = [] if run and run.ended else list(_workers(folder, done))
+    beats = heartbeats(folder, done)
+    workers = [] if run and run.ended else list(_workers(beats))
     jobs = {id(worker.job): worker.job for worker in workers if not worker.trouble}.values()
     running = {job.bucket for job in jobs}
-    finished = float(len(done))
-    for bucket in running:
-        nodes = [job for job in jobs if job.bucket == bucket]
-        residues = sum(job.residues_total or 0 for job in nodes)
-        finished += sum(job.residues for job in nodes) / residues if residues else 0.0
-    fraction = finished / len(buckets) if buckets else 0.0
+    shares = (share for bucket, share in _shares(beats).items() if bucket in buckets)
+    fraction = (len(done) + sum(shares)) / len(buckets) if buckets else 0.0
     tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
     rate = sum(w.info.tokens_per_second or 0.0 for w in workers if not w.trouble)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
@@ -254,10 +252,25 @@ def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
     return is_done(sequences / "buckets" / f"{record.stem}.parquet", record, store)
 
 
-def _workers(folder: Path, done: set[str]) -> Iterator[Worker]:
+def _shares(beats: Iterable[Heartbeat]) -> dict[str, float]:
+    """Return the share of each unfinished bucket that its last attempt found done or computed."""
+    begun = [beat for beat in beats if beat.residues_total]
+    # what completed is not done any more: it was for other sequences or settings
+    starts = {
+        beat.bucket: beat.started for beat in begun if beat.node == 0 and beat.outcome != "complete"
+    }
+    done, total = Counter[str](), Counter[str]()
+    for beat in begun:
+        if beat.started >= starts.get(beat.bucket, "~"):
+            done[beat.bucket] += beat.residues
+            total[beat.bucket] += beat.residues_total or 0
+    return {bucket: done[bucket] / total[bucket] for bucket in total}
+
+
+def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
     """Yield the workers of the last start of each job that has not ended, by bucket."""
     now = datetime.now(UTC)
-    beats = [beat for beat in heartbeats(folder, ended=False) if beat.bucket not in done]
+    beats = [beat for beat in beats if not beat.ended]
     # the other nodes of a job start later than its first
     starts = {beat.bucket: beat.started for beat in beats if beat.node == 0}
     for beat in sorted(beats, key=lambda beat: beat.bucket):
@@ -277,7 +290,9 @@ def view(look: Look) -> RenderableType:
 
 
 def _head(look: Look) -> Iterator[RenderableType]:
-    words = "at work" if look.at_work else WAITING if look.alive else "nothing is running"
+    stopped = look.run and look.run.stopped
+    idle = "stopped; nothing is running" if stopped else "nothing is running"
+    words = "at work" if look.at_work else WAITING if look.alive else idle
     if look.finished:
         words = "finished: every step is done, and the result is validated"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
@@ -305,6 +320,8 @@ def _head(look: Look) -> Iterator[RenderableType]:
         yield Text(f"Snakemake has not ended: {look.run.process}")
     elif look.failed:
         yield Text(f"next: {AGAIN}")
+    elif stopped:
+        yield Text("next: rerun the same command to continue; finished work is kept")
     elif look.models:
         yield Text(
             "next: if the run has ended, rerun the same command; finished work is kept. If "

@@ -120,7 +120,9 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
     from jsonschema import Draft202012Validator  # 0.1 s, for nothing in those who check none
 
     errors = Draft202012Validator(schema()).iter_errors(config)
-    if lines := [line for error in errors for line in _in_words(error)]:
+    # what is missing may be one of the keys that are mistyped
+    last = sorted(errors, key=lambda error: error.validator == "required")
+    if lines := [line for error in last for line in _in_words(error)]:
         return lines
     config = with_defaults(config)
     lines = list(_path_mistakes(config))
@@ -140,6 +142,8 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
 
 def _in_words(error: "ValidationError") -> Iterator[str]:
     """Yield lines that say where an error is, what the value is, and what it should be."""
+    from jsonschema import Draft202012Validator
+
     rule: Any = error.validator_value
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
     place = "".join(steps).lstrip(".")
@@ -153,7 +157,12 @@ def _in_words(error: "ValidationError") -> Iterator[str]:
         hint = did_you_mean(str(error.instance), rule)
         yield f"{place}: {error.instance}: must be one of {', '.join(rule)}{hint}"
     elif error.validator == "type" and rule == "array":
-        yield f"{place}: {error.instance}: must be a list, as [{error.instance}]"
+        key: Any = error.schema
+        items = key["items"]
+        words = ", ".join(items.get("enum", ())) or f"{items['type']}s"
+        if Draft202012Validator(items).is_valid(error.instance):
+            words += f", as [{error.instance}]"
+        yield f"{place}: {error.instance}: must be a list of {words}"
     else:
         yield f"{place}: {error.message}".removeprefix(": ")[:500]
 

@@ -19,9 +19,16 @@ from plm_embed.io.files import write_json
 
 _WHY = re.compile(
     r"^(?:    message: (?!None$)|Job \d+ \(.*\) is not submitted: )(.*?)"
-    r"(?: For further error details.*)?$",
+    r"(?: For further error details.*)?$"
+    r"(?:(?:\n    (?:jobid|input|output): .*)*\n    log: (.+?)(?:, .*)? \(check log)?",
     re.M,
 )
+"""Why a job failed, and its log."""
+_KILLED_HERE = re.compile(
+    r" &> (.+)' (?:died with <Signals.SIGKILL: 9>|returned non-zero exit status 137)"
+)
+_STOPPED = re.compile("on user request|Will exit after finishing currently running jobs")
+"""Snakemake's words after Ctrl-C, and after SIGTERM."""
 _KILLED = (
     "Snakemake was killed; its jobs on a cluster go on.\n"
     "When they have ended or are cancelled, rerun the same command. If Snakemake says that the "
@@ -32,8 +39,8 @@ _KILLED = (
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run of Snakemake: its process and when that began, in seconds; the models of its
-    configuration; its log; whether its jobs run beside it. ended: in order; reason: why it failed,
-    '' if it did not or somebody stopped it.
+    configuration; its log, or that of the job by which it failed; whether its jobs run beside it.
+    ended: in order; stopped: by somebody; reason: why it failed, else ''.
     """
 
     host: str
@@ -43,6 +50,7 @@ class Run:
     log: str
     local: bool = False
     ended: bool = False
+    stopped: bool = False
     reason: str = ""
 
     @property
@@ -93,11 +101,18 @@ def note_start(
 
 def note_end(results: Path, logs: Sequence[str] | None = None) -> None:
     """Write that the run has ended. logs: Snakemake's, if it failed; they name the reason."""
-    text, reason = "".join(Path(log).read_text(errors="replace") for log in logs or ()), ""
-    if logs is not None and "on user request" not in text:
-        reason = (_WHY.findall(text) or ["Snakemake ended with an error"])[-1]
-    if run := read_run(results):
-        _write(results, replace(run, ended=True, reason=reason))
+    run = read_run(results)
+    if not run:
+        return
+    text = "".join(Path(log).read_text(errors="replace") for log in logs or ())
+    run, stopped = replace(run, ended=True), bool(_STOPPED.search(text))
+    if logs is not None and not stopped:
+        killed = [("killed; out of memory?", log) for log in _KILLED_HERE.findall(text)]
+        reasons = _WHY.findall(text) or killed or [("Snakemake ended with an error", "")]
+        reason, log = reasons[-1]
+        begun = Path(log).is_file() and Path(log).stat().st_size
+        run = replace(run, reason=reason, log=log if begun else run.log)
+    _write(results, replace(run, stopped=stopped))
 
 
 def read_run(results: Path) -> Run | None:
@@ -111,7 +126,7 @@ def read_run(results: Path) -> Run | None:
 def failed_attempts(run: Run) -> list[str]:
     """Return why attempts of jobs failed so far, or were not submitted, by Snakemake's log."""
     try:
-        return _WHY.findall(Path(run.log).read_text(errors="replace"))
+        return [why for why, _ in _WHY.findall(Path(run.log).read_text(errors="replace"))]
     except OSError:
         return []
 
