@@ -23,7 +23,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Step, VectorStream
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support import checkpoints
 from support.buckets import write_bucket
 from support.embedded import Embedder
@@ -60,7 +60,7 @@ def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
     embedder = Embedder(prepared, tmp_path / "store", settings)
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     (info,) = record.parts
-    with read_part(embedder.store.parts_folder / info.name) as part:
+    with Part(embedder.store.parts_folder / info.name) as part:
         rows = part.rows(f"{pooling}_l3", np.arange(part.count))
         stored = dict(zip(part.keys.astype(str).tolist(), rows, strict=True))
     assert model.fingerprint(pooling, -1, long_sequences) == embedder.store.fingerprint
