@@ -1,8 +1,10 @@
 """Vectors in memory: those of a campaign, whatever way the sequences are given."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -203,10 +205,14 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     assert torch.get_num_threads() == before
 
 
-def test_a_closed_model_says_so(prepared: Path) -> None:
+def test_a_closed_model_says_so_and_holds_no_weights(prepared: Path) -> None:
     model = plm_embed.load(MODEL, weights=prepared)
     assert repr(model) == "<esm2_t3_untrained: 3 layers, width 32, float32 on cpu>"
+    assert model._room
+    engine = weakref.ref(model._room.engine)
     model.close()
+    gc.collect()
+    assert engine() is None
     with pytest.raises(PlmEmbedError, match="was closed; load it again"):
         model.embed(["MKV"])
 
