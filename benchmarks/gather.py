@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.io.files import sha256_file, write_sealed
+from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256

@@ -75,7 +75,7 @@ def engine(
     model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype
 ) -> Engine:
     source = Source("fair-esm", "")
-    shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
+    shape = model.family.architecture, model.layers, model.dim, model.heads, model.max_residues
     dropout = bool(model.url)
     manifest = Manifest(
         model.name, *shape, dropout, "", "", 0, source, attention_dim=model.attention_dim or None

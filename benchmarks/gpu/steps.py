@@ -46,7 +46,7 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     tensors = RandomTensors(known, torch.device(device), torch.float16)
     path.parent.mkdir(parents=True)
     weights.write(path, {name: Stored.of(tensors[name].cpu()) for name in tensors})
-    shape = known.architecture, known.layers, known.dim, known.heads, known.max_residues
+    shape = known.family.architecture, known.layers, known.dim, known.heads, known.max_residues
     manifest = Manifest(
         known.name, *shape, bool(known.url), known.license, sha256_file(path),
         path.stat().st_size, Source("fair-esm" if known.url else "tensors", ""),

@@ -22,7 +22,7 @@ from typing import Any
 import h5py
 from forked_jobs import NODES, Job, prepare_process, run_to_end
 
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.weights import read_manifest
 

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, has_matrix
-from plm_embed.io.files import sha256_file, write_sealed
+from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
 from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, key, keys_sha256

@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.inference.pooling import pool
-from plm_embed.io.files import sha256_file, write_sealed
+from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import checkpoints
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
@@ -78,7 +79,7 @@ def random_state(
             # of the scale.
             values *= np.sqrt((1.5 if "q_proj" in name or "k_proj" in name else 0.5) / shape[1])
         state[name] = torch.from_numpy(values)
-    if model.architecture == "esm1b":
+    if model.family.architecture == "esm1b":
         state["embed_tokens.weight"][MASK] = 0
     return state
 
@@ -93,7 +94,7 @@ def write_fair_esm(
     """
     prefix = "encoder.sentence_encoder."
     state = {prefix + name: tensor for name, tensor in tensors.items()}
-    if model.architecture == "esm1b":
+    if model.family.architecture == "esm1b":
         embedding = tensors["embed_tokens.weight"].clone()
         embedding[MASK] = 0.5  # published files hold a row that fair-esm clears on loading
         state[f"{prefix}embed_tokens.weight"] = embedding
@@ -110,7 +111,7 @@ def write_fair_esm(
         "encoder_ffn_embed_dim": 4 * model.dim,
         "token_dropout": True,
     }
-    if model.architecture == "esm2":
+    if model.family.architecture == "esm2":
         content = {"cfg": {"model": Namespace(**arguments)}, "model": state}
     else:
         content = {
@@ -139,7 +140,7 @@ def write_hugging_face(
     folder.mkdir(parents=True, exist_ok=True)
     state = {prefix + _hugging_face_name(name): tensor.clone() for name, tensor in tensors.items()}
     state[f"{prefix}embeddings.position_ids"] = torch.arange(1026)[None]
-    if model.architecture == "esm2":
+    if model.family.architecture == "esm2":
         state[f"{prefix}embeddings.position_embeddings.weight"] = torch.zeros(1026, model.dim)
         for layer in range(model.layers):
             name = f"{prefix}encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
@@ -153,7 +154,7 @@ def write_hugging_face(
         "hidden_size": model.dim,
         "num_attention_heads": model.heads,
         "intermediate_size": 4 * model.dim,
-        "position_embedding_type": "rotary" if model.architecture == "esm2" else "absolute",
+        "position_embedding_type": "rotary" if model.family.architecture == "esm2" else "absolute",
         "emb_layer_norm_before": "emb_layer_norm_before.weight" in tensors,
         "token_dropout": True,
         "vocab_size": ROWS,
@@ -192,7 +193,7 @@ def manifest_of(model: Model, *, token_dropout: bool = False) -> Manifest:
     shape = model.layers, model.dim, model.heads, model.max_residues
     source, inner = Source("tensors", ""), model.attention_dim or None
     return Manifest(
-        *(model.name, model.architecture, *shape, token_dropout, "", "", 0, source),
+        *(model.name, model.family.architecture, *shape, token_dropout, "", "", 0, source),
         attention_dim=inner,
     )
 

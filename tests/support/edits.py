@@ -9,7 +9,7 @@ import h5py
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.weights import MANIFEST, read_manifest
 from plm_embed.store.parts import write_part
 from support.campaigns import (

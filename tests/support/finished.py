@@ -6,7 +6,7 @@ from typing import Any
 
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from plm_embed.keys import bucket_names

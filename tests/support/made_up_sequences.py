@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.deduplicate import records_schema

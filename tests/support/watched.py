@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import write_completion
 from plm_embed.reporting import watch
 from plm_embed.reporting.watch import Progress, view

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
-from plm_embed.io.files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.jobs.completion_record import read_completion, write_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation

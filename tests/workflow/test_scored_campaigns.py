@@ -174,7 +174,7 @@ def test_weights_without_a_head_are_completed(folder: Path) -> None:
     """As an earlier version prepared them: when they are prepared, and when a job needs them."""
     from dataclasses import replace
 
-    from plm_embed.io.files import write_sealed
+    from plm_embed.io.json_files import write_sealed
 
     weights = read_record(folder / "results" / MODEL)
     assert weights and weights.folder

@@ -16,7 +16,7 @@ import h5py
 import psutil
 import pytest
 
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.weights import read_record
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.watch import look

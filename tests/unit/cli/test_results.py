@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from plm_embed.cli.main import group
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.weights import RECORD, read_manifest
 from plm_embed.reporting.failures import error_at_the_end

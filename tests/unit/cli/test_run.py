@@ -19,7 +19,7 @@ from plm_embed.cli.main import group
 from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
 from plm_embed.cli.snakemake_call import execute
 from plm_embed.errors import ConfigError, PlmEmbedError
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import read_manifest
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line

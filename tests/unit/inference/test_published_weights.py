@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from plm_embed.inference.weights import prepare
-from plm_embed.io.files import sha256_file, write_sealed
+from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import registry
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import MANIFEST, caveat, read_manifest

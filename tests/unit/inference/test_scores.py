@@ -23,7 +23,7 @@ from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare, prepare_cached
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import layers
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import HEAD, MANIFEST, read_manifest

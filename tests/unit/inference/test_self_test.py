@@ -17,7 +17,7 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.loading import compute_dtype
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.weights import prepare
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2

@@ -3,8 +3,8 @@ import logging
 
 import pytest
 
-from plm_embed.io import terminal as module
-from plm_embed.io.terminal import progress
+from plm_embed.io import progress as module
+from plm_embed.io.progress import progress
 
 
 def test_a_log_gets_a_line_now_and_then(

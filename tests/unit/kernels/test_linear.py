@@ -20,7 +20,7 @@ def test_packed_and_plain_weights_agree(
     exact = F.linear(x.double(), weight.double(), bias.double())
     exact = linear._PLAIN[activation](exact) if activation else exact
     packed = Linear(weight, bias)(x, activation)
-    monkeypatch.setattr(linear, "_pack", lambda _: None)
+    monkeypatch.setattr(torch._C, "_has_mkldnn", False)
     plain = Linear(weight, bias)(x, activation)
     for found in (packed, plain):
         assert found.dtype == torch.float32
@@ -33,7 +33,7 @@ def test_relu_in_the_product_is_that_after_it(
 ) -> None:
     random = torch.Generator().manual_seed(1)
     x, weight = (torch.randn(shape, generator=random) for shape in ((5, 32), (96, 32)))
-    monkeypatch.setattr(linear, "_pack", lambda _: None)
+    monkeypatch.setattr(torch._C, "_has_mkldnn", False)
     expected = F.linear(x, weight, bias).clamp(min=0)
     assert torch.equal(Linear(weight, bias)(x, "relu"), expected)
     monkeypatch.delattr(torch, "_addmm_activation")
@@ -50,7 +50,7 @@ def test_a_result_is_added_to_what_is_there(
     x, y, weight = (torch.randn(each, generator=random) for each in ((5, 96), (5, 32), (96, 32)))
     y, weight, bias = (each if each is None else each.to(dtype) for each in (y, weight, bias))
     if not packed:
-        monkeypatch.setattr(linear, "_pack", lambda _: None)
+        monkeypatch.setattr(torch._C, "_has_mkldnn", False)
     exact = F.linear(y.double(), weight.double(), bias if bias is None else bias.double()) + x
     found = x.clone()
     Linear(weight, bias).add_to(found, y)
@@ -67,7 +67,7 @@ def test_a_sum_within_a_product_asks_torch_for_fp32(monkeypatch: pytest.MonkeyPa
     class OnCuda(torch.Tensor):
         is_cuda = True
 
-    monkeypatch.setattr(linear, "_pack", lambda _: None)
+    monkeypatch.setattr(torch._C, "_has_mkldnn", False)
     monkeypatch.setattr(torch, "addmm", addmm)
     x, y = torch.ones(2, 4), torch.full((2, 4), 0.0078125, dtype=torch.bfloat16)
     weight = torch.eye(4, dtype=torch.bfloat16)

@@ -41,7 +41,7 @@ ODD = replace(TINY_ESM2, name="my-model.v2", layers=5, dim=48, heads=6)
 
 def shape(model: Model) -> tuple[object, ...]:
     sizes = model.layers, model.dim, model.heads, model.inner, model.hidden, model.max_residues
-    return model.architecture, *sizes
+    return model.family.architecture, *sizes
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -156,7 +156,7 @@ def test_tensor_shapes_are_those_of_fair_esm(name: str) -> None:
     with torch.device("meta"):
         whole = (
             esm.ESM2(model.layers, model.dim, model.heads)
-            if model.architecture == "esm2"
+            if model.family.architecture == "esm2"
             else esm.ProteinBertModel(arguments, esm.Alphabet.from_architecture("ESM-1b"))
         )
     heads = ("lm_head.", "contact_head.")

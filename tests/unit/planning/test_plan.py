@@ -15,7 +15,7 @@ from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import UNPUBLISHED
 from plm_embed.planning import count

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.io.files import write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.citing import citation, methods
 from plm_embed.reporting.facts import collect

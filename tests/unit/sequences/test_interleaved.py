@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
+from plm_embed.models.families.esm import SAPROT
 from plm_embed.sequences.alphabet import PROTEIN_3DI
 from plm_embed.sequences.normalize import Normalized, Skipped, normalize
 from plm_embed.sequences.settings import ResiduePolicy, Table
@@ -71,7 +72,7 @@ def test_no_other_model_reads_them_letter_by_letter(pairs: list[tuple[str, str]]
     text = "".join(map("".join, pairs))
     assert normalize(text, BOTH) == Normalized(text, {})
     assert PROTEIN_3DI.length(text) == len(pairs)
-    assert PROTEIN_3DI.piece(text, 1, len(pairs)) == text[2:]
+    assert SAPROT.texts(text, [(1, len(pairs))], "") == [text[2:]]
     for alphabet in ("protein", "3di"):
         outcome = normalize(text, ResiduePolicy(alphabet=alphabet))
         assert isinstance(outcome, Skipped) and outcome.reason == "interleaved_structure"

@@ -64,20 +64,16 @@ Keys = NDArray[np.bytes_]
 
 def key_array(column: pa.ChunkedArray) -> Keys:
     """Return a string column of keys as S64; null becomes 64 undefined bytes."""
-    pieces = [_text(chunk) for chunk in column.chunks if len(chunk)]
+    pieces: list[Keys] = []
+    for chunk in filter(len, column.chunks):
+        keys = chunk.fill_null("-" * KEY_DIGITS) if chunk.null_count else chunk
+        keys = keys.cast(pa.binary())
+        _, edges, text = keys.buffers()
+        edges = np.frombuffer(edges, "<i4", len(keys) + 1, 4 * keys.offset)
+        if (np.diff(edges) != KEY_DIGITS).any():
+            raise StoreError("a key is not 64 characters long")
+        pieces.append(np.frombuffer(text, "S64", len(keys), int(edges[0])))
     return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, "S64"), *pieces])
-
-
-def _text(column: pa.Array) -> Keys:
-    """Return one piece of a column of keys, where it lies."""
-    if column.null_count:
-        column = column.fill_null("-" * KEY_DIGITS)
-    column = column.cast(pa.binary())
-    _, edges, text = column.buffers()
-    edges = np.frombuffer(edges, "<i4", len(column) + 1, 4 * column.offset)
-    if (np.diff(edges) != KEY_DIGITS).any():
-        raise StoreError("a key is not 64 characters long")
-    return np.frombuffer(text, "S64", len(column), int(edges[0]))
 
 
 def increasing(keys: Keys) -> bool:

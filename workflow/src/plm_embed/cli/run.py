@@ -39,10 +39,19 @@ class _ModelName(click.types.StringParamType):
     "--weights", default="", help="The authors' file, or a Hugging Face folder; else downloaded."
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
-@click.option("--id-column", "id", help="Column with the ids (tables only).")
-@click.option("--sequence-column", "sequence", help="Column with the residues (tables only).")
-@click.option("--structure-column", "structure", help="Column with their 3Di letters, for SaProt.")
-@click.option("--partner-column", "partner", help="Column with the second chain of pairs.")
+@click.option("--id", "--id-column", "id", help="Column with the ids (tables only).")
+@click.option(
+    "--sequence", "--sequence-column", "sequence", help="Column with the residues (tables only)."
+)
+@click.option(
+    "--structure",
+    "--structure-column",
+    "structure",
+    help="Column with their 3Di letters, for SaProt.",
+)
+@click.option(
+    "--partner", "--partner-column", "partner", help="Column with the second chain of pairs."
+)
 @several("--keep", help="Column to carry into the index; repeatable.")
 @click.option(
     "--device",

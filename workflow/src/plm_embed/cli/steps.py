@@ -71,7 +71,7 @@ def weights(
     """
     from plm_embed.accuracy import check_dtype
     from plm_embed.inference.weights import prepare, prepare_cached, with_head
-    from plm_embed.io.files import write_sealed
+    from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
     log_command()

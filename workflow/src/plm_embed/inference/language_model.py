@@ -34,7 +34,7 @@ from plm_embed.inference.inputs import (
 from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_head, with_sha256
-from plm_embed.io.terminal import progress
+from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.checkpoints import model_of

@@ -21,7 +21,8 @@ from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.pooling import pool_batch
-from plm_embed.io.files import atomic_path, write_sealed
+from plm_embed.io.files import atomic_path
+from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.devices import device_name
 from plm_embed.models.engine import Engine
 from plm_embed.models.reference import all_states, token_scores

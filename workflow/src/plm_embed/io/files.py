@@ -1,8 +1,4 @@
-"""Files that are either whole or absent: write beside the final place, sync, rename.
-
-Sealed JSON carries the SHA-256 of its own content, so that a changed bit is named and never
-believed: the key `sha256` is that of everything else in it, with sorted keys and no white space.
-"""
+"""Files that are either whole or absent: write beside the final place, sync, rename."""
 
 import errno
 import fcntl
@@ -14,21 +10,14 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
-
-from plm_embed.errors import PlmEmbedError, StoreError, delete
+from typing import Any
 
 ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}-")
 log = logging.getLogger(__name__)
-SEAL = "sha256"
-T = TypeVar("T")
 
 
 @contextmanager
@@ -116,60 +105,6 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def write_sealed(path: Path, record: object) -> None:
-    """Write a dataclass, or a dictionary, without a key `sha256` as sealed JSON, atomically."""
-    content = to_plain(record)
-    write_json(path, {**content, SEAL: _digest(content)})
-
-
-def read_sealed(
-    path: Path,
-    kind: type[T],
-    name: str,
-    remedy: str | None = None,
-    error: type[PlmEmbedError] = StoreError,
-) -> T:
-    """Return the dataclass, or dictionary, that was written to a sealed JSON file. Keys of other
-    versions, which it does not have, are left out.
-
-    Raise `error` when the file is missing, damaged, changed, or lacks a key: it names the path,
-    says that this is not `name` ("a summary of sequences"), and gives `remedy`, by default to
-    delete it.
-    """
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        if content.pop(SEAL) == _digest(content):
-            return msgspec.convert(content, kind, str_keys=True)
-        problem = "changed since it was written (its sha256 does not fit)"
-    except FileNotFoundError:
-        problem = "there is no such file"
-    except msgspec.ValidationError as unfit:
-        problem = f"not {name} of this version ({unfit})"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        problem = f"not {name}, or damaged"
-    remedy = delete(path) if remedy is None else remedy
-    raise error(f"{path}: {problem}", remedy=remedy, path=path)
-
-
-def to_plain(record: object) -> dict[str, Any]:
-    """Return a dataclass as JSON gives it back: dictionaries with text as keys, and lists."""
-
-    # not by msgspec, which leaves out defaults of dataclasses that it made, nor by `asdict`, which
-    # cannot copy a Counter
-    def plain(value: Any) -> Any:
-        if is_dataclass(value):
-            return {field.name: getattr(value, field.name) for field in fields(value)}
-        return value.item()  # of NumPy
-
-    content: dict[str, Any] = json.loads(json.dumps(record, default=plain))
-    return content
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def read_shipped(path: Path) -> Any:
     """Return the content of a YAML file of this package; by libyaml in a tenth of the time."""
     import yaml
@@ -206,12 +141,3 @@ def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, as 64 hexadecimal digits."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def repeated(inputs: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield each input that is the same file as an earlier one, and that one."""
-    earlier: dict[str, Path] = {}
-    for path in inputs:
-        real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
-        if earlier.setdefault(real, path) is not path:
-            yield path, earlier[real]

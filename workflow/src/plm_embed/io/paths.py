@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plm_embed.wording import did_you_mean
@@ -65,3 +66,12 @@ def missing(path: Path) -> str:
     absent = next(folder for folder in reversed(path.parents) if not folder.is_dir())
     base = "" if path.is_absolute() else f" in {Path.cwd()}"
     return f"not found: there is no folder {absent}{base}"
+
+
+def repeated(inputs: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield each input that is the same file as an earlier one, and that one."""
+    earlier: dict[str, Path] = {}
+    for path in inputs:
+        real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
+        if earlier.setdefault(real, path) is not path:
+            yield path, earlier[real]

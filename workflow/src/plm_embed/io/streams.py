@@ -6,10 +6,10 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from backports import zstd
 
@@ -36,7 +36,7 @@ DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)
 """Errors that damaged or unreadable data raise; bz2 raises an OSError without a number."""
 
 
-class Stream(AbstractContextManager["Stream"]):
+class Stream:
     """The bytes of a file; a context manager.
 
     `compression` (none, gzip, bzip2, xz, zstd) is told by the first bytes, not by the name.
@@ -80,6 +80,9 @@ class Stream(AbstractContextManager["Stream"]):
         for _ in self.raw:
             pass
         return self._sha256.hexdigest()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

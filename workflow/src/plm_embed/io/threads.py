@@ -8,10 +8,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ def give_up(pool: ThreadPoolExecutor) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Behind(AbstractContextManager["Behind"]):
+class Behind:
     """Makes calls one after the other in a thread, at most `count` behind; a context manager.
 
     After a call that fails none is made any more, and the error is raised by the next `do` or at
@@ -101,6 +101,9 @@ class Behind(AbstractContextManager["Behind"]):
         """Return when all calls are made. Raises what one raised."""
         while self._waiting:
             self._waiting.popleft().result()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._pool.shutdown(cancel_futures=kind is not None)

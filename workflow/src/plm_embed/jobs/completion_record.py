@@ -11,7 +11,8 @@ from typing import Literal
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.files import read_sealed, whole_files, write_sealed
+from plm_embed.io.files import whole_files
+from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.store.parts import PartInfo
 
 FOLDER = "embedded"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Literal
 
@@ -44,8 +45,14 @@ class Linear:
         """weight (out, in), bias (out,)."""
         self.dtype = weight.dtype
         self.bias = bias
-        self._packed = _pack(weight)
-        self._weight = weight if self._packed is None else None
+        self._weight: Tensor | None = weight
+        self._packed: Tensor | None = None  # in oneDNN's own layout
+        if weight.device.type == "cpu" and torch._C._has_mkldnn:
+            with suppress(AttributeError, NotImplementedError, RuntimeError):  # not in this torch
+                packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+                multiply = torch.ops.mkldnn._linear_pointwise
+                if multiply(weight[:1], packed, None, "none", [], "").shape == (1, len(weight)):
+                    self._weight, self._packed = None, packed
 
     def __call__(
         self, x: Tensor, activation: Activation | None = None, out: Tensor | None = None
@@ -161,15 +168,3 @@ def int8_problem() -> str:
         return str(error).splitlines()[0]
     exact = (4 * size * 127**2 * signs.int()).expand(size, size)
     return "" if torch.equal(products, exact) else "its sums of 8-bit products are not exact"
-
-
-def _pack(weight: Tensor) -> Tensor | None:
-    """The weights in oneDNN's own layout; None where torch cannot do that."""
-    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
-        return None
-    try:
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
-        trial = torch.ops.mkldnn._linear_pointwise(weight[:1], packed, None, "none", [], "")
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None
-    return packed if trial.shape == (1, len(weight)) else None

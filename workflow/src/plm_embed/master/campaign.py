@@ -14,8 +14,9 @@ from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.bucket import Bucket, read_bucket
+from plm_embed.keys import bucket_names
 from plm_embed.sequence_windows import stored_residues
-from plm_embed.sequences.summary import bucket_names, read_summary
+from plm_embed.sequences.summary import read_summary
 from plm_embed.store.blocks import located
 from plm_embed.store.parts import SCHEMA_VERSION, PartInfo, parts_folder, read_part
 
@@ -182,7 +183,7 @@ class Campaign:
 def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     """Read all completion records. StoreError unless they go together and their parts are there."""
     campaign = Campaign(sequences, embedded, store)
-    for name in bucket_names(sequences):
+    for name in bucket_names(read_summary(sequences).buckets):
         campaign.add(name)
     if wrong := campaign.wrong_parts(hashed=False):
         raise campaign.wrong_part(wrong)

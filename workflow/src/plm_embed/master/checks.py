@@ -20,6 +20,7 @@ from plm_embed.accuracy import remark
 from plm_embed.errors import PlmEmbedError, delete
 from plm_embed.fingerprint import SPANS, columns, has_matrix
 from plm_embed.io.parquet import read_batches
+from plm_embed.keys import bucket_names
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.gather import Piece, pieces, sums_of
 from plm_embed.master.norms import distribution
@@ -27,7 +28,7 @@ from plm_embed.master.tables import Tables, record_name
 from plm_embed.master.validation_record import Check, Validation
 from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequence_windows import stored_residues
-from plm_embed.sequences.summary import bucket_names, read_summary
+from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import DAMAGES, decode, read_bits, storage_dtype
 from plm_embed.store.parts import column_types, read_part
@@ -70,7 +71,7 @@ def check_completion_records(validation: Validation, campaign: Campaign) -> None
         "Every bucket has a record of the job that finished it, and all jobs used the same "
         "settings.",
     ) as problem:
-        for name in bucket_names(campaign.sequences):
+        for name in bucket_names(read_summary(campaign.sequences).buckets):
             try:
                 campaign.add(name)
             except PlmEmbedError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed, write_sealed
 
 VALIDATION = "validation.json"
 PROOF = "checksums.sha256"

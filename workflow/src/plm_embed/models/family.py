@@ -280,7 +280,8 @@ class Family:
         """
         if linker:
             return [sequence.replace(SEPARATOR, linker)]
-        return [self.alphabet.piece(sequence, *span) for span in cut]
+        width = self.alphabet.letters_of_residue
+        return [sequence[width * start : width * stop] for start, stop in cut]
 
     def linker_tokens(self, pair: str, linker: str) -> tuple[int, int]:
         """Return which tokens of a pair of chains are the linker's: the first, and one past the

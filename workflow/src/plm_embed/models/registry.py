@@ -80,11 +80,6 @@ class Model:
         return tokenizer.name if isinstance(tokenizer, TokenizerFile) else ""
 
     @property
-    def architecture(self) -> str:
-        """The kind of model that a checkpoint can tell."""
-        return self.family.architecture
-
-    @property
     def max_residues(self) -> int | None:
         """A hard limit; None where there is none."""
         return self.family.max_residues
@@ -97,7 +92,8 @@ class Model:
     @property
     def shape(self) -> str:
         """Its shape in words."""
-        return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
+        kind = self.family.architecture
+        return f"{kind}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

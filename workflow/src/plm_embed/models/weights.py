@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from plm_embed.accuracy import Rounding
 from plm_embed.errors import WeightsError
-from plm_embed.io.files import read_sealed, sha256_file
+from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import read_sealed
 from plm_embed.models.family import Family
 from plm_embed.models.registry import MODELS, Model, family_of
 

@@ -14,10 +14,10 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import read_table
 from plm_embed.io.paths import missing
 from plm_embed.jobs.bucket import is_done
-from plm_embed.keys import key_array
+from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
-from plm_embed.sequences.summary import Summary, bucket_names, known_summary, summary_file
+from plm_embed.sequences.summary import Summary, known_summary, read_summary, summary_file
 from plm_embed.store.parts import parts_folder, read_part
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
@@ -114,7 +114,7 @@ def _lacking(
 ) -> dict[int, int]:
     """Count by length the sequences in a folder that the store lacks."""
     parts, lacking = PartList(parts_folder(store, fingerprint)), Counter[int]()
-    for name in bucket_names(sequences):
+    for name in bucket_names(read_summary(sequences).buckets):
         bucket = sequences / "buckets" / f"{name}.parquet"
         if is_done(bucket, embedded / f"{name}.json", store, fingerprint):
             continue

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.files import to_plain
+from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import (
     Completion,

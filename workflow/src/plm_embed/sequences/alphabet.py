@@ -39,11 +39,6 @@ class Alphabet:
         """Return the number of residues of a normalized sequence, or of both chains of a pair."""
         return (len(sequence) - sequence.count(SEPARATOR)) // self.letters_of_residue
 
-    def piece(self, sequence: str, start: int, stop: int) -> str:
-        """Return the residues of a normalized sequence from `start` on to before `stop`."""
-        width = self.letters_of_residue
-        return sequence[width * start : width * stop]
-
     def reverse_complement(self, sequence: str) -> str:
         """Return the other strand of a normalized sequence, read in its own direction."""
         return sequence.translate(str.maketrans(self.letters, self.complements))[::-1]

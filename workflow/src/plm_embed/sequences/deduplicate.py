@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.io.files import repeated, write_sealed
+from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.paths import repeated
+from plm_embed.io.progress import progress
 from plm_embed.io.sorting import KeySorter
-from plm_embed.io.terminal import progress
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import (
     KEY,

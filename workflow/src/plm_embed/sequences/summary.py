@@ -13,7 +13,8 @@ import pyarrow as pa
 from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
-from plm_embed.io.files import read_sealed, sha256_file
+from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import read_sealed
 from plm_embed.sequences.settings import ResiduePolicy
 
 SUMMARY = "summary.json"
@@ -41,6 +42,7 @@ class Summary:
     """
 
     buckets: int
+    """Their number; files of an earlier, larger number may lie beside them."""
     keep: tuple[str, ...]
     """The columns of tables that go into the results."""
     records: int
@@ -166,10 +168,3 @@ def check_keys(path: Path, table: pa.Table) -> None:
                 remedy=read_again(path.parent.parent),
                 path=path,
             )
-
-
-def bucket_names(sequences: Path) -> list[str]:
-    """Return the names of the buckets in key order. Files of an earlier, larger number of buckets
-    may lie beside them.
-    """
-    return keys.bucket_names(read_summary(sequences).buckets)

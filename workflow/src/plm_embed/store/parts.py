@@ -5,11 +5,11 @@ same layout.
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -130,7 +130,7 @@ def write_part(
         file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
 
 
-class Part(AbstractContextManager["Part"]):
+class Part:
     """One part file, or a master, open for reading; a context manager. Whatever is read is compared
     with its checksum. A truncated or foreign file raises DamagedPartError, which names it.
 
@@ -179,6 +179,9 @@ class Part(AbstractContextManager["Part"]):
                 path=self.path,
                 remedy=EMBED_AGAIN,
             ) from error
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

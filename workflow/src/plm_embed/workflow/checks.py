@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import mistakes as model_mistakes
 from plm_embed.inference.settings import resolved
-from plm_embed.io.files import repeated, to_plain
-from plm_embed.io.paths import missing, unusable
+from plm_embed.io.json_files import to_plain
+from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.files import read_sealed, to_plain, write_sealed
+from plm_embed.io.json_files import read_sealed, to_plain, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
