@@ -161,7 +161,7 @@ def test_sequences_that_are_too_long_for_a_model_are_counted(configfile: Path) -
     model = ["model=esm1b", "weights=''"]
     found = plan(configfile, model, devices=["A100"], lengths=lengths)
     assert found.models[0].todo.sequences == 10
-    assert "2 of 12 sequences, above 1,022 residues: no vector" in text(found)
+    assert "2 of more than 1,022 residues get no vector" in text(found)
     window = "embedding={long_sequences: {policy: window, max_residues: 1000}}"
     windowed = plan(configfile, [*model, window], devices=["A100"], lengths=lengths)
     assert windowed.models[0].todo.sequences == 12 and "too long" not in text(windowed)

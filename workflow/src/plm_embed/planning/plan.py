@@ -63,7 +63,7 @@ class Forecast:
 class Jobs:
     """Jobs of each model. configured: buckets of the configuration; workers: of a job; local: jobs
     that run on this machine at a time, 0 for none; minutes: that the profile gives a job, or 0;
-    hours: of the longest, with its start.
+    hours: of the longest, without its start.
     """
 
     buckets: int
@@ -156,6 +156,7 @@ def _forecast(
 ) -> Forecast:
     settings = resolved(settings_of(config), model, model.name)
     left = lengths_left(config, model, counted)
+    longest = settings.long_sequences.max_residues
     policies, dtype = (settings.long_sequences, settings.linker), settings.compute_dtype
     masked = "pseudo_perplexity" in settings.scores
     todo = costs.work(model, left, *policies, masked=masked)
@@ -178,19 +179,8 @@ def _forecast(
         ]
     stored, passes = counted.unique - sum(left.values()), whole.tokens / max(plain.tokens, 1)
     hours = todo.tokens / speeds[0].tokens_per_second / 3600
-    weights, verified = _weights(config, model)
-    return Forecast(
-        model=model.name,
-        weights=weights,
-        verified=verified,
-        stored=stored,
-        longest=settings.long_sequences.max_residues,
-        too_long=counted.unique - whole.sequences,
-        todo=todo,
-        passes=passes,
-        speeds=tuple(speeds),
-        hours=hours,
-    )
+    weights, lengths = _weights(config, model), (longest, counted.unique - whole.sequences)
+    return Forecast(model.name, *weights, stored, *lengths, todo, passes, tuple(speeds), hours)
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:
@@ -262,5 +252,5 @@ def _jobs(hours: float, resources: Config, local: int, gpus: int, buckets: int) 
         count = buckets
     elif local:
         count = max(count, local)
-    longest = hours / (count * workers) + STARTUP_HOURS
+    longest = hours / (count * workers)
     return Jobs(count, buckets, workers, min(local, count), minutes, longest)

@@ -58,11 +58,8 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
             factor = f"{model.passes:,.0f} times the work of the vectors"
             yield "pseudo_perplexity", f"{model.model}: each residue is masked once: {factor}"
         if model.too_long:
-            number = f"{model.too_long:,} of {count(read.unique, 'sequence')}"
-            yield (
-                "too long",
-                f"{model.model}: {number}, above {model.longest:,} residues: no vector",
-            )
+            words = f"{model.too_long:,} of more than {model.longest:,} residues get no vector"
+            yield "too long", f"{model.model}: {words}"
         if model.stored:
             stored = f"{model.stored:,} of {count(read.unique, 'sequence')} already"
             yield "stored", f"{model.model}: {stored}"
@@ -81,9 +78,10 @@ def _jobs(plan: Plan) -> str:
     models = f" for each of {len(plan.models)} models" if len(plan.models) > 1 else ""
     workers = f" on {jobs.workers:,} {unit}s" if jobs.workers > 1 else ""
     now = f", not {jobs.configured}" if jobs.configured != jobs.buckets else ""
-    each, start = 3600 * (jobs.hours - STARTUP_HOURS), 3600 * STARTUP_HOURS
-    words = f"buckets={jobs.buckets}{now}{models}: about {duration(each)}{workers} each"
-    words += f", and up to {duration(start)} to start"
+    words = (
+        f"buckets={jobs.buckets}{now}{models}: about {duration(3600 * jobs.hours)}{workers} each"
+    )
+    words += f", and up to {duration(3600 * STARTUP_HOURS)} to start"
     if jobs.minutes:
         words += f"; the profile gives each {duration(60 * jobs.minutes)}"
     if jobs.local:
