@@ -94,7 +94,7 @@ def ours(made: Engine, budget: int = 0) -> Run:
         room = Room(made, budget or TOKENS[made.device.type])
         means = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
         computed = 0
-        for step in VectorStream(made, room, fingerprint, sequences).run():
+        for step in VectorStream(room, fingerprint, sequences).run():
             computed += -(-step.tokens // made.rows) * made.rows
             for i, vectors in step.finished:
                 means[i] = vectors[f"mean_l{layer}"]

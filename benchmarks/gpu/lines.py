@@ -11,7 +11,7 @@ from paper import Paper
 
 from plm_embed.accuracy import FALLBACK
 from plm_embed.jobs.completion_record import Completion
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 
 TOO_SLOW = 0.5
 """Share of the speed in `plan` below which the times of plans are of no use."""
@@ -70,7 +70,7 @@ def matrices_line(line: Line, record: Completion, parts: Path) -> None:
     """A job with matrices, whose rows have the mean that lies beside them."""
     residues, apart = 0, []
     for info in record.parts:
-        with read_part(parts / info.name) as part:
+        with Part(parts / info.name) as part:
             everything = np.arange(part.count)
             mean, matrix = (
                 part.rows(name, everything)

@@ -220,8 +220,8 @@ def test_rows_that_are_rounded_on_the_device_arrive_whole(storage: StorageDtype)
         "m", "0", (WIDE.layers,), ("per_residue",), LongSequences(), "float32", "float32", "e"
     )
     room = Room(engine, TOKENS["cuda"])
-    plain = VectorStream(engine, room, fingerprint, [])
-    ours = VectorStream(engine, room, replace(fingerprint, storage_dtype=storage), [])
+    plain = VectorStream(room, fingerprint, [])
+    ours = VectorStream(room, replace(fingerprint, storage_dtype=storage), [])
     texts = [[random_sequence(700, 9 * n + i) for i in range(9)] for n in range(4)]
     launched = [ours._launch(engine.prepare(each)) for each in texts]  # all are under way
     for each, waited_for in zip(texts, launched, strict=True):

@@ -22,7 +22,7 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import ROWS
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support import checkpoints
 from support.checkpoints import mean_of
 from support.embedded import Embedder
@@ -49,7 +49,7 @@ def write_bucket(folder: Path, sequences: list[str]) -> Path:
 def vectors(folder: Path, record: Completion) -> dict[str, np.ndarray]:
     found = {}
     for info in record.parts:
-        with read_part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
+        with Part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
             name = part.names[0]
             rows = part.rows(name, np.arange(part.count))
             found |= {held.decode(): vector for held, vector in zip(part.keys, rows, strict=True)}

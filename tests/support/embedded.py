@@ -17,7 +17,7 @@ from plm_embed.jobs.worker import Worker
 from plm_embed.keys import key
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.summary import check_kind
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from plm_embed.store.store import Store
 from support.buckets import write_bucket
 
@@ -69,7 +69,7 @@ def stored(folder: Path, record: Completion) -> dict[str, dict[str, np.ndarray]]
     """Everything that the parts of a record hold: key -> name -> vector."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for info in record.parts:
-        with read_part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
+        with Part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
             for name in part.names:
                 for held, vector in zip(
                     part.keys, part.rows(name, np.arange(part.count)), strict=True

@@ -54,12 +54,12 @@ def model(folders: dict[str, Path]) -> Iterator[LanguageModel]:
 
 def stream_of(model: LanguageModel, sequences: list[str], budget: int) -> VectorStream:
     engine = engine_of(model)
-    return VectorStream(engine, Room(engine, budget), model.fingerprint(), sequences)
+    return VectorStream(Room(engine, budget), model.fingerprint(), sequences)
 
 
 def engine_of(model: LanguageModel) -> Engine:
-    assert model._engine
-    return model._engine
+    assert model._room
+    return model._room.engine
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean_special", "max", "bos"])

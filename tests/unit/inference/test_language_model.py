@@ -1,8 +1,10 @@
 """Vectors in memory: those of a campaign, whatever way the sequences are given."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -23,7 +25,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Step, VectorStream
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support import checkpoints
 from support.buckets import write_bucket
 from support.embedded import Embedder
@@ -60,7 +62,7 @@ def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
     embedder = Embedder(prepared, tmp_path / "store", settings)
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     (info,) = record.parts
-    with read_part(embedder.store.parts_folder / info.name) as part:
+    with Part(embedder.store.parts_folder / info.name) as part:
         rows = part.rows(f"{pooling}_l3", np.arange(part.count))
         stored = dict(zip(part.keys.astype(str).tolist(), rows, strict=True))
     assert model.fingerprint(pooling, -1, long_sequences) == embedder.store.fingerprint
@@ -203,10 +205,14 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     assert torch.get_num_threads() == before
 
 
-def test_a_closed_model_says_so(prepared: Path) -> None:
+def test_a_closed_model_says_so_and_holds_no_weights(prepared: Path) -> None:
     model = plm_embed.load(MODEL, weights=prepared)
     assert repr(model) == "<esm2_t3_untrained: 3 layers, width 32, float32 on cpu>"
+    assert model._room
+    engine = weakref.ref(model._room.engine)
     model.close()
+    gc.collect()
+    assert engine() is None
     with pytest.raises(PlmEmbedError, match="was closed; load it again"):
         model.embed(["MKV"])
 

@@ -47,7 +47,7 @@ def engine_of(dtype: str, factor: float = 1.0) -> Engine:
 
 def stream_of(engine: Engine, sequences: list[str], **change: Any) -> VectorStream:
     fingerprint = replace(fingerprint_of(engine.precision), **change)
-    return VectorStream(engine, Room(engine, 2048), fingerprint, sequences)
+    return VectorStream(Room(engine, 2048), fingerprint, sequences)
 
 
 def batch_of(stream: VectorStream) -> list[Vectors]:
@@ -194,7 +194,7 @@ def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:
 
     engine.forward = short_of_memory  # type: ignore[method-assign]
     fingerprint = replace(fingerprint_of("float32"), pooling=("mean",))
-    stream = VectorStream(engine, Room(engine, 8192), fingerprint, SEQUENCES * 12)
+    stream = VectorStream(Room(engine, 8192), fingerprint, SEQUENCES * 12)
     found = dict(pair for step in stream.run() for pair in step.finished)
     assert sorted(found) == list(range(48)) and not stream.left_out
     assert refused == [8192, 4096, 2048] and engine.rows == 1024

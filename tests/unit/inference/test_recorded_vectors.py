@@ -25,7 +25,7 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support import checkpoints
 from support.embedded import Embedder
 
@@ -78,7 +78,7 @@ def vectors(folder: Path, model: Model, seed: int) -> Iterator[tuple[str, np.nda
     )
     embedder = Embedder(folder / "weights", folder / "store", settings)
     (part,) = embedder.embed(folder / "0000.parquet", folder / "0000.json").parts
-    with read_part(embedder.store.parts_folder / part.name) as held:
+    with Part(embedder.store.parts_folder / part.name) as held:
         at = {name.decode(): row for row, name in enumerate(held.keys)}
         for name in held.names:
             found = list(held.rows(name, np.arange(held.count)))

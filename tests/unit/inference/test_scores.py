@@ -74,8 +74,8 @@ def fair_esm_logits(path: Path) -> Logits:
 def check(model: LanguageModel, sequences: Sequence[str], logits: Logits, mask: int) -> None:
     scores = model.score(sequences, scores=SCORES)
     for row, sequence in enumerate(sequences):
-        assert model._engine
-        ids = model._engine.tokenize(sequence).tolist()
+        assert model._room
+        ids = model._room.engine.tokenize(sequence).tolist()
         for kind, value in expected(logits, ids, mask).items():
             assert scores[kind].dtype == np.float32
             assert scores[kind][row] == pytest.approx(value, rel=2e-5, abs=2e-5), (sequence, kind)
@@ -168,8 +168,8 @@ def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -
     model, text = models["float32"], "ACDEFGHIKLMNPQRSTVWYMKLLV" * 3
     windows = {"policy": "window", "max_residues": 50, "overlap": 25}
     joined = model.score([text], long_sequences=windows, scores=SCORES)
-    assert model._engine
-    engine, sums = model._engine, np.zeros(2)
+    assert model._room
+    engine, sums = model._room.engine, np.zeros(2)
     for start, stop, part in ((0, 50, slice(0, 37)), (25, 75, slice(12, 50))):
         batch = engine.prepare([text[start:stop]])
         scores = engine.token_scores(engine.forward(batch, [3])[3], batch.tokens)
@@ -202,15 +202,15 @@ def test_variants_are_scored_by_masked_marginals(
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path))
     text, logits = PEPTIDES[2], fair_esm_logits(GOLDEN)
     with plm_embed.load(TINY_GOLDEN.name, weights=GOLDEN) as model:
-        assert model._engine
-        ids = torch.tensor(model._engine.tokenize(text).tolist())
+        assert model._room
+        ids = torch.tensor(model._room.engine.tokenize(text).tolist())
 
         def marginal(place: int, new: str) -> float:
             hidden = ids.clone()
             hidden[place] = checkpoints.MASK
             logs = torch.log_softmax(logits(hidden)[place], -1)
-            assert model._engine
-            return float(logs[model._engine.own_tokens(new)[0]] - logs[ids[place]])
+            assert model._room
+            return float(logs[model._room.engine.own_tokens(new)[0]] - logs[ids[place]])
 
         scores = model.score_variants(text, ["F1A", "v2w", "T30K", "F1A:T30K", "N3N"])
         values = [marginal(1, "A"), marginal(2, "W"), marginal(30, "K")]

@@ -25,7 +25,7 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
 from plm_embed.models.tokens import Ids
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support import checkpoints
 from support.buckets import SEQUENCES, write_bucket
 from support.campaigns import DIM
@@ -53,7 +53,7 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(
     assert record.computed == record.unique == len(SEQUENCES[::6])
     assert read_completion(tmp_path / "0000.json") == record
     (info,) = record.parts
-    with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
+    with Part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
         origin = part.provenance
     assert (origin["device"], origin["host"]) == (record.worker.device, record.worker.host)
     assert origin["tokens"] == record.tokens and origin["seconds"] > 0
@@ -78,7 +78,7 @@ def test_long_sequences(
     record = run(tmp_path, prepared, sequences, settings)
     check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
     (info,) = record.parts
-    with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
+    with Part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
         columns = [part.column_at(name, np.arange(part.count)) for name in ("length", "windows")]
         assert dict(zip(*(column.tolist() for column in columns), strict=True)) == windows
     skipped = [s for s in sequences if len(s) not in windows]

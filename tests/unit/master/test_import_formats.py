@@ -20,7 +20,7 @@ from plm_embed.master.adopt import UNKNOWN, Adopted, adopt
 from plm_embed.master.foreign import Files
 from plm_embed.reading.exports import Format, export
 from plm_embed.sequences.settings import Table
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support.families import TINY, add_model, source
 from support.finished import DEMO, MODEL, finished_campaign
 from support.foreign_masters import IDS, SEQUENCES, SETTINGS, adopted, mean_vectors
@@ -44,7 +44,7 @@ def stored(store: Path) -> dict[bytes, bytes]:
     """The bits of each vector in a store, by key."""
     bits = {}
     for path in store.glob("*/parts/*.h5"):
-        with read_part(path) as part:
+        with Part(path) as part:
             assert part.provenance["device"] == IMPORTED_DEVICE
             (name,) = part.names
             rows = part.bits(name, np.arange(part.count))

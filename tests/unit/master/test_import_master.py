@@ -20,7 +20,7 @@ from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.settings import Settings
 from plm_embed.sequences.settings import Table
 from plm_embed.store.hdf5 import encode
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support.buckets import write_bucket
 from support.embedded import Embedder
 from support.foreign_masters import IDS, SEQUENCES, adopted, foreign_master
@@ -44,7 +44,7 @@ def test_a_right_master_is_not_computed_again(tmp_path: Path, prepared: Path, by
         zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True)
     )
     for info in record.parts:
-        with read_part(store / record.fingerprint_id / "parts" / info.name) as part:
+        with Part(store / record.fingerprint_id / "parts" / info.name) as part:
             for row, name in enumerate(part.keys):
                 if (sequence := sequences.get(name.decode())) in stored:
                     found = part.bits("mean_l3", np.array([row]))[0]

@@ -16,7 +16,7 @@ from plm_embed.master.campaign import Campaign as Gathered
 from plm_embed.master.campaign import read_campaign
 from plm_embed.master.spot_checks import check_spots, draw
 from plm_embed.master.validation_record import Validation
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from support.campaigns import EVERYTHING, Campaign, gathered_campaign, reference
 
 
@@ -35,7 +35,7 @@ def gathered(campaign: Campaign, **changes: Any) -> Gathered:
 def drawn(campaign: Campaign, count: int, **changes: Any) -> dict[int, str]:
     """The sequences of drawn rows."""
     plan = gathered(campaign, **changes)
-    with read_part(campaign.master) as part:
+    with Part(campaign.master) as part:
         rows = draw(part, plan, count)
         keys = part.keys[rows]
     pairs = list(spot_checks._sequences(plan, rows))

@@ -111,7 +111,7 @@ def test_a_profile_without_gpus_is_planned_for_its_cores(
     assert cores.device.endswith(", 8 threads") and "GFLOP/s" in cores.basis
     assert cluster.jobs.workers == 2 and cluster.jobs.local == 0
     shown = text(cluster)
-    assert "on 2 workers each" in shown and "worker-hours" in shown and "GPU" not in shown
+    assert "on 2 workers each" in shown and "on one worker in all" in shown and "GPU" not in shown
 
 
 def test_a_gpu_may_be_asked_for_by_any_name(configfile: Path, tmp_path: Path) -> None:
@@ -142,9 +142,29 @@ def test_weights_at_hand_are_named_for_what_they_are(configfile: Path, tmp_path:
 def test_it_fits_a_screen_of_80_columns(configfile: Path, lengths: Path) -> None:
     shown = text(plan(configfile, LARGE, profile="pbs", lengths=lengths), 80)
     words = " ".join(shown.split())
-    assert " on 4 GPUs each; the profile gives each " in words and " GPU-hours" in words
+    assert " on 4 GPUs each, and up to 3 min to start; the profile gives each " in words
+    assert words.count(" on one GPU in all") == 1
     lines = [line for line in shown.splitlines() if "snakemake" not in line]
     assert max(map(len, lines)) <= 80 and len(lines) < 24
+
+
+def test_times_agree_and_another_number_of_buckets_is_named(configfile: Path) -> None:
+    write(lengths := configfile.with_name("short.txt"), "300 50000\n")
+    settings = [*LARGE, "buckets=4"]
+    shown = text(plan(configfile, settings, devices=["H100"], lengths=lengths))
+    assert "buckets=1, not 4: about 51 s each, and up to 3 min to start; 51 s on one" in shown
+    assert shown.count("51 s") == 3
+
+
+def test_sequences_that_are_too_long_for_a_model_are_counted(configfile: Path) -> None:
+    write(lengths := configfile.with_name("long.txt"), "300 10\n1023 2\n")
+    model = ["model=esm1b", "weights=''"]
+    found = plan(configfile, model, devices=["A100"], lengths=lengths)
+    assert found.models[0].todo.sequences == 10
+    assert "2 of more than 1,022 residues get no vector" in text(found)
+    window = "embedding={long_sequences: {policy: window, max_residues: 1000}}"
+    windowed = plan(configfile, [*model, window], devices=["A100"], lengths=lengths)
+    assert windowed.models[0].todo.sequences == 12 and "too long" not in text(windowed)
 
 
 def test_settings_are_laid_over_the_file_as_snakemake_does(configfile: Path) -> None:

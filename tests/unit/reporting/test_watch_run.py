@@ -106,6 +106,10 @@ def test_a_job_that_was_killed_is_named_by_its_own_log(tmp_path: Path) -> None:
         written(log, "# plm-embed embed\n")
         note_end(tmp_path, [snakemake])
         assert f"FAILED {log}\n  {reason}\n" in shown(tmp_path)
+    inner = "Will exit after finishing currently running jobs (scheduler)."
+    written(tmp_path / "snakemake.log", f"{text}{inner}\n{'=' * 80}\n")
+    note_end(tmp_path, [snakemake])
+    assert "FAILED" in shown(tmp_path), "a Snakemake within the job was stopped"
 
 
 def test_a_log_of_watch_has_each_change_and_whole_lines(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
-from plm_embed.store.parts import DamagedPartError, PartRows, read_part, write_part
+from plm_embed.store.parts import DamagedPartError, Part, PartRows, write_part
 from support.campaigns import EVERYTHING, MEAN, part_rows, vectors
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]
@@ -51,12 +51,12 @@ def test_a_part_keeps_scores_in_float32(tmp_path: Path) -> None:
     entropy = np.linspace(1, 2, len(SEQUENCES), dtype=np.float32) / 3
     write_part(path, replace(rows, scores={"entropy": entropy}), fingerprint, {})
     expected = entropy[np.argsort(rows.keys)]
-    with read_part(path) as part:
+    with Part(path) as part:
         assert np.array_equal(part.column_at("entropy", np.arange(6)), expected)
     content = bytearray(path.read_bytes())
     content[content.index(expected.tobytes())] ^= 1
     path.write_bytes(content)
-    with read_part(path) as part, pytest.raises(DamagedPartError, match="row 0 of entropy"):
+    with Part(path) as part, pytest.raises(DamagedPartError, match="row 0 of entropy"):
         part.column_at("entropy", np.arange(6))
     for scores in ({}, {"entropy": entropy, "log_likelihood": entropy}):
         with pytest.raises(ValueError, match="vectors for"):
@@ -71,7 +71,7 @@ def test_part_gives_back_what_was_written(tmp_path: Path, fingerprint) -> None:
     write_part(path, part_rows(SEQUENCES, fingerprint), fingerprint, {"worker": "CPU"})
     order = sorted(SEQUENCES, key=key)
     indices = np.array([4, 1, 1, 5])
-    with read_part(path) as part:
+    with Part(path) as part:
         part.check(fingerprint)
         assert (part.keys == KEYS).all()
         assert part.column_at("length", np.arange(part.count)).tolist() == [
@@ -120,10 +120,10 @@ def test_rows_that_do_not_fit_together_are_a_bug(tmp_path: Path) -> None:
 def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "part.h5"
     with pytest.raises(PlmEmbedError, match=r"part\.h5: cannot be read"):
-        read_part(path)
+        Part(path)
     path.write_text("no")
     with pytest.raises(DamagedPartError, match=r"part\.h5: truncated, corrupt or not a part"):
-        read_part(path)
+        Part(path)
 
 
 @given(data=st.data())
@@ -148,7 +148,7 @@ def test_any_rows_are_taken_exactly(
             [np.arange(first, min(first + n, count), steps) for first, n in [*runs, (0, 1)]]
         )
     )
-    with read_part(path) as part:
+    with Part(path) as part:
         found = take_bits(part.vectors["mean_l3"], rows).view("<f4")
         assert (part.locate(part.keys[rows]) == rows).all()
     np.testing.assert_array_equal(found[:, 1], 2 * rows + 1)

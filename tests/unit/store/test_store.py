@@ -15,7 +15,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.keys import key
 from plm_embed.reading.open import Embeddings
-from plm_embed.store.parts import read_part, write_part
+from plm_embed.store.parts import Part, write_part
 from plm_embed.store.store import PartList, Store, read_fingerprint
 from support.campaigns import DIM, MEAN, part_rows, publish
 
@@ -76,7 +76,7 @@ def test_covering_leaves_out_parts_without_any_of_the_keys(store: Store) -> None
     publish(store, sorted(SEQUENCES, key=key)[1::2])
     assert len(store.covering(KEYS)) == 2
     (info,) = store.covering(KEYS[1:2])
-    with read_part(store.parts_folder / info.name) as part:
+    with Part(store.parts_folder / info.name) as part:
         assert KEYS[1] in part.keys
 
 
@@ -206,6 +206,6 @@ def test_a_full_disk_is_said_and_leaves_nothing(store: Store, tmp_path: Path, mo
 
 def test_dimensions_are_known_without_reading(store: Store) -> None:
     publish(store, SEQUENCES)
-    with read_part(next(store.parts_folder.iterdir())) as part:
+    with Part(next(store.parts_folder.iterdir())) as part:
         assert part.dims == {"mean_l3": DIM}
         assert part.count == len(SEQUENCES)

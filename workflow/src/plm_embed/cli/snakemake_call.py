@@ -85,9 +85,10 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
     """
     import psutil  # comes with Snakemake
 
-    def terminate(number: int, _: object) -> None:
+    def interrupt(number: int, _: object) -> None:
         interrupts.append(number)
-        for process in psutil.Process().children(recursive=True):
+        below = psutil.Process().children(recursive=True) if number == signal.SIGTERM else []
+        for process in below:
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
 
@@ -95,10 +96,8 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
     errors, interrupts = list[str](), list[int]()
     shown = in_error = False
-    handlers = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number)),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
-    }
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handlers = [(number, signal.signal(number, interrupt)) for number in signals]
     try:
         with subprocess.Popen(
             # -P: a user's file that has the name of a module is none
@@ -120,7 +119,7 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
                     if shown:
                         print(text, file=sys.stderr, flush=True)
     finally:
-        for number, handler in handlers.items():
+        for number, handler in handlers:
             signal.signal(number, handler)
     if interrupts:
         sys.exit(interrupted(_CONTINUE))

@@ -14,13 +14,15 @@ from plm_embed.cli.options import (
     COUNT,
     DTYPE,
     EXISTING,
+    ID_COLUMN,
     NUMBER,
     PATH,
+    SEQUENCE_COLUMN,
+    SETTINGS,
     WEIGHTS,
-    columns,
+    all_settings,
     log_command,
     required,
-    settings,
     several,
 )
 from plm_embed.errors import InputError, StoreError
@@ -99,7 +101,8 @@ def weights(
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
 @click.option("--buckets", default=4, type=click.IntRange(1, 20_000), help="Their number.")
-@columns
+@ID_COLUMN
+@SEQUENCE_COLUMN
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")
 @click.option(
     "--alphabet",
@@ -120,7 +123,7 @@ def weights(
     type=click.Choice(["remove", "skip"]),
     help="'-' and '.': remove them, or skip the record.",
 )
-@settings("strand")
+@SETTINGS["strand"]
 @click.option(
     "--tables",
     default="[]",
@@ -174,7 +177,7 @@ def deduplicate(
 @WEIGHTS
 @required("--store", type=PATH, help="Store of vectors; shared by all buckets.")
 @required("--record", type=PATH, help="Completion record (JSON), written at the end.")
-@settings()
+@all_settings
 @click.option(
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )

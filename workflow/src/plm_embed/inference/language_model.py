@@ -24,6 +24,7 @@ from plm_embed.fingerprint import (
     pooling_and_layer,
 )
 from plm_embed.inference import loading
+from plm_embed.inference.batches import Room
 from plm_embed.inference.inputs import (
     NamedSequence,
     SequenceInput,
@@ -38,7 +39,6 @@ from plm_embed.io.progress import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.checkpoints import model_of
-from plm_embed.models.engine import Engine
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
@@ -107,7 +107,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             devices.choose_dtype(dtype, self.device)
         self.dtype = dtype
         """In which it computes; `auto` until the weights are loaded."""
-        self._engine: Engine | None = None
+        self._room: Room | None = None  # the engine, and its room for batches
         self._closed = False
 
     def load(self) -> Self:
@@ -115,12 +115,12 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         if self._closed:
             name = self._model.name
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
-        if self._engine is None:
+        if self._room is None:
             self.manifest = prepared_weights(self._model, self._weights)
             folder = Path(self.manifest.folder or "")
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, dtype):
-                self._engine, self._room, _ = loading.load(folder, self.device, dtype)
+                self._room, _ = loading.load(folder, self.device, dtype)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,7 +133,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
     def close(self) -> None:
         """Give its memory back; it can't be used any more."""
         with devices.ALONE:
-            self._engine, self._closed = None, True
+            self._room, self._closed = None, True
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -176,11 +176,11 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             strand=self.policy.strand,
             linker=self._linker,
         )
-        if self._engine is None:  # what is wrong does not wait for a download
+        if self._room is None:  # what is wrong does not wait for a download
             resolved(settings, self._model, self._model.name)
         if scores and self.load().manifest.head_sha256 is None:
             with_head(self.manifest)
-            self._engine = None  # loaded again, with the head
+            self._room = None  # loaded again, with the head
         return loading.fingerprint_of(self.load().manifest, settings, self.device)
 
     @overload
@@ -251,12 +251,14 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """
         check_word("on_error", on_error, get_args(OnError))
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
+        room = self._room
+        assert room
         named, block, tokens = named_sequences(sequences, self.policy), list[NamedSequence](), 0
         while True:
             if record := next(named, None):
                 block.append(record)
                 tokens += self._family.tokens(self._family.alphabet.length(record.sequence))
-                if tokens < BATCHES_AT_ONCE * self._room.budget:
+                if tokens < BATCHES_AT_ONCE * room.budget:
                     continue
             vectors = self.vectors(block, fingerprint, on_error, bar=False)
             for done, computed in zip(block, vectors, strict=True):
@@ -309,8 +311,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         passes, left_out = self._compute(copies, replace(fingerprint, scores=()), bar, places)
         refuse([record._replace(problem=reason) for reason in left_out.values()], "raise")
         logs = {place: passes[i][MASKED] for i, place in enumerate(places)}  # (V,) each
-        engine = self._engine
-        assert engine
+        assert self._room
+        engine = self._room.engine
         old = engine.own_tokens(text)
         sums = [
             sum(
@@ -362,10 +364,10 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """Return the vectors of normalized sequences by their place, and the reasons of those that
         have none; with `masked` places as `VectorStream`.
         """
-        engine, computed = self.load()._engine, dict[int, Vectors]()
-        assert engine
+        room, computed = self.load()._room, dict[int, Vectors]()
+        assert room
         with devices.as_set_up(self.device, self._threads, self.dtype):
-            stream = VectorStream(engine, self._room, fingerprint, sequences, masked)
+            stream = VectorStream(room, fingerprint, sequences, masked)
             with progress("embed", stream.tokens, "tokens", bar) as meter:
                 for step in stream.run():
                     computed |= step.finished

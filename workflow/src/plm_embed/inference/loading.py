@@ -56,7 +56,7 @@ def load(
     dtype: ComputeDtype,
     layers: Sequence[int] | None = None,
     budget: int = 0,
-) -> tuple[Engine, Room, SelfTest]:
+) -> tuple[Room, SelfTest]:
     """Load the model of a weights folder, measure the room for batches (`layers`: those to compute,
     default the last; `budget`: tokens per batch), and compare it with its golden vectors.
 
@@ -65,7 +65,7 @@ def load(
     try:
         model = Engine(*weights.load(folder), device, dtype, weights.load_head(folder))
         room = room_for(model, layers or [model.manifest.layers], budget)
-        return model, room, self_test(model, folder, room.budget)
+        return room, self_test(model, folder, room.budget)
     except RuntimeError as error:
         if out_of_memory(error):
             raise devices.too_small(device) from error

@@ -31,7 +31,6 @@ from plm_embed.inference.batches import BATCHES_AHEAD, Packer, Room
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up, spread
 from plm_embed.kernels import devices
-from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.tokens import Ids
 from plm_embed.sequence_windows import Span, edges, spans, whole
@@ -80,7 +79,6 @@ class VectorStream:
 
     def __init__(
         self,
-        engine: Engine,
         room: Room,
         fingerprint: Fingerprint,
         sequences: Sequence[str],
@@ -89,13 +87,13 @@ class VectorStream:
         """masked: the residue of each sequence that is masked. Such a stream computes MASKED and
         nothing else; none of its sequences may be cut.
         """
-        self.engine, self.room, self.fingerprint = engine, room, fingerprint
+        self.engine, self.room, self.fingerprint = room.engine, room, fingerprint
         self.sequences, self._masked = sequences, masked
         self.left_out: dict[int, LeftOut] = {}
         """Sequences that have no vector, and why: they did not fit into the device's memory even
         alone, or have more tokens than the model has positions for.
         """
-        family, linker = engine.manifest.family, fingerprint.linker
+        family, linker = room.engine.manifest.family, fingerprint.linker
         self.lengths = [family.alphabet.length(sequence) for sequence in sequences]
         """Residues of each sequence."""
         self._windows = [spans(length, fingerprint.long_sequences) for length in self.lengths]
@@ -164,7 +162,7 @@ class VectorStream:
                 tokens += self.engine.own_tokens(text)[low - start : high - start].tolist()
             ends.append(len(texts))
         plain = replace(self.fingerprint, pooling=(), scores=())
-        stream = VectorStream(self.engine, self.room, plain, texts, places)
+        stream = VectorStream(self.room, plain, texts, places)
         logs = np.empty(len(texts))
         for step in stream.run():
             for number, vectors in step.finished:

@@ -34,7 +34,7 @@ from plm_embed.jobs.other_nodes import node_number, start_nodes
 from plm_embed.keys import keys_sha256
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.summary import check_kind
-from plm_embed.store.parts import read_part
+from plm_embed.store.parts import Part
 from plm_embed.store.store import Store
 from plm_embed.wording import count
 
@@ -165,7 +165,7 @@ def write_record(
     workers = tuple(worker for beat in beats for worker in beat.workers if worker.device)
     devices = set[str]()
     for part in parts:
-        with read_part(store.parts_folder / part.name) as file:
+        with Part(store.parts_folder / part.name) as file:
             devices.add(file.provenance.get("device", ""))
     devices -= {"", *(worker.device for worker in workers)}
     tokens, worked = sum(w.tokens for w in workers), sum(w.seconds for w in workers)

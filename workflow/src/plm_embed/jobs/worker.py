@@ -30,7 +30,6 @@ from plm_embed.jobs.process import Chunk, Message
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.models.engine import Engine
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import span_ends, stored_residues, window_counts
 from plm_embed.store.hdf5 import Array
@@ -115,7 +114,7 @@ class Worker:
         else:
             self.info.threads = torch.get_num_threads()
         self._weights, self._settings = weights, settings
-        self._model: tuple[Engine, Room] | None = None
+        self._room: Room | None = None  # the engine, and its room for batches
         self._self_test: SelfTest | None = None
         self._pipe: Connection | None = None
         self._told = time.monotonic()
@@ -167,17 +166,17 @@ class Worker:
         fingerprint, tested = self.store.fingerprint, self._self_test
         return Message(fingerprint, self.info, self._parts, self._skipped, tested, share, seconds)
 
-    def load(self) -> tuple[Engine, Room]:
+    def load(self) -> Room:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
-        if self._model is None:
+        if self._room is None:
             began, fingerprint = time.monotonic(), self.store.fingerprint
             dtype, budget = fingerprint.compute_dtype, self._settings.toks_per_batch
-            model, room, self._self_test = loading.load(
+            self._room, self._self_test = loading.load(
                 self._weights, self.device, dtype, fingerprint.layers, budget
             )
-            self._model, seconds = (model, room), time.monotonic() - began
+            seconds = time.monotonic() - began
             log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)
-        return self._model
+        return self._room
 
     def embed(self, keys: Keys, sequences: list[str]) -> float:
         """Compute the vectors of sequences, long ones first if they come so; return the seconds
@@ -189,7 +188,7 @@ class Worker:
             beside = self.store.folder / "scratch"
             folder = scratch_folder(self._settings.scratch, 2 * BYTES_PER_PART, beside)
             self._scratch = self._stack.enter_context(folder)
-        stream = VectorStream(*self.load(), self.store.fingerprint, sequences)
+        stream = VectorStream(self.load(), self.store.fingerprint, sequences)
         began = last = time.monotonic()
         done = 0
         for step in stream.run():

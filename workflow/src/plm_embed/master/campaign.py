@@ -18,7 +18,7 @@ from plm_embed.keys import bucket_names
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.blocks import located
-from plm_embed.store.parts import SCHEMA_VERSION, PartInfo, parts_folder, read_part
+from plm_embed.store.parts import SCHEMA_VERSION, Part, PartInfo, parts_folder
 
 CHANGED = "its bytes are not those that were written"
 """The fault of a part."""
@@ -112,7 +112,7 @@ class Campaign:
     def dims(self) -> dict[str, int]:
         """D by representation, as the first part has it; nothing where there are no parts."""
         for name in self.parts:
-            with read_part(self.parts_folder / name) as part:
+            with Part(self.parts_folder / name) as part:
                 return part.dims
         return {}
 

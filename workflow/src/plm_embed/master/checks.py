@@ -31,7 +31,7 @@ from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import DAMAGES, decode, read_bits, storage_dtype
-from plm_embed.store.parts import column_types, read_part
+from plm_embed.store.parts import Part, column_types
 from plm_embed.store.store import FINGERPRINT, part_names
 
 LISTED = 20
@@ -102,7 +102,7 @@ def check_parts(validation: Validation, campaign: Campaign) -> None:
             problem(f"{note}: {fault}", delete(note, campaign.embedded))
         for name in part_names(folder):
             try:
-                with read_part(folder / name) as part:
+                with Part(folder / name) as part:
                     part.check(campaign.fingerprint)
             except PlmEmbedError as error:
                 problem(error.message, campaign.part_remedy(name))

@@ -21,7 +21,7 @@ from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import check_keys, read_again, verified
-from plm_embed.store.parts import Part, read_part
+from plm_embed.store.parts import Part
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def check_spots(
             "spot checks",
             "Some vectors, drawn at random, agree with those of an independent program.",
         ) as problem,
-        read_part(master) as part,
+        Part(master) as part,
     ):
         rows = draw(part, campaign, count)
         if not len(rows):

@@ -18,7 +18,7 @@ from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import Summary, known_summary, read_summary, summary_file
-from plm_embed.store.parts import parts_folder, read_part
+from plm_embed.store.parts import Part, parts_folder
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
 from plm_embed.workflow.config import Config, input_paths, input_tables, residues_of
@@ -122,7 +122,7 @@ def _lacking(
         keys, absent = key_array(table["key"]), np.ones(len(table), dtype=np.bool_)
         for path in parts.between(keys[0].decode(), keys[-1].decode()) if len(keys) else ():
             # a damaged one counts for nothing: its sequences will be computed again
-            with suppress(PlmEmbedError), read_part(path) as part:
+            with suppress(PlmEmbedError), Part(path) as part:
                 absent &= part.locate(keys) < 0
         lacking.update(table["length"].to_numpy()[absent].tolist())
     return lacking

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from plm_embed.errors import ConfigError
+from plm_embed.inference.settings import resolved
 from plm_embed.io.files import sha256_file
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
@@ -40,14 +41,18 @@ SHORT_HOURS = 0.5
 @dataclass(frozen=True)
 class Forecast:
     """The work that is left of one model. weights: in words; verified: nothing speaks against
-    their being the published ones; stored: unique sequences that the store has; passes: through the
-    model for each token; speeds: the first one is planned for; hours: on one such device.
+    their being the published ones; stored: unique sequences that the store has; longest: residues
+    of a sequence that gets a vector, 0 for no limit; too_long: unique sequences that get none;
+    passes: through the model for each token; speeds: the first one is planned for; hours: on one
+    such device.
     """
 
     model: str
     weights: str
     verified: bool
     stored: int
+    longest: int
+    too_long: int
     todo: Work
     passes: float
     speeds: tuple[Speed, ...]
@@ -56,11 +61,13 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs of each model. workers: of a job; local: jobs that run on this machine at a time, 0 for
-    none; minutes: that the profile gives a job, or 0; hours: of the longest, with its start.
+    """Jobs of each model. configured: buckets of the configuration; workers: of a job; local: jobs
+    that run on this machine at a time, 0 for none; minutes: that the profile gives a job, or 0;
+    hours: of the longest, without its start.
     """
 
     buckets: int
+    configured: int
     workers: int
     local: int
     minutes: int
@@ -147,8 +154,9 @@ def _embed_job(profile: str) -> tuple[Config, int]:
 def _forecast(
     config: Config, model: Model, counted: Input, devices: Sequence[str], elsewhere: Sequence[Path]
 ) -> Forecast:
-    settings = settings_of(config)
+    settings = resolved(settings_of(config), model, model.name)
     left = lengths_left(config, model, counted)
+    longest = settings.long_sequences.max_residues
     policies, dtype = (settings.long_sequences, settings.linker), settings.compute_dtype
     masked = "pseudo_perplexity" in settings.scores
     todo = costs.work(model, left, *policies, masked=masked)
@@ -165,13 +173,14 @@ def _forecast(
     speeds = [Speed("", 1.0, "nothing to compute")]
     if whole.tokens:
         speeds = [
-            measured.get(label) or costs.estimated(label, model, todo if left else whole, dtype)
+            measured.get(label)
+            or costs.estimated(label, model, todo if todo.tokens else whole, dtype)
             for label in dict.fromkeys(devices)
         ]
     stored, passes = counted.unique - sum(left.values()), whole.tokens / max(plain.tokens, 1)
     hours = todo.tokens / speeds[0].tokens_per_second / 3600
-    weights = _weights(config, model)
-    return Forecast(model.name, *weights, stored, todo, passes, tuple(speeds), hours)
+    weights, lengths = _weights(config, model), (longest, counted.unique - whole.sequences)
+    return Forecast(model.name, *weights, stored, *lengths, todo, passes, tuple(speeds), hours)
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:
@@ -243,5 +252,5 @@ def _jobs(hours: float, resources: Config, local: int, gpus: int, buckets: int) 
         count = buckets
     elif local:
         count = max(count, local)
-    longest = hours / (count * workers) + STARTUP_HOURS
-    return Jobs(count, workers, min(local, count), minutes, longest)
+    longest = hours / (count * workers)
+    return Jobs(count, buckets, workers, min(local, count), minutes, longest)

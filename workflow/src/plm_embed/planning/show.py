@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plm_embed.planning.costs import gpu_table
-from plm_embed.planning.plan import Plan
+from plm_embed.planning.plan import STARTUP_HOURS, Plan
 from plm_embed.wording import count, duration, readable
 
 
@@ -57,6 +57,9 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
         if model.passes > 1:
             factor = f"{model.passes:,.0f} times the work of the vectors"
             yield "pseudo_perplexity", f"{model.model}: each residue is masked once: {factor}"
+        if model.too_long:
+            words = f"{model.too_long:,} of more than {model.longest:,} residues get no vector"
+            yield "too long", f"{model.model}: {words}"
         if model.stored:
             stored = f"{model.stored:,} of {count(read.unique, 'sequence')} already"
             yield "stored", f"{model.model}: {stored}"
@@ -74,9 +77,13 @@ def _jobs(plan: Plan) -> str:
     unit = "GPU" if plan.models[0].speeds[0].device in gpu_table()["gpus"] else "worker"
     models = f" for each of {len(plan.models)} models" if len(plan.models) > 1 else ""
     workers = f" on {jobs.workers:,} {unit}s" if jobs.workers > 1 else ""
-    words = f"buckets={jobs.buckets}{models}: about {duration(3600 * jobs.hours)}{workers} each"
+    now = f", not {jobs.configured}" if jobs.configured != jobs.buckets else ""
+    words = (
+        f"buckets={jobs.buckets}{now}{models}: about {duration(3600 * jobs.hours)}{workers} each"
+    )
+    words += f", and up to {duration(3600 * STARTUP_HOURS)} to start"
     if jobs.minutes:
         words += f"; the profile gives each {duration(60 * jobs.minutes)}"
     if jobs.local:
         return f"{words}; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
-    return f"{words}; {hours:,.1f} {unit}-hours"
+    return f"{words}; {duration(3600 * hours)} on one {unit} in all"

@@ -29,7 +29,7 @@ from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
 from plm_embed.sequence_windows import span_ends
 from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import Array, decode, flat_rows
-from plm_embed.store.parts import DamagedPartError, Part, read_part
+from plm_embed.store.parts import DamagedPartError, Part
 from plm_embed.store.store import part_names, read_fingerprint
 from plm_embed.wording import some
 
@@ -116,9 +116,9 @@ class Embeddings:
             if self._master:
                 yield self._master
             elif self.index:
-                yield self._stack.enter_context(read_part(path))
+                yield self._stack.enter_context(Part(path))
             else:
-                with read_part(path) as part:
+                with Part(path) as part:
                     yield part
         except DamagedPartError as error:
             words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"

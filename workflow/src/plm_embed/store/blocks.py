@@ -18,7 +18,7 @@ from plm_embed.keys import Keys
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.store.checksums import Sums
 from plm_embed.store.hdf5 import Array, Numbers, flat_rows, take_bits
-from plm_embed.store.parts import Part, PartInfo, parts_folder, read_part
+from plm_embed.store.parts import Part, PartInfo, parts_folder
 
 BLOCK_BYTES = 16 << 20
 """Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
@@ -93,7 +93,7 @@ def located(bucket: StoredBucket, store: Path) -> Iterator[Located]:
     sums = {name: np.zeros(count, np.uint64) for name in fingerprint.representations}
     dims: dict[str, int] = {}
     with ExitStack() as stack:
-        parts = tuple(stack.enter_context(read_part(folder / name)) for name in names)
+        parts = tuple(stack.enter_context(Part(folder / name)) for name in names)
         for number, part in enumerate(parts):
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:

@@ -292,6 +292,3 @@ class Part:
             return values[back]
         matrices = np.split(values, np.cumsum(self.residues_at(unique))[:-1])
         return [matrices[i] for i in back]
-
-
-read_part = Part

@@ -27,7 +27,7 @@ from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.keys import Keys
-from plm_embed.store.parts import DamagedPartError, PartInfo, parts_folder, read_part
+from plm_embed.store.parts import DamagedPartError, Part, PartInfo, parts_folder
 
 FINGERPRINT = "fingerprint.json"
 """The file in the folder of a fingerprint that says which it is."""
@@ -109,7 +109,7 @@ class Store:
 
         Equal parts published at the same time replace each other by equal bytes.
         """
-        with read_part(local) as part:
+        with Part(local) as part:
             part.check(self.fingerprint)
             ends = [key.decode()[:8] for key in part.keys[[0, -1]]]
             rows, digest = part.count, sha256_file(local)
@@ -147,7 +147,7 @@ class Store:
         parts = PartList(self.parts_folder).between(keys[0].decode(), keys[-1].decode())
         for path in parts:
             try:
-                with read_part(path) as part:
+                with Part(path) as part:
                     if part.fingerprint != self.fingerprint:
                         self._info(path)  # nobody's, if its bytes have changed
                         part.check(self.fingerprint)

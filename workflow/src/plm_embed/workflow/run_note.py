@@ -28,8 +28,8 @@ _WHY = re.compile(
 _KILLED_HERE = re.compile(
     r" &> (.+)' (?:died with <Signals.SIGKILL: 9>|returned non-zero exit status 137)"
 )
-_STOPPED = re.compile("on user request|Will exit after finishing currently running jobs")
-"""Snakemake's words after Ctrl-C, and after SIGTERM."""
+_LOGS_END = 80 * "="
+"""The line below the last log that Snakemake shows, which may be of a Snakemake within a job."""
 _KILLED = (
     "Snakemake was killed; its jobs on a cluster go on.\n"
     "When they have ended or are cancelled, rerun the same command. If Snakemake says that the "
@@ -106,14 +106,15 @@ def note_end(results: Path, logs: Sequence[str] | None = None) -> None:
     if not run:
         return
     text = "".join(Path(log).read_text(errors="replace") for log in logs or ())
-    run, stopped = replace(run, ended=True), bool(_STOPPED.search(text))
-    if logs is not None and not stopped:
+    terminated = "Will exit after finishing currently running" in text.rpartition(_LOGS_END)[2]
+    run = replace(run, ended=True, stopped=terminated or "on user request" in text)
+    if logs is not None and not run.stopped:
         killed = [("killed; out of memory?", log) for log in _KILLED_HERE.findall(text)]
         reasons = _WHY.findall(text) or killed or [("Snakemake ended with an error", "")]
         reason, log = reasons[-1]
         begun = Path(log).is_file() and Path(log).stat().st_size
         run = replace(run, reason=reason, log=log if begun else run.log)
-    _write(results, replace(run, stopped=stopped))
+    _write(results, run)
 
 
 def read_run(results: Path) -> Run | None:
