@@ -44,9 +44,10 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     try:  # Snakemake writes beside it, before anything else
         cache_folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        words = f"{cache_folder()}: {error.strerror}"
-        remedy = "set XDG_CACHE_HOME to a folder that can be written"
-        raise PlmEmbedError(words, path=cache_folder(), remedy=remedy) from None
+        raise PlmEmbedError(
+            f"{cache_folder()}: {error.strerror}",
+            remedy="set XDG_CACHE_HOME to a folder that can be written",
+        ) from None
     if _lock_is_stale(results):
         print("plm-embed: the last run was killed: removing its lock", file=sys.stderr)
         _snakemake([*options, "--unlock"])

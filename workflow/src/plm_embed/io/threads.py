@@ -121,12 +121,13 @@ def cores() -> int:
     with suppress(OSError):
         for line in (PROC / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
+            root, names = CGROUPS, ["cpu.max"]
+            if controllers:  # version 1, where a quota of -1 is none
+                root, names = CGROUPS / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+                if "cpu" not in controllers.split(","):
+                    continue
             inside = Path(path.lstrip("/"))
-            if "cpu" in controllers.split(","):  # version 1, where a quota of -1 is none
-                root, names = CGROUPS / "cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            else:
-                root, names = CGROUPS, () if controllers else ("cpu.max",)
-            for group in (inside, *inside.parents) if names else ():
+            for group in (inside, *inside.parents):
                 with suppress(OSError, ValueError):  # a ValueError for "max"
                     texts = [(root / group / name).read_text() for name in names]
                     quota, period = map(int, " ".join(texts).split())
