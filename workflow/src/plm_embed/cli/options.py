@@ -52,7 +52,11 @@ WEIGHTS = required(
     type=EXISTING,
     help="A campaign's weights.json, or the folder that `plm-embed weights` made.",
 )
-_SETTINGS: dict[str, tuple[Any, str]] = {
+ID_COLUMN = click.option("--id-column", default="id", help="Column with the ids (tables only).")
+SEQUENCE_COLUMN = click.option(
+    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+)
+_KINDS: dict[str, tuple[Any, str]] = {
     "layers": (int, "0 to the number of layers, -1: last (repeatable)."),
     "pooling": (click.Choice(get_args(Pooling)), "The vectors to store (repeatable)."),
     "scores": (click.Choice(SCORES), "Scores to store beside them (repeatable)."),
@@ -74,26 +78,19 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "per_residue_limit_gb": (click.FloatRange(0), "Refuse a bucket with more per-residue output."),
 }
 """Settings with their types and meanings; `policy` is that of long sequences."""
-
-
-def settings(*names: str) -> Callable[[Command], Command]:
-    """Add options for these settings, with their defaults; without a name, for all of them."""
-    defaults = vars(Settings()) | vars(LongSequences())
-
-    def add(command: Command) -> Command:
-        for name in reversed(names or tuple(_SETTINGS)):
-            kind, text = _SETTINGS[name]
-            option = "--long-sequences" if name == "policy" else f"--{name.replace('_', '-')}"
-            default = defaults[name]
-            several_times = isinstance(default, tuple)
-            command = click.option(
-                option, name, default=default, multiple=several_times, type=kind, help=text
-            )(command)
-        return command
-
-    return add
-
-
+_DEFAULTS = vars(Settings()) | vars(LongSequences())
+SETTINGS = {
+    name: click.option(
+        "--long-sequences" if name == "policy" else f"--{name.replace('_', '-')}",
+        name,
+        default=_DEFAULTS[name],
+        multiple=isinstance(_DEFAULTS[name], tuple),
+        type=kind,
+        help=text,
+    )
+    for name, (kind, text) in _KINDS.items()
+}
+"""An option for each setting."""
 COLUMN_REMEDIES = {
     **{
         name: f"name yours: --{name}-column {{}}"
@@ -104,11 +101,10 @@ COLUMN_REMEDIES = {
 """Remedies of `Table` for options that name columns."""
 
 
-def columns(command: Command) -> Command:
-    """Add options for the columns of tables."""
-    for name, text in (("sequence", "residues"), ("id", "ids")):
-        words = f"Column with the {text} (tables only)."
-        command = click.option(f"--{name}-column", default=name, help=words)(command)
+def all_settings(command: Command) -> Command:
+    """Add the options of all settings."""
+    for option in reversed(SETTINGS.values()):
+        command = option(command)
     return command
 
 

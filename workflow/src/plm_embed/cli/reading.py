@@ -13,11 +13,12 @@ from plm_embed.cli.options import (
     COLUMN_REMEDIES,
     COUNT,
     EXISTING,
+    ID_COLUMN,
     PATH,
+    SEQUENCE_COLUMN,
+    SETTINGS,
     WEIGHTS,
-    columns,
     required,
-    settings,
     several,
 )
 from plm_embed.inference.settings import Settings
@@ -39,7 +40,8 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 @click.argument("results", type=EXISTING)
 @click.argument("queries", type=EXISTING, required=False)
 @several("--id", "ids", help="Find the neighbors of this record; repeatable.")
-@columns
+@ID_COLUMN
+@SEQUENCE_COLUMN
 @click.option("--top", default=10, type=COUNT, help="Number of neighbors of a query.")
 @click.option(
     "--metric",
@@ -212,7 +214,8 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     "--index-id", default="", show_default="id, if there is one", help="Its column with the ids."
 )
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
-@columns
+@ID_COLUMN
+@SEQUENCE_COLUMN
 @click.option("--partner-column", default="", help="Column with the second chain of pairs.")
 @WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
@@ -223,7 +226,9 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="The dtype that computed the vectors, and that the campaign names.",
 )
-@settings("device", "storage_dtype", "linker")
+@SETTINGS["device"]
+@SETTINGS["storage_dtype"]
+@SETTINGS["linker"]
 @click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,16 +14,18 @@ from plm_embed.cli.options import (
     COUNT,
     DTYPE,
     EXISTING,
+    ID_COLUMN,
     NUMBER,
     PATH,
+    SEQUENCE_COLUMN,
+    SETTINGS,
     WEIGHTS,
-    columns,
+    all_settings,
     log_command,
     required,
-    settings,
     several,
 )
-from plm_embed.errors import StoreError
+from plm_embed.errors import InputError, StoreError
 from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
@@ -98,7 +101,8 @@ def weights(
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
 @click.option("--buckets", default=4, type=click.IntRange(1, 20_000), help="Their number.")
-@columns
+@ID_COLUMN
+@SEQUENCE_COLUMN
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")
 @click.option(
     "--alphabet",
@@ -119,7 +123,7 @@ def weights(
     type=click.Choice(["remove", "skip"]),
     help="'-' and '.': remove them, or skip the record.",
 )
-@settings("strand")
+@SETTINGS["strand"]
 @click.option(
     "--tables",
     default="[]",
@@ -151,6 +155,12 @@ def deduplicate(
     from plm_embed.sequences.deduplicate import deduplicate as run
 
     log_command()
+    for path in filter(Path.exists, inputs):  # Snakemake refuses results older than an input
+        ahead = path.stat().st_mtime - time.time()
+        if ahead > 60:
+            words = f"{path}: its time lies {ahead:,.0f} s in the future"
+            raise InputError(words, path=path, remedy="`touch` it, or set the clock")
+        time.sleep(max(ahead, 0))
     run(
         inputs,
         output,
@@ -167,7 +177,7 @@ def deduplicate(
 @WEIGHTS
 @required("--store", type=PATH, help="Store of vectors; shared by all buckets.")
 @required("--record", type=PATH, help="Completion record (JSON), written at the end.")
-@settings()
+@all_settings
 @click.option(
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )
