@@ -1,9 +1,11 @@
 """The command line as a process: help, errors in words, bugs with their traceback."""
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -143,6 +145,10 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         (["search", "absent.h5", "MKV"], "absent.h5"),
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (
+            ["embed", __file__, "--weights", __file__, "--store", "s", "--record", "e/0.json"],
+            "manifest.json: there is no such file; name a campaign's weights.json",
+        ),
+        (
             ["embed", "absent.parquet", "--weights", ".", "--store", "s", "--record", "e/0.json"],
             "absent.parquet",
         ),
@@ -154,6 +160,19 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_results_are_never_older_than_an_input(tmp_path: Path) -> None:
+    """Snakemake would fail after the step, also where a file server's clock is a little ahead."""
+    fasta, step = tmp_path / "some.fasta", ("deduplicate", str(tmp_path / "some.fasta"))
+    fasta.write_text(">a\nMKTAYIAK\n")
+    os.utime(fasta, (time.time() + 4,) * 2)
+    done = plm_embed(*step, "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "records.parquet").stat().st_mtime >= fasta.stat().st_mtime
+    os.utime(fasta, (time.time() + 3600,) * 2)
+    done = plm_embed(*step, "--output", str(tmp_path / "out"))
+    assert done.returncode == 1 and "in the future; `touch` it, or set" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("job", ["SLURM_JOB_ID", "PBS_JOBID"])

@@ -96,6 +96,9 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     ("arguments", "words"),
     [
         (["sume.fasta"], "inputs: sume.fasta: not found; did you mean some.fasta?"),
+        (["-"],
+         "inputs: -: addresses and standard input are not read: save them to a file, and name "
+         "that"),
         (["t.csv", "--id-column", "ids"],
          "t.csv: no column 'ids'; the columns are 'nr', 'lab', 'other'; "
          "name yours: --id-column NAME"),
@@ -110,6 +113,31 @@ def test_inputs_are_looked_at_before_anything_is_written(arguments: list[str], w
         CliRunner().invoke(group, words_of_run, catch_exceptions=False)
     assert str(failure.value) == words
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("https://rest.uniprot.org/P1.fasta", "addresses and standard input are not read"),
+        ("proteins.fa", "not found in {here}"),
+        ("data/proteins.fa", "not found: there is no folder data in {here}"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_explained(path: str, words: str, here: Path) -> None:
+    with pytest.raises(ConfigError) as failure:
+        configuration({"inputs": [path], "model": ["esm2_t3_untrained"]}, [])
+    assert words.format(here=here) in str(failure.value)
+
+
+@pytest.mark.workflow
+def test_a_home_that_cannot_be_written_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(here / "some.fasta"))
+    done = run("some.fasta", "--model", "esm2_t3_untrained")
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "some.fasta/.cache/plm-embed: Not a directory; set XDG_CACHE_HOME" in done.stderr
 
 
 def test_without_a_model_some_are_proposed() -> None:

@@ -18,6 +18,14 @@ from plm_embed.io.threads import Behind, ahead, cores, spread
         ("0::/job/step\n", {"job/step/cpu.max": "max 100000", "job/cpu.max": "100000 100000"}, 1),
         ("0::/not/here\n", {"cpu.max": "50000 100000"}, 1),
         ("4:memory:/x\n0::/job\n", {"job/cpu.max": "200000 100000"}, 2),
+        (
+            "1:cpu,cpuacct:/a/b\n4:memory:/a\n0::/\n",
+            {
+                **{"cpu/a/b/cpu.cfs_quota_us": "-1", "cpu/a/b/cpu.cfs_period_us": "100000"},
+                **{"cpu/a/cpu.cfs_quota_us": "250000", "cpu/a/cpu.cfs_period_us": "100000"},
+            },
+            3,
+        ),
         ("", {}, None),
     ],
 )

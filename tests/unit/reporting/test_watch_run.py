@@ -41,11 +41,15 @@ def test_what_waits_in_a_queue_is_not_taken_for_the_end(tmp_path: Path) -> None:
     assert watch.look(tmp_path).over
 
 
-def test_a_step_that_never_started_fails_with_its_run(tmp_path: Path) -> None:
-    log = written(
-        tmp_path / "snakemake.log",
+@pytest.mark.parametrize(
+    "words",
+    [
         "    message: PartitionTimeLimit For further error details see\n    message: None\n",
-    )
+        'MissingOutputException in rule weights in file "x.smk", line 1:\nPartitionTimeLimit\nX\n',
+    ],
+)
+def test_a_step_that_never_started_fails_with_its_run(words: str, tmp_path: Path) -> None:
+    log = written(tmp_path / "snakemake.log", words)
     for begun in (False, True):  # an executor may have touched its log
         note_start(tmp_path, [MODEL], [str(log)])
         if begun:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plm_embed.cli import interrupted
 from plm_embed.errors import PlmEmbedError, missing_extra
+from plm_embed.io.files import cache_folder
 from plm_embed.io.terminal import printable
 from plm_embed.reporting.failures import alike, changed, failures, run_failure
 from plm_embed.reporting.outputs import CONFIG
@@ -40,6 +41,13 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     """
     if find_spec("snakemake") is None:
         raise PlmEmbedError(missing_extra(ModuleNotFoundError(name="snakemake")))
+    try:  # Snakemake writes beside it, before anything else
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlmEmbedError(
+            f"{cache_folder()}: {error.strerror}",
+            remedy="set XDG_CACHE_HOME to a folder that can be written",
+        ) from None
     if _lock_is_stale(results):
         print("plm-embed: the last run was killed: removing its lock", file=sys.stderr)
         _snakemake([*options, "--unlock"])

@@ -46,7 +46,7 @@ def read_sealed(
         if content.pop(SEAL) == _digest(content):
             return msgspec.convert(content, kind, str_keys=True)
         problem = "changed since it was written (its sha256 does not fit)"
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         problem = "there is no such file"
     except msgspec.ValidationError as unfit:
         problem = f"not {name} of this version ({unfit})"

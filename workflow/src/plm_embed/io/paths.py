@@ -60,11 +60,13 @@ def missing(path: Path) -> str:
         return "is a link to something that does not exist"
     if set("*?[") & set(path.name):
         return "not found; patterns are not expanded here: name the files, or leave it to the shell"
+    if ":/" in str(path) or str(path) == "-":
+        return "addresses and standard input are not read: save them to a file, and name that"
+    base = "" if path.is_absolute() else f" in {Path.cwd()}"
     if path.parent.is_dir():
         names = os.listdir(path.parent) if os.access(path.parent, os.R_OK) else []  # noqa: PTH208
-        return "not found" + did_you_mean(path.name, names)
+        return "not found" + (did_you_mean(path.name, names) or base)
     absent = next(folder for folder in reversed(path.parents) if not folder.is_dir())
-    base = "" if path.is_absolute() else f" in {Path.cwd()}"
     return f"not found: there is no folder {absent}{base}"
 
 

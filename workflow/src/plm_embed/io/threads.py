@@ -119,10 +119,17 @@ def cores() -> int:
         return os.cpu_count() or 1
     count = len(os.sched_getaffinity(0))
     with suppress(OSError):
-        _, _, path = (PROC / "cgroup").read_text().partition("0::/")  # version 2
-        inside = Path(path.partition("\n")[0])
-        for group in (inside, *inside.parents):
-            with suppress(OSError, ValueError):  # a ValueError for "max"
-                quota, period = map(int, (CGROUPS / group / "cpu.max").read_text().split())
-                count = min(count, math.ceil(quota / period))
+        for line in (PROC / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            root, names = CGROUPS, ["cpu.max"]
+            if controllers:  # version 1, where a quota of -1 is none
+                root, names = CGROUPS / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+                if "cpu" not in controllers.split(","):
+                    continue
+            inside = Path(path.lstrip("/"))
+            for group in (inside, *inside.parents):
+                with suppress(OSError, ValueError):  # a ValueError for "max"
+                    texts = [(root / group / name).read_text() for name in names]
+                    quota, period = map(int, " ".join(texts).split())
+                    count = min(count, math.ceil(quota / period) if quota > 0 else count)
     return count

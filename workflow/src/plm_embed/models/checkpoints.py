@@ -305,7 +305,9 @@ def _unpickle(path: Path, trusted: bool) -> Any:
                 f"was not loaded: it asks for {unsafe[1]}, which could run code. Only tensors and "
                 "argparse.Namespace are allowed.\nUse the file that the model's authors publish",
             ) from None
-        raise _not_loaded(path, str(error) or type(error).__name__) from None
+        # of a text, torch says at length what no user can act on
+        kind = "no file of tensors" if isinstance(error, pickle.UnpicklingError) else str(error)
+        raise _not_loaded(path, kind or type(error).__name__) from None
 
 
 def _not_loaded(path: Path, reason: str) -> WeightsError:

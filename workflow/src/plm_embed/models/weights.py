@@ -186,7 +186,10 @@ def read_manifest(path: Path) -> Manifest:
     kind = "a manifest of weights"
     if path.suffix == ".json":
         return read_sealed(path, Manifest, kind, error=WeightsError)
-    manifest = read_sealed(path / MANIFEST, Manifest, kind, weights_again(path), WeightsError)
+    remedy = weights_again(path)
+    if path.is_file():
+        remedy = "name a campaign's weights.json, or the folder that `plm-embed weights` made"
+    manifest = read_sealed(path / MANIFEST, Manifest, kind, remedy, WeightsError)
     return replace(manifest, folder=str(path))
 
 

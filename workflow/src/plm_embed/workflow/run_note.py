@@ -18,7 +18,8 @@ import msgspec
 from plm_embed.io.files import write_json
 
 _WHY = re.compile(
-    r"^(?:    message: (?!None$)|Job \d+ \(.*\) is not submitted: )(.*?)"
+    r"^(?:    message: (?!None$)|Job \d+ \(.*\) is not submitted: "
+    r"|\w+(?:Error|Exception) in rule .*:\n)(.*?)"
     r"(?: For further error details.*)?$"
     r"(?:(?:\n    (?:jobid|input|output): .*)*\n    log: (.+?)(?:, .*)? \(check log)?",
     re.M,
