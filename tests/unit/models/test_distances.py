@@ -9,10 +9,9 @@ import torch
 from plm_embed.models import distances, reference
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
-from plm_embed.models.families import FAMILIES
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
-from plm_embed.models.registry import Model
+from plm_embed.models.registry import ARCHITECTURES, Model
 from support.checkpoints import manifest_of
 
 CPU = torch.device("cpu")
@@ -73,7 +72,7 @@ ENCODERS = {
 @pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 def test_encoders_that_no_family_has(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     family = replace(ESM2, name="mixed", architecture="mixed", encoder=encoder)
-    monkeypatch.setitem(FAMILIES, "mixed", family)
+    monkeypatch.setitem(ARCHITECTURES, "mixed", family)
     model = Model("mixed", family, layers=2, dim=96, heads=6, ffn_dim=160)
     random = torch.Generator().manual_seed(1)
     tensors = {

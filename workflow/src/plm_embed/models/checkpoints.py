@@ -24,7 +24,7 @@ from typing import Any
 from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
 from plm_embed.models.family import LM_HEAD, TASK_HEADS, Family, Learned, T5RelativeBias
-from plm_embed.models.registry import MODELS, Model, family_of, find_model
+from plm_embed.models.registry import MODELS, Model, find_model
 from plm_embed.models.tokens import TENSOR, TokenizerFile, Vocabulary
 from plm_embed.models.weights import MANIFEST, Layout, Stored, read_manifest
 from plm_embed.wording import some
@@ -157,8 +157,8 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
         record = read_manifest(source)
         if record.model != name:
             raise WeightsError(f"{source} holds {record.model}, not {name}", path=source)
-        family, attention_dim = family_of(record.architecture), record.attention_dim or 0
-        return Model(name, family, record.layers, record.dim, record.heads, attention_dim)
+        shape = record.layers, record.dim, record.heads, record.attention_dim or 0
+        return Model(name, record.family, *shape)
     published = source.stem if source.is_file() else source.name
     if published in MODELS:
         raise WeightsError(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from plm_embed.errors import ConfigError, WeightsError
+from plm_embed.errors import ConfigError
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.family import Family
 from plm_embed.models.tokens import TokenizerFile
@@ -18,6 +18,8 @@ HUB = "https://huggingface.co"
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 TABLE = Path(__file__).with_name("models.yaml")
+ARCHITECTURES = {family.architecture: family for family in reversed(FAMILIES.values())}
+"""The family that computes models of an architecture: of those that share it, the first."""
 
 
 @dataclass(frozen=True)
@@ -203,13 +205,3 @@ def tokens(name: str, residues: int, sequences: int) -> int:
     """
     model = MODELS.get(name)
     return model.family.tokens(residues, sequences) if model else residues
-
-
-def family_of(architecture: str) -> Family:
-    """Return the family that computes models of an architecture; of those that share it, the
-    first.
-    """
-    for family in FAMILIES.values():
-        if family.architecture == architecture:
-            return family
-    raise WeightsError(f"architecture {architecture!r} is not known to this version of plm-embed")

@@ -21,7 +21,7 @@ from plm_embed.errors import WeightsError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import read_sealed
 from plm_embed.models.family import Family
-from plm_embed.models.registry import MODELS, Model, family_of
+from plm_embed.models.registry import ARCHITECTURES, MODELS, Model
 
 if TYPE_CHECKING:
     import torch
@@ -102,8 +102,11 @@ class Manifest:
 
     @property
     def family(self) -> Family:
-        """The family that computes this model: of those that share its architecture the first."""
-        return family_of(self.architecture)
+        """The family that computes this model."""
+        if self.architecture not in ARCHITECTURES:
+            words = f"architecture {self.architecture!r} is not known to this version of plm-embed"
+            raise WeightsError(words)
+        return ARCHITECTURES[self.architecture]
 
 
 class Stored(NamedTuple):

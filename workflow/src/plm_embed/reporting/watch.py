@@ -4,7 +4,6 @@ Only small files of the results folder are read: completion records, heartbeats,
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -253,18 +252,20 @@ def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
 
 
 def _shares(beats: Iterable[Heartbeat]) -> dict[str, float]:
-    """Return the share of each unfinished bucket that its last attempt found done or computed."""
-    begun = [beat for beat in beats if beat.residues_total]
-    # what completed is not done any more: it was for other sequences or settings
-    starts = {
-        beat.bucket: beat.started for beat in begun if beat.node == 0 and beat.outcome != "complete"
+    """Return what the last attempt at each unfinished bucket left done, 0 to 1. If that completed
+    it, its record was deleted since: nothing counts.
+    """
+    attempts: dict[str, list[Heartbeat]] = {}
+    for beat in beats:
+        if beat.residues_total and beat.node == 0:
+            attempts[beat.bucket] = [beat]
+        elif beat.residues_total and beat.bucket in attempts:
+            attempts[beat.bucket].append(beat)
+    return {
+        bucket: sum(beat.residues for beat in nodes) / sum(b.residues_total or 0 for b in nodes)
+        for bucket, nodes in attempts.items()
+        if nodes[0].outcome != "complete"
     }
-    done, total = Counter[str](), Counter[str]()
-    for beat in begun:
-        if beat.started >= starts.get(beat.bucket, "~"):
-            done[beat.bucket] += beat.residues
-            total[beat.bucket] += beat.residues_total or 0
-    return {bucket: done[bucket] / total[bucket] for bucket in total}
 
 
 def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
