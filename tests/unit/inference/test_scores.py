@@ -22,6 +22,7 @@ from plm_embed.errors import ConfigError, DeviceError, InputError, WeightsError
 from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.weights import prepare, prepare_cached
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import layers
@@ -180,6 +181,17 @@ def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -
     for kind in SCORES:
         assert joined[kind][0] != whole[kind][0]
         assert joined[kind][0] == pytest.approx(whole[kind][0], rel=0.5)
+
+
+def test_the_reference_masks_what_a_cropped_sequence_keeps(
+    models: dict[str, LanguageModel], prepared: Path
+) -> None:
+    model, text, crop = models["float32"], PEPTIDES[2], LongSequences("crop", 10)
+    kinds, head = ("pseudo_perplexity",), model.manifest.head_sha256 or ""
+    scored = replace(model.fingerprint("mean", -1, crop), scores=kinds, head_sha256=head)
+    scores = model.score([text], scores=kinds, long_sequences=crop)
+    (reference,) = reference_vectors(prepared, [text], scored, masked_tokens=1000)
+    assert reference["pseudo_perplexity"] == pytest.approx(scores["pseudo_perplexity"], rel=1e-5)
 
 
 def test_a_sequence_without_a_score_is_named_or_nan(models: dict[str, LanguageModel]) -> None:

@@ -5,6 +5,7 @@ whose file is replaced, or that other processes use.
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,15 @@ def test_matrices_per_residue(embeddings: Embeddings) -> None:
         for name in ("per_residue_l2", "per_residue_l3"):
             found = embeddings.per_residue(id, None if name.endswith("2") else name)
             np.testing.assert_array_equal(found, matrices[name].astype(np.float16))
+
+
+def test_the_first_matrix_is_of_the_layer_that_was_asked_for_first(tmp_path: Path) -> None:
+    fingerprint = replace(EVERYTHING, layers=(3, 2))
+    campaign = gathered_campaign(tmp_path, fingerprint=fingerprint)
+    with plm_embed.open(campaign.master) as embeddings:
+        first = embeddings.per_residue(CLEAR[0])
+        assert np.array_equal(first, embeddings.per_residue(CLEAR[0], "per_residue_l3"))
+        assert not np.array_equal(first, embeddings.per_residue(CLEAR[0], "per_residue_l2"))
 
 
 def test_representations_that_are_absent_or_of_another_kind(

@@ -78,14 +78,15 @@ def reference_vectors(
         computed[i] = whole(fingerprint, windows, cuts[i])
     if head and "pseudo_perplexity" in fingerprint.scores:
         for i in sorted(range(len(texts)), key=lambda i: len(sequences[i])):
-            length = len(sequences[i])
-            masked_tokens -= length * family.tokens(length)
+            tokens = ids[i][0]
+            first, stop = family.residues(len(tokens))
+            masked_tokens -= (stop - first) * len(tokens)
             if len(cuts[i]) > 1 or masked_tokens < 0:
                 break
-            copies = texts[i] * length
-            masked = all_states(manifest, tensors, copies, [last], masked=range(length))
+            copies, places = texts[i] * (stop - first), range(stop - first)
+            masked = all_states(manifest, tensors, copies, [last], masked=places)
             logs = [
-                token_scores(manifest, head, by_layer[last], ids[i][0])[row, 0]
+                token_scores(manifest, head, by_layer[last], tokens)[row, 0]
                 for row, by_layer in enumerate(masked)
             ]
             computed[i]["pseudo_perplexity"] = np.exp([-np.mean(logs)]).astype(np.float32)

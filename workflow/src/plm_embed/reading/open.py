@@ -357,8 +357,9 @@ class Embeddings:
         return self.matrix(row, name or self._first_of("per_token")), self.matrix(row, SPANS)
 
     def _first_of(self, pooling: str) -> str:
-        """Return the first representation of a pooling; where there is none, its name."""
-        return next((name for name in self.names if name.startswith(f"{pooling}_l")), pooling)
+        """Return the first representation of a pooling, as asked for; without any, its name."""
+        names = self.fingerprint.representations
+        return next((name for name in names if name.startswith(f"{pooling}_l")), pooling)
 
     def nearest(
         self,
