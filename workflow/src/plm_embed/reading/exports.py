@@ -163,6 +163,9 @@ def export(
             for path in files:  # one alone may be whole, and in the way of the next call
                 path.unlink(missing_ok=True)
             raise
+    names = files[-1]
+    if names.exists() and names.stat().st_size <= len("\t".join(_NAMES)) + 2:
+        names.unlink()  # a header alone
     return records.count, [path for path in files if path.exists()]
 
 
