@@ -32,8 +32,9 @@ def numbers(text: str, kind: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), kind)
 
 
-def test_principal_components_are_those_of_a_singular_value_decomposition() -> None:
-    vectors = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32) * range(1, 9)
+@pytest.mark.parametrize("count", [50, 5], ids=["more than dimensions", "fewer"])
+def test_principal_components_are_those_of_a_singular_value_decomposition(count: int) -> None:
+    vectors = np.random.default_rng(1).normal(size=(count, 8)).astype(np.float32) * range(1, 9)
     center, axes, shares = principal_components(vectors.astype(np.float32))
     _, values, directions = np.linalg.svd(vectors - vectors.mean(axis=0))
     assert shares == pytest.approx((values**2 / (values**2).sum())[:2], rel=1e-4)

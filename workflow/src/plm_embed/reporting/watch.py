@@ -26,7 +26,7 @@ from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, store_of
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
-from plm_embed.master.validation_record import PROOF
+from plm_embed.master.validation_record import PROOF, VALIDATION, read_validation
 from plm_embed.models.weights import RECORD
 from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import (
@@ -206,7 +206,9 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
     left = (len(buckets) - len(done) - shares) * tokens
     rate = sum(w.info.tokens_per_second or 0.0 for w in workers if not w.trouble)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
-    errors = [error for error in failures(results, [model]) if changed(error.log) >= start]
+    by_hand = list(_failed_by_hand(folder))
+    errors = [*failures(results, [model]), *by_hand]
+    errors = [error for error in errors if changed(error.log) >= start]
     lost = {error.log.stem for error in errors if error.log.parent.name == "embed"} - running
     complete = bool(buckets) and done == buckets
     embed: Status = "failed" if lost else "at work" if running else "waits"
@@ -227,7 +229,8 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
     ]
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
         written = max(map(changed, folder.glob(pattern)), default=0)
-        next_step = step(name, written, logs / f"{name}.log", newest)
+        own = [error.log for error in by_hand] if name == "validate" else []
+        next_step = step(name, written, max([logs / f"{name}.log", *own], key=changed), newest)
         # older than its input, it is not done
         steps.append(next_step if steps[-1].status == "done" else Step(name, "waits"))
         newest = max(newest, written)
@@ -245,6 +248,15 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         rate,
         0.0 if complete else left / rate if left and rate else None,
     )
+
+
+def _failed_by_hand(folder: Path) -> Iterator[Failure]:
+    """Yield the failure of a validation outside the workflow: Snakemake deletes its own record."""
+    with suppress(StoreError):
+        validation = read_validation(folder / VALIDATION)
+        if validation and validation.problems:
+            remedy = [validation.remedy] if validation.remedy else []
+            yield Failure(folder / VALIDATION, "\n".join([*validation.problems[:1], *remedy]))
 
 
 @lru_cache(1 << 15)
