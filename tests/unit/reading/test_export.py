@@ -103,6 +103,7 @@ def test_h5py_reads_it_as_it_reads_uniprots(
         "A%2Fduck%2F1%2F99(H1N1)" in found and "流感" in found and "P12345" not in renamed.values()
     )
     assert renamed["", 7] == "a.fasta:7"
+    assert ("twice", 8) not in renamed and renamed["twice", 9] == "twice.2"  # the first keeps it
     plain = tmp_path / "plain.h5"
     assert export(campaign.master, "uniprot-h5", plain, ids=["P12345"])[1] == [plain]
 

@@ -52,7 +52,8 @@ def test_vectors_by_id_in_the_order_asked_for(embeddings: Embeddings) -> None:
         (["\udc80(", CLEAR[0]], r"no vector for \udc80\("),
         ([1], "no vector for 1"),
         ("p1", r'ids are a list: get\(\["p1"\]\)'),
-        ([UNCLEAR[0]], f"sequences share the id {UNCLEAR[0]}; .* source and number"),
+        ([UNCLEAR[0]], f"sequences share the id {UNCLEAR[0]}; .* by row or key"),
+        ([UNCLEAR[0]] * 2, f"share the id {UNCLEAR[0]};"),
     ],
 )
 def test_ids_without_one_vector_are_named(embeddings: Embeddings, ids: Any, message: str) -> None:

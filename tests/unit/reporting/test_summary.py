@@ -93,6 +93,10 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     assert "validation  passed (2 checks, 4 vectors recomputed)" in summarize(
         gathered(campaign.results)
     )
+    write_validation(report, replace(PASSED, finished="2026-11-26T20:10:05"))
+    assert "validation  passed on 2026-11-26 20:10 (2 checks" in summarize(
+        gathered(campaign.results)
+    )
     keys, finite = PASSED.checks
     failed = replace(finite, result="failed", problems=3)
     write_validation(report, replace(PASSED, status="failed", checks=(keys, failed)))

@@ -157,7 +157,7 @@ STRUCTURE = "    HHHHHHHHTT  EEEE GGG     TTT SSBTTTB"
         (
             f">a\n{M2 * 9}\n>s\n{'ATGGCTTGCNAC' * 3}\n>r\n{'AUGGCUUGCUAC' * 3}\n",
             {},
-            r"records 2 \(s\), 3 \(r\) look like nucleotides and not like residues",
+            r"records 2 \(s\), 3 \(r\) look like nucleotides and not like residues; embedded",
         ),
         (
             f">a\n{M2}\n{'S' * 20}{'O' * 20}{'M' * 30}{'I' * 27}\n",

@@ -45,9 +45,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def short(text: str) -> str:
+    """Return a text, cut where it is longer than any name."""
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def some(names: list[str]) -> str:
     """Return the first few of many names as text."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    return ", ".join(map(short, names[:5])) + (
+        f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    )
 
 
 def readable(size: float) -> str:

@@ -22,7 +22,7 @@ from plm_embed.cli.options import (
     several,
 )
 from plm_embed.inference.settings import Settings
-from plm_embed.io.files import atomic_path
+from plm_embed.io.files import atomic_path, refuse_existing
 from plm_embed.io.terminal import printable, say
 from plm_embed.sequences.settings import Table
 from plm_embed.wording import count
@@ -49,7 +49,13 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
     type=click.Choice(["cosine", "dot", "euclidean"]),
     help="Nearness.",
 )
-@click.option("--name", default="emb", help="The representation; emb is the first pooled one.")
+@click.option(
+    "--representation",
+    "--name",
+    "name",
+    default="emb",
+    help="Such as mean_l6; emb: the first pooled one.",
+)
 @click.option("--threads", default=1, type=COUNT, help="Threads that compare vectors.")
 @click.option(
     "--weights", type=EXISTING, help="The weights of the vectors; else those in the cache."
@@ -88,8 +94,8 @@ def search(
         raise click.UsageError("give a file of queries, or --id")
     if output and output.suffix not in SUFFIXES:
         raise click.UsageError(f"--output: {output} must end with one of {', '.join(SUFFIXES)}")
-    if queries and output and output.exists() and output.samefile(queries):
-        raise click.UsageError(f"--output: {output} is the file of queries; name another one")
+    if output:
+        refuse_existing(output)
     query_table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
     sequences = Reader(queries, query_table) if queries else None
     with plm_embed.open(results) as embeddings:

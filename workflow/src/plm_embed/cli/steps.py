@@ -318,12 +318,15 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
             remedy = "put it back, or run the campaign again"
             raise StoreError(f"{path}: not found", path=path, remedy=remedy)
     files["weights"] = prepared_folder(files["weights"])
-    proof, report = folder / PROOF, folder / VALIDATION
-    validation = run(**files, spot_checks=spot_checks, report=report, checksums=proof)
+    validation = run(
+        **files,
+        spot_checks=spot_checks,
+        report=folder / VALIDATION,
+        checksums=folder / PROOF,
+    )
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))
-        lines = [f"{words} ({report} has the details):", *validation.problems]
-        raise StoreError("\n  ".join(lines), path=master)
+        raise StoreError("\n  ".join([words, *validation.problems]), path=master)
     vectors = count(validation.counts.vectors or 0, "vector")
     say(f"valid: {count(len(validation.checks), 'check')}, {vectors}")

@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from plm_embed.errors import PlmEmbedError
+
 ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}-")
 log = logging.getLogger(__name__)
@@ -39,6 +41,14 @@ def exclusive(final: Path) -> Iterator[None]:
                 log.info("another process is making %s: waiting for it", final)
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def refuse_existing(*paths: Path) -> None:
+    """Raise PlmEmbedError for the first of these paths that exists: nothing is overwritten."""
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            remedy = "remove it, or choose another name"
+            raise PlmEmbedError(f"{path}: exists", path=path, remedy=remedy)
 
 
 @contextmanager

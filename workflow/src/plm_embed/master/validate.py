@@ -16,6 +16,7 @@ from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.validation_record import Validation, write_validation
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5
+from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ def validate(
         log.warning("%s", validation.rounding)
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
     validation.files = {path.name: digest for path, digest in files.items()}
+    validation.finished = now()
     write_validation(report, validation)
     if validation.status == "passed":
         files[report] = sha256_file(report)

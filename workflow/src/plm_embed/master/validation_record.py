@@ -87,7 +87,8 @@ class Spot:
 class Validation:
     """The outcome of a validation; checks in the order in which they began.
 
-    remedy: of the first problem that has one: all that depends on what it deletes is made again.
+    finished: when, '' in older records; remedy: of the first problem that has one: all that depends
+    on what it deletes is made again.
     norms: by representation; fingerprint: None where no completion record is sound; files: SHA-256
     of master, index and records, by name; rounding: a remark where the compute dtype alone moves
     vectors of these weights notably.
@@ -95,6 +96,7 @@ class Validation:
 
     schema_version: Literal[1] = 1
     status: Literal["passed", "failed"]
+    finished: str = ""
     remedy: str = ""
     checks: list[Check]
     counts: Counts = field(default_factory=Counts)

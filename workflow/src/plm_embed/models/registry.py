@@ -208,11 +208,3 @@ def find_model(name: str) -> Model:
             key="model",
         )
     return _BY_NAME[word]
-
-
-def tokens(name: str, residues: int, sequences: int) -> int:
-    """Count the tokens of a model's sequences, for estimates: as many as residues for an unknown
-    one, whose results may be of another version.
-    """
-    model = MODELS.get(name)
-    return model.family.tokens(residues, sequences) if model else residues

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import has_matrix
-from plm_embed.io.files import atomic_path
+from plm_embed.io.files import atomic_path, refuse_existing
 from plm_embed.io.progress import Meter, progress
+from plm_embed.reading.index import SEVERAL
 from plm_embed.reading.open import Embeddings
 from plm_embed.store.hdf5 import Array, connect
 from plm_embed.wording import did_you_mean
@@ -146,10 +147,7 @@ def export(
     there or not of the kind that is needed; UnknownIdError for ids that are not there.
     """
     files = [output, _beside(output, "ids"), _beside(output, "names")]
-    for path in files:
-        if path.exists() or path.is_symlink():
-            remedy = "remove it, or choose another name"
-            raise PlmEmbedError(f"{path}: exists", path=path, remedy=remedy)
+    refuse_existing(*files)
     with Embeddings(master) as embeddings:
         chosen = None if ids is None else frozenset(ids)
         records = Records(embeddings, representation, chosen, where)
@@ -219,6 +217,7 @@ def _npy(records: Records, output: Path, meter: Meter) -> None:
 def _uniprot(records: Records, output: Path, meter: Meter) -> None:
     """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
     names: dict[str, tuple[int, str]] = {}
+    first = _first_rows(records)
     with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches(meter):
@@ -226,7 +225,7 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
                 called = id or f"{Path(line['source']).name}:{line['number']}"
-                name = dataset_name(called, row, names)
+                name = dataset_name(called, row, names, plain=first.get(id, row) == row)
                 if name is None:
                     continue
                 if name != id:
@@ -237,9 +236,26 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
                 dataset.attrs["original_id"] = _without_nul(id)
 
 
-def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | None:
+def _first_rows(records: Records) -> dict[str, int]:
+    """Return the row of the first record in the input of each id that different sequences share."""
+    inputs = records.embeddings.metadata.get("inputs", {}).get("inputs", [])
+    order = {entry["path"]: place for place, entry in enumerate(inputs)}
+    index, first = records.embeddings.records, dict[str, tuple[int, int, int]]()
+    shared = pa.array(
+        [id for id, row in index.row_of.items() if id and row == SEVERAL], pa.string()
+    )
+    for lines in index.lines() if len(shared) else ():
+        for line in records.of(lines.filter(pc.is_in(lines["id"], shared))).to_pylist():
+            place = order.get(line["source"], 0), line["number"], line["row"]
+            first[line["id"]] = min(place, first.get(line["id"], place))
+    return {id: row for id, (*_, row) in first.items()}
+
+
+def dataset_name(
+    id: str, row: int, names: dict[str, tuple[int, str]], *, plain: bool = True
+) -> str | None:
     """Return a name for an id with the vector in `row`, and add it to the names so far: the id
-    itself where it can be; None if that pair has one already.
+    itself where it can be and may be (`plain`); None if that pair has one already.
 
     Slashes, backslashes, control characters and '%' become %2F and the like; a name that is too
     long keeps its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
@@ -252,8 +268,8 @@ def dataset_name(id: str, row: int, names: dict[str, tuple[int, str]]) -> str | 
         digest = hashlib.sha256(id.encode()).hexdigest()[:16]
         safe = f"{safe.encode()[: longest - 17].decode(errors='ignore')}-{digest}"
     name, count = safe, 1
-    while name in names:
-        if names[name] == (row, id):
+    while name in names or not (plain or count > 1):
+        if names.get(name) == (row, id):
             return None
         count += 1
         name = f"{safe}.{count}"

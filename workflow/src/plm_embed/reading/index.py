@@ -102,9 +102,10 @@ class RecordIndex:
             raise UnknownIdError(words, path=master)
         raise PlmEmbedError(
             f"{self.path}: records with different sequences share the id "
-            f"{some([id for id in ids if row_of[id] == SEVERAL])}",
+            f"{some([id for id in dict.fromkeys(ids) if row_of[id] == SEVERAL])}",
             path=self.path,
-            remedy="find their rows by source and number in to_pandas(), or use by_key",
+            remedy="read them by row or key (to_pandas(), by_key); to search, give their sequences "
+            "in a file instead of --id",
         )
 
     def _hint(self, id: str) -> str:

@@ -53,7 +53,7 @@ def error_at_the_end(log: Path) -> str:
     """Return the first two lines of the error that a log ends with; '' when it ends otherwise."""
     if not log.is_file():
         return ""
-    tail = log.read_bytes()[-4096:].decode("utf-8", "replace").strip()
+    tail = log.read_bytes()[-(1 << 16) :].decode("utf-8", "replace").strip()
     if _ERROR.search(tail):
         error = "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
         return "" if _STOPPED in error else error

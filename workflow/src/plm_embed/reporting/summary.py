@@ -1,6 +1,7 @@
 """A few lines about a campaign: what came in, what came out, where it lies and how to open it."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from plm_embed.errors import StoreError
@@ -65,7 +66,9 @@ def _validation(facts: Facts) -> str:
     checks = count(len(validation.checks), "check")
     spots = count(len(validation.spot_checks), "vector")
     rounding = f"; {validation.rounding}" if validation.rounding else ""
-    return f"passed ({checks}, {spots} recomputed){rounding}"
+    time = datetime.fromisoformat(validation.finished) if validation.finished else None
+    day = f" on {time.astimezone():%Y-%m-%d %H:%M}" if time else ""
+    return f"passed{day} ({checks}, {spots} recomputed){rounding}"
 
 
 def _about_master(facts: Facts) -> Iterator[str]:

@@ -21,6 +21,7 @@ from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import Alphabet
 from plm_embed.sequences.batch import Batch, text_and_ends
 from plm_embed.sequences.normalize import NormalizedBatch
+from plm_embed.wording import short
 
 _LETTERS = 100_000  # looked at of an input
 _OF_A_RECORD = 1_000  # so that one odd record decides nothing
@@ -108,6 +109,10 @@ _NAMED = 3  # records of a kind
 _MOST_LOOKED_AT = 50  # records of a batch whose lines are odd
 _WORD = re.compile(r"(?i:[jou])|^[A-Z][a-z]{2,}[.:!]?$")
 _IS, _HAS, _LOOKS = ("is", "are"), ("has", "have"), ("looks", "look")
+_NO_RESIDUES = (
+    "not like residues; embedded all the same (if that is wrong, remove such records from the "
+    "input)"
+)
 _KINDS = {
     "pir_record": (
         _IS,
@@ -115,8 +120,8 @@ _KINDS = {
     ),
     "interleaved_structure": (_IS, "skipped: residues and 3Di letters by turns, as for SaProt"),
     "three_letter_code": (_IS, "skipped: in three-letter code; write one letter for each residue"),
-    "structure": (_LOOKS, "like secondary structure and not like residues"),
-    "nucleotides": (_LOOKS, "like nucleotides and not like residues"),
+    "structure": (_LOOKS, f"like secondary structure and {_NO_RESIDUES}"),
+    "nucleotides": (_LOOKS, f"like nucleotides and {_NO_RESIDUES}"),
     "labels": (_HAS, "lines that look like labels of residues, which were taken for residues"),
     "words": (_HAS, "a line that looks like words, which was taken for residues"),
     "entries": (_HAS, "several entries in one header (NCBI's nr); only its first id is known"),
@@ -171,7 +176,7 @@ class TextCheck:
         names = self._names.setdefault(kind, [])
         for place in places[: _NAMED - len(names)].tolist():
             id = batch.ids[place].as_py()
-            names.append(f"{batch.first + place}" + (f" ({id})" if id else ""))
+            names.append(f"{batch.first + place}" + (f" ({short(id)})" if id else ""))
 
     def warnings(self, path: Path) -> Iterator[str]:
         """Yield a line for each kind of text that was seen."""
