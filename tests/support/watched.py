@@ -52,7 +52,7 @@ def beat(
     worker |= {"progressed": ago(progressed), "tokens_per_second": fields.pop("rate", 50.0)}
     note = {"bucket": f"{number:04d}", "node": 0, "host": "node1"}
     note |= {"job": "17", "started": ago(100), "updated": ago(updated), "eta_seconds": 700.0}
-    note |= {"residues": 500, "residues_total": 1000, "workers": [worker]} | fields
+    note |= {"tokens": 500, "tokens_total": 1000, "workers": [worker]} | fields
     path = model / "embedded" / "jobs" / f"{number}-{note['bucket']}-node1.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(note))

@@ -142,7 +142,7 @@ def test_a_file_that_was_edited_is_refused(kind: Kind, path: Path) -> None:
 BEAT = {
     **{"schema_version": 1, "bucket": "0000", "records": "../embedded", "node": 0},
     **{"host": "x3001", "job": "17", "started": "2026-11-22T16:49:30+00:00"},
-    **{"updated": "2026-11-22T16:49:40+00:00", "residues": 50, "residues_total": 100},
+    **{"updated": "2026-11-22T16:49:40+00:00", "tokens": 50, "tokens_total": 100},
 }
 
 
@@ -151,7 +151,7 @@ def test_a_heartbeat_is_read_or_left_out(tmp_path: Path) -> None:
     path.write_text(json.dumps(BEAT) + "\n")
     beat = read_heartbeat(path)
     assert beat and (beat.fraction, beat.outcome) == (0.5, "no end")
-    changes = ({"residues": "50"}, {"residues": None}, {"schema_version": 2})
+    changes = ({"tokens": "50"}, {"tokens": None}, {"schema_version": 2})
     for damaged in ("", "{", "[]", *(json.dumps(BEAT | change) for change in changes)):
         path.write_text(damaged)
         assert read_heartbeat(path) is None

@@ -23,6 +23,7 @@ from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.reference import reference_vectors
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare, prepare_cached
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import layers
@@ -162,6 +163,23 @@ def test_vectors_have_the_same_bits_beside_scores(models: dict[str, LanguageMode
     assert "scores" not in plain.to_json()
     assert "head" not in plain.to_json()
     assert type(plain).from_json(scored.to_json()) == scored
+
+
+def test_an_interruption_costs_the_masked_passes_of_few_sequences(
+    models: dict[str, LanguageModel],
+) -> None:
+    model, texts = models["float32"], ["LAGV" * 15 + residue for residue in "ACDEFGHI"]
+    kinds, head = ("pseudo_perplexity",), model.manifest.head_sha256 or ""
+    scored = replace(model.fingerprint("mean", -1, LongSequences()), scores=kinds, head_sha256=head)
+    assert model._room
+    stream = VectorStream(model._room, scored, texts)
+    tokens, finished = 0, 0
+    for step in stream.run():
+        tokens, finished = tokens + step.tokens, finished + len(step.finished)
+        unfinished = tokens - 63 * len(texts) - finished * 61 * 63
+        assert unfinished < 61 * 63 + model._room.budget
+    assert finished == len(texts)
+    assert tokens == stream.tokens == 8 * 62 * 63
 
 
 def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -> None:

@@ -11,12 +11,12 @@ def test_a_log_gets_a_line_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    with caplog.at_level(logging.INFO), progress("embed", 100, "tokens") as meter:
-        meter.advance(25)
+    with caplog.at_level(logging.INFO), progress("embed", 100_000, "tokens") as meter:
+        meter.advance(25_000)
         assert caplog.text == ""
         monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.0)
-        meter.advance(25)
-    assert "embed: 50 % (50 of 100 tokens)" in caplog.text
+        meter.advance(25_000)
+    assert "embed: 50 % (50,000 of 100,000 tokens)" in caplog.text
     assert "s left" in caplog.text
 
 

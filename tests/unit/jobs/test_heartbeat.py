@@ -27,7 +27,7 @@ def test_a_heartbeat_is_renewed_until_its_job_ends(
     assert first and (first.bucket, first.job, first.outcome) == ("0007", "17.server", "no end")
     assert first.fraction == 0.0
     worker = WorkerInfo(pid=7, state="computing", tokens_per_second=9.5)
-    beat = replace(beat, residues=30, residues_total=60, workers=(worker,))
+    beat = replace(beat, tokens=30, tokens_total=60, workers=(worker,))
     write_heartbeat(path, beat)
     (second,) = [beat for beat in heartbeats(tmp_path) if not beat.ended]
     assert second.fraction == 0.5 and second.workers == (worker,)

@@ -72,8 +72,8 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
     record = record_of(tmp_path)
     assert (record.found, record.computed, record.unique) == (before, 2000 - before, 2000)
     first, last = heartbeats(tmp_path)
-    assert last.residues == last.residues_total
-    assert first.residues_total in (last.residues_total, None)  # killed within its first seconds
+    assert last.tokens == last.tokens_total
+    assert first.tokens_total in (last.tokens_total, None)  # killed within its first seconds
 
 
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:
@@ -177,7 +177,7 @@ def test_two_nodes_share_a_bucket(tmp_path: Path, prepared: Path) -> None:
     beats = heartbeats(tmp_path)
     assert [(beat.node, beat.outcome) for beat in beats] == [(0, "complete"), (1, "complete")]
     assert sum(worker.computed for beat in beats for worker in beat.workers) == 300
-    assert all(beat.residues == beat.residues_total for beat in beats)
+    assert all(beat.tokens == beat.tokens_total for beat in beats)
     assert not list(tmp_path.glob("embedded/jobs/*.npy"))
 
 

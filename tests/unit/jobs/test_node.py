@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError
+from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import node, worker
 from plm_embed.jobs.heartbeat import heartbeats
@@ -23,6 +24,7 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.tokens import Ids
 from plm_embed.store.store import Store
+from support.buckets import write_bucket
 from support.jobs import forked, make_bucket, published, record_of
 
 CPU = torch.device("cpu")
@@ -207,6 +209,25 @@ def test_a_vector_that_is_not_finite_is_refused_at_once(tmp_path: Path, prepared
 
     answer = forked(tmp_path, prepared, fault=patch)
     assert answer.startswith("PlmEmbedError: mean_l3 of a sequence of") and "not finite" in answer
+
+
+def test_work_is_counted_in_tokens_of_all_passes(tmp_path: Path, prepared: Path) -> None:
+    """Those of a pseudo-perplexity grow with the square of the length; what the store has counts
+    as much as it took.
+    """
+    texts = ["MKLV" * 10, "ACDEF" * 4, "ACDEF" * 5, "M" * 90]
+    settings = {
+        "scores": ("pseudo_perplexity",),
+        "long_sequences": LongSequences("skip", 60),
+    }
+    write_bucket(tmp_path, texts[2:])
+    assert not forked(tmp_path, prepared, **settings)
+    assert record_of(tmp_path).tokens == 27 * 26
+    write_bucket(tmp_path, texts)
+    assert not forked(tmp_path, prepared, workers=2, **settings)
+    record, last = record_of(tmp_path), heartbeats(tmp_path)[-1]
+    assert (record.found, record.spared_tokens, record.tokens) == (1, 27 * 26, 42 * 41 + 22 * 21)
+    assert last.tokens == last.tokens_total == 42 * 41 + 22 * 21 + 27 * 26
 
 
 def test_two_jobs_of_a_bucket_at_once_do_no_harm(tmp_path: Path, prepared: Path) -> None:

@@ -21,12 +21,18 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     model = campaign(tmp_path, 8)
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, residues=250)
+    beat(model, 2, tokens=250)
     state = look(tmp_path)
     assert (state.done, len(state.workers), state.queued) == (1, 2, 5)
     assert state.fraction == pytest.approx((1000 + 500 + 250) / 8000)
     assert state.eta == pytest.approx((5000 + 500 + 750) / 100)
     assert not state.finished
+
+
+def test_tokens_are_those_that_the_jobs_count(tmp_path: Path) -> None:
+    """Masked passes of a pseudo-perplexity take hundreds of times those of the sequences."""
+    beat(campaign(tmp_path, 4), 1, tokens=20_000, tokens_total=100_000)
+    assert look(tmp_path).eta == pytest.approx((80_000 + 3 * 100_000) / 50)
 
 
 def test_what_an_interrupted_job_did_counts_until_another_takes_over(tmp_path: Path) -> None:
@@ -35,15 +41,15 @@ def test_what_an_interrupted_job_did_counts_until_another_takes_over(tmp_path: P
     finish(model, 0)
     note_start(tmp_path, [MODEL], [])
     attempt = {"bucket": "0001", "ended": ago(40)}
-    beat(model, 1, **attempt, outcome="complete", started=ago(90), residues=1000)
-    beat(model, 2, **attempt, outcome="failed", started=ago(80), residues=100)
-    beat(model, 3, **attempt, outcome="failed", started=ago(70), residues=400)
+    beat(model, 1, **attempt, outcome="complete", started=ago(90), tokens=1000)
+    beat(model, 2, **attempt, outcome="failed", started=ago(80), tokens=100)
+    beat(model, 3, **attempt, outcome="failed", started=ago(70), tokens=400)
     note_end(tmp_path)
     assert look(tmp_path).fraction == 0.7 and "70.0 %; 1 of 2 buckets" in shown(tmp_path)
     note_start(tmp_path, [MODEL], [])
-    beat(model, 4, bucket="0001", residues=0, residues_total=None, started=ago(5))
+    beat(model, 4, bucket="0001", tokens=0, tokens_total=None, started=ago(5))
     assert look(tmp_path).fraction == 0.7 and look(tmp_path).running == 1
-    beat(model, 4, bucket="0001", residues=450, started=ago(5))
+    beat(model, 4, bucket="0001", tokens=450, started=ago(5))
     assert look(tmp_path).fraction == 0.725
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise, product
-from operator import mul
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -103,17 +102,16 @@ class VectorStream:
             for sequence, cut in zip(sequences, self._windows, strict=True)
             for text in family.texts(sequence, cut, linker)
         ]
-        counted = [family.tokens(stop - start + len(linker)) for _, (start, stop) in self._pieces]
-        self._counted, self._costs = counted, counted.copy()  # costs: once tokenized, the true ones
+        how = fingerprint.long_sequences, linker, "pseudo_perplexity" in fingerprint.scores
+        passes = [times for length in self.lengths for times in family.passes(length, *how)]
+        self._counted = [tokens for tokens, _ in passes]
+        self._costs = self._counted.copy()  # once tokenized, the true ones
         self._ids: dict[int, Ids] = {}
         self._copies: torch.cuda.Stream | None = None
-        self.tokens = sum(counted)
+        self.tokens = sum(tokens * times for tokens, times in passes)
         """Tokens of all sequences and passes, special ones included; an estimate where letters do
         not tell them.
         """
-        if "pseudo_perplexity" in fingerprint.scores:
-            shares = [high - low for cut in self._windows for low, high in pairwise(edges(cut))]
-            self.tokens += sum(map(mul, counted, shares))
 
     def run(self) -> Iterator[Step]:
         """Compute batch after batch; each sequence comes once.
@@ -146,36 +144,41 @@ class VectorStream:
 
     def _perplexities(self, finished: list[tuple[int, Vectors]]) -> Iterator[Step]:
         """Run the masked passes of sequences that lack nothing but their pseudo-perplexity, and
-        yield them with it. Of windows, each residue is masked in that in which it lies farther from
-        an edge.
+        yield each with it as soon as its passes are done. Of windows, each residue is masked in
+        that in which it lies farther from an edge.
         """
         texts: list[str] = []
         places: list[int] = []
         tokens: list[int] = []
+        owners: list[int] = []
         ends = [0]
-        for i, _ in finished:
+        for place, (i, _) in enumerate(finished):
             cut = self._windows[i]
             for (start, stop), (low, high) in zip(cut, pairwise(edges(cut)), strict=True):
                 text = self.sequences[i][start:stop]
                 texts += [text] * (high - low)
                 places += range(low - start, high - start)
                 tokens += self.engine.own_tokens(text)[low - start : high - start].tolist()
+            owners += [place] * (len(texts) - ends[-1])
             ends.append(len(texts))
         plain = replace(self.fingerprint, pooling=(), scores=())
         stream = VectorStream(self.room, plain, texts, places)
         logs = np.empty(len(texts))
+        left = np.diff(ends)
         for step in stream.run():
-            for number, vectors in step.finished:
-                logs[number] = vectors[MASKED][tokens[number]]
-            yield step._replace(finished=[])
-        complete = []
-        for (i, vectors), (first, stop) in zip(finished, pairwise(ends), strict=True):
-            if lost := stream.left_out.keys() & range(first, stop):
-                self.left_out[i] = stream.left_out[min(lost)]
-            else:
-                vectors["pseudo_perplexity"] = np.exp([-logs[first:stop].mean()]).astype("f4")
-                complete.append((i, vectors))
-        yield Step(0, 0, complete)
+            complete = []
+            for number, masked in step.finished:
+                logs[number] = masked[MASKED][tokens[number]]
+                place = owners[number]
+                left[place] -= 1
+                if not left[place]:
+                    i, vectors = finished[place]
+                    mean = logs[ends[place] : ends[place + 1]].mean()
+                    vectors["pseudo_perplexity"] = np.exp([-mean]).astype("f4")
+                    complete.append((i, vectors))
+            yield step._replace(finished=complete)
+        for number, reason in stream.left_out.items():
+            self.left_out[finished[owners[number]][0]] = reason
 
     def _batches(self) -> Iterator[tuple[list[int], list[Vectors]]]:
         """Yield the pieces of batch after batch, and their vectors."""

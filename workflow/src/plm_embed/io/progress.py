@@ -35,11 +35,11 @@ class Meter:
             self.logged = now
             rate = self.done / (now - self.started)
             left = (self.total - self.done) / rate if rate else float("inf")
+            percent = 100 * self.done / max(self.total, 1)
             log.info(
-                "%s: %.0f %% (%.3g of %.3g %s), %.3g %s/s, about %.0f s left",
-                self.label, 100 * self.done / max(self.total, 1), self.done, self.total, self.unit,
-                rate, self.unit, left,
-            )  # fmt: skip
+                f"{self.label}: {percent:.0f} % ({self.done:,.0f} of {self.total:,.0f} {self.unit}"
+                f"), {rate:,.1f} {self.unit}/s, about {left:.0f} s left"
+            )
 
 
 @contextmanager

@@ -41,10 +41,10 @@ def moment() -> str:
 class Heartbeat:
     """Progress of one node of a job. Times are ISO 8601, with their zone.
 
-    node: 0 writes the completion record; job: the scheduler's id, or ''. residues: done so far;
-    residues_total: None until it is known; both include what the store had. skipped: reasons by
-    key; self_test: the first that a worker passed. ended: '' while it runs, and for ever after a
-    kill; reason: why it failed.
+    node: 0 writes the completion record; job: the scheduler's id, or ''. tokens: of all passes that
+    are done; tokens_total: None until it is known; both include what the store had. skipped:
+    reasons by key; self_test: the first that a worker passed. ended: '' while it runs, and for ever
+    after a kill; reason: why it failed.
     """
 
     schema_version: Literal[1] = 1
@@ -54,8 +54,8 @@ class Heartbeat:
     job: str = field(default_factory=job_id)
     started: str = field(default_factory=moment)
     updated: str = ""
-    residues: int = 0
-    residues_total: int | None = None
+    tokens: int = 0
+    tokens_total: int | None = None
     eta_seconds: float | None = None
     workers: tuple[WorkerInfo, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
@@ -66,8 +66,8 @@ class Heartbeat:
 
     @property
     def fraction(self) -> float:
-        """Return the share of the residues that is done, 0 to 1."""
-        return self.residues / self.residues_total if self.residues_total else 0.0
+        """Return the share of the tokens that is done, 0 to 1."""
+        return self.tokens / self.tokens_total if self.tokens_total else 0.0
 
 
 def heartbeat_path(records: Path, bucket: str) -> Path:

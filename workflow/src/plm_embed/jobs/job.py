@@ -20,7 +20,14 @@ from plm_embed._version import __version__
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
-from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
+from plm_embed.jobs.bucket import (
+    Sequences,
+    is_done,
+    missing,
+    read_sequences,
+    token_counts,
+    too_long,
+)
 from plm_embed.jobs.completion_record import Completion, Skipped, write_completion
 from plm_embed.jobs.heartbeat import (
     Heartbeat,
@@ -92,8 +99,9 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
     """Embed the share of this node; on the first one, see to the others and write the record."""
     await node.start(job.workers, job.weights, job.store, settings)
     # while the workers start
-    alphabet = read_manifest(job.weights).family.alphabet.name
-    check_kind(job.bucket, "protein_pair" if settings.linker else alphabet, settings.strand)
+    family = read_manifest(job.weights).family
+    kind = "protein_pair" if settings.linker else family.alphabet.name
+    check_kind(job.bucket, kind, settings.strand)
     sequences = read_sequences(job.bucket)
     store = Store(job.store, await node.wait_until_ready())
     ending = f".{store.fingerprint.id}.npy"
@@ -101,7 +109,7 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
         if not job.share.name.endswith(ending):
             raise PlmEmbedError(f"the nodes have {DIFFERENT}")
         todo = np.load(job.share)[node.heartbeat.node :: job.nodes]
-        if left := await node.run(sequences.take(todo), store):
+        if left := await node.run(sequences.take(todo), store, family):
             raise node.error(f"{count(left, 'sequence')} not embedded")
         return
     todo = missing(sequences, store)
@@ -115,8 +123,9 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
         with atomic_path(share) as temporary, temporary.open("wb") as file:
             np.save(file, todo)
         node.remote += start_nodes(job.nodes, [*job.arguments, "--share", str(share)])
-    stored = int(sequences.lengths.sum() - sequences.lengths[todo].sum())
-    left = await node.run(sequences.take(todo[:: job.nodes]), store, stored)
+    tokens = token_counts(sequences.lengths, family, store.fingerprint)
+    stored = int(tokens.sum() - tokens[todo].sum())
+    left = await node.run(sequences.take(todo[:: job.nodes]), store, family, stored)
     await node.wait(lambda: all(process.poll() is not None for process in node.remote))
     codes = [process.poll() for process in node.remote]
     paths = [_beat_path(share, number) for number in remote]
@@ -160,7 +169,7 @@ def write_record(
     skipped = np.isin(keys, np.array([*reasons], dtype="S64"))
     present = ~long
     present[todo] = False
-    spared, found = int(lengths[present].sum()), int(present.sum())
+    spared = token_counts(lengths[present], read_manifest(job.weights).family, fingerprint)
     parts = store.covering(keys[~skipped])
     workers = tuple(worker for beat in beats for worker in beat.workers if worker.device)
     devices = set[str]()
@@ -184,8 +193,8 @@ def write_record(
             Skipped(key.decode(), int(length), reasons[key.decode()])
             for key, length in zip(keys[skipped], lengths[skipped], strict=True)
         ),
-        found=found,
-        spared_tokens=read_manifest(job.weights).family.tokens(spared, found),
+        found=len(spared),
+        spared_tokens=int(spared.sum()),
         reused_devices=tuple(sorted(devices)),
         computed=sum(worker.computed for worker in workers),
         tokens=tokens,
@@ -202,6 +211,7 @@ def write_record(
     write_completion(job.record, record)
     speed = f"; {tokens / worked:,.0f} tokens/s on {workers[0].device}" if worked else ""
     log.info(
-        f"bucket {record.bucket}: {count(len(keys), 'sequence')}, {found:,} already in the store, "
-        f"{record.computed:,} computed, {len(record.skipped):,} skipped, {seconds:.1f} s{speed}"
+        f"bucket {record.bucket}: {count(len(keys), 'sequence')}, {record.found:,} already in the "
+        f"store, {record.computed:,} computed, {len(record.skipped):,} skipped, "
+        f"{seconds:.1f} s{speed}"
     )

@@ -21,10 +21,11 @@ from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.progress import progress
-from plm_embed.jobs.bucket import Sequences, missing
+from plm_embed.jobs.bucket import Sequences, missing, token_counts
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
 from plm_embed.jobs.process import Chunk, Message, WorkerProcess
+from plm_embed.models.family import Family
 from plm_embed.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []  # by worker
         self._listed = asyncio.Event()
         self._queue: deque[int] = deque()  # indices that no worker has had, longest first
-        self._queued = 0  # residues of these
+        self._queued = 0  # tokens of these
         self._round = 0  # how often the queue was filled
         self._beaten = 0.0
 
@@ -96,15 +97,16 @@ class Node:
             raise self.error("no worker started")
         return self.fingerprint
 
-    async def run(self, sequences: Sequences, store: Store, stored: int = 0) -> int:
+    async def run(self, sequences: Sequences, store: Store, family: Family, stored: int = 0) -> int:
         """Embed what the store lacks of the sequences, as far as possible; return how many are
-        left. stored: residues of the bucket that are in the store.
+        left. stored: tokens of the bucket that are in the store.
         """
         self._sequences, self._store = sequences, store
+        self._tokens = tokens = token_counts(sequences.lengths, family, store.fingerprint)
         todo = missing(sequences, store)
-        self._queued = int(sequences.lengths[todo].sum())
-        self.heartbeat.residues_total = stored + self._queued
-        with progress("embed", self._queued, "residues") as meter:
+        self._queued = int(tokens[todo].sum())
+        self.heartbeat.tokens_total = stored + self._queued
+        with progress("embed", self._queued, "tokens") as meter:
 
             def ended() -> bool:
                 meter.advance(self._done() - stored - meter.done)
@@ -118,7 +120,7 @@ class Node:
                     self._start_workers()
                 await self.wait(ended)
                 todo = missing(sequences, store, self.heartbeat.skipped)
-                self._queued = int(sequences.lengths[todo].sum())
+                self._queued = int(tokens[todo].sum())
         self._beat()
         return len(todo)
 
@@ -230,8 +232,8 @@ class Node:
         for part in message.parts:
             self._store.know(part)
         if message.seconds:
-            worker.rate = worker.residues / message.seconds
-            worker.residues, worker.share, worker.failures = 0, 0.0, 0
+            worker.rate = worker.tokens / message.seconds
+            worker.tokens, worker.share, worker.failures = 0, 0.0, 0
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
             self.stop(PlmEmbedError(f"the workers have {DIFFERENT}"))
@@ -258,27 +260,27 @@ class Node:
         if again := self._round > 1:
             size = min(size, self._queued / 4)
         indices: list[int] = []
-        while self._queue and worker.residues < size:
+        while self._queue and worker.tokens < size:
             indices.append(self._queue.popleft())
-            worker.residues += int(self._sequences.lengths[indices[-1]])
-        self._queued -= worker.residues
+            worker.tokens += int(self._tokens[indices[-1]])
+        self._queued -= worker.tokens
         worker.state = "computing"
         texts = [self._sequences.texts[i] for i in indices]
         return self._sequences.keys[indices], texts, again
 
     def _done(self) -> float:
-        """Return the residues that are done."""
+        """Return the tokens that are done."""
         alive = [worker for worker in self.workers if worker.state != "ended"]
-        going = sum(worker.residues * (1 - worker.share) for worker in alive)
-        return (self.heartbeat.residues_total or 0) - self._queued - going
+        going = sum(worker.tokens * (1 - worker.share) for worker in alive)
+        return (self.heartbeat.tokens_total or 0) - self._queued - going
 
     def _beat(self) -> None:
         """Write the heartbeat."""
         self._beaten = time.monotonic()
         beat = self.heartbeat
         rate = sum(worker.rate for worker in self.workers if worker.state != "ended")
-        beat.residues = int(self._done())
-        beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
+        beat.tokens = int(self._done())
+        beat.eta_seconds = ((beat.tokens_total or 0) - beat.tokens) / rate if rate else None
         for worker in self.workers:
             worker.info.state = worker.state
         beat.workers = tuple(worker.info for worker in self.workers)

@@ -51,7 +51,7 @@ class WorkerProcess:
     """A worker and its present process.
 
     state: "ending" once it was told that there is nothing more to do. failures: in a row; rate:
-    residues per second of the last chunk; residues: of the present one; share: of it computed.
+    tokens per second of the last chunk; tokens: of the present one; share: of it computed.
     """
 
     def __init__(self, name: str, gpu: str | None, *arguments: Any) -> None:
@@ -69,7 +69,7 @@ class WorkerProcess:
         self.process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
-        self.state, self.residues, self.share = "starting", 0, 0.0
+        self.state, self.tokens, self.share = "starting", 0, 0.0
 
     async def receive(self) -> Message | PlmEmbedError:
         """Wait for the next message; the last one may be the error that ended the process. EOFError

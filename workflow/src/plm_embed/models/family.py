@@ -9,14 +9,15 @@ No torch here: planning and reports count tokens.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import BY_CHAIN, master_name
+from plm_embed.fingerprint import BY_CHAIN, LongSequences, master_name
 from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
-from plm_embed.sequence_windows import Span, stored_spans
+from plm_embed.sequence_windows import Span, edges, spans, stored_spans
 from plm_embed.sequences.alphabet import PROTEIN, SEPARATOR, Alphabet
 
 if TYPE_CHECKING:
@@ -239,14 +240,15 @@ class Family:
     reference: Reference = FORMULAS
 
     def contradiction(self, config: Mapping[str, object]) -> str:
-        """Name a value of a checkpoint's configuration that is another one in this family; empty
-        without any.
+        """Name a value of a checkpoint's configuration that is another one in this family,
+        `model_type` before others; empty without any.
         """
         dropout = self.encoder.token_dropout
-        values = {} if dropout == "optional" else {"token_dropout": dropout == "always"}
-        for key, value in {**values, **self.config}.items():
-            if config.get(key, value) != value:
-                return f"{key}: {config[key]!r}, not {value!r}"
+        fixed = {} if dropout == "optional" else {"token_dropout": dropout == "always"}
+        values: dict[str, object] = {**fixed, **self.config}
+        for key in sorted(values, key=lambda key: key != "model_type"):
+            if config.get(key, values[key]) != values[key]:
+                return f"{key}: {config[key]!r}, not {values[key]!r}"
         return ""
 
     @property
@@ -273,6 +275,20 @@ class Family:
         letters do not tell their number.
         """
         return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
+
+    def passes(
+        self, residues: int, policy: LongSequences, linker: str, masked: bool
+    ) -> list[tuple[int, int]]:
+        """Return the tokens of each piece of a sequence, and how often it goes through the model:
+        once, and with `masked` again for each residue, masked in the piece in which it lies farther
+        from an edge.
+        """
+        pieces = spans(residues, policy)
+        bounds = edges(pieces) if masked and pieces else [0] * (len(pieces) + 1)
+        return [
+            (self.tokens(stop - start + len(linker)), 1 + high - low)
+            for (start, stop), (low, high) in zip(pieces, pairwise(bounds), strict=True)
+        ]
 
     def texts(self, sequence: str, cut: Sequence[Span], linker: str) -> list[str]:
         """Return the letters of the pieces of a normalized sequence; of a pair of chains, which is

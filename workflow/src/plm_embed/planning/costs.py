@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.family import Family
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import read_manifest
-from plm_embed.sequence_windows import edges, spans, stored_residues
+from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import count as plural
 
@@ -68,16 +67,14 @@ def work(
 ) -> Work:
     """Return the work of sequences that are given by their number by length, each with a linker.
 
-    masked: with a pass for each residue besides, in which it is masked in one of its windows.
+    masked: with a pass for each residue besides, in which it is masked.
     """
     sequences, tokens, flops = 0, 0, 0.0
     for length, count in lengths.items():
-        windows = spans(length, policy)
+        windows = model.family.passes(length, policy, linker, masked)
         sequences += count if windows else 0
-        bounds = edges(windows) if masked and windows else [0] * (len(windows) + 1)
-        for (start, stop), (low, high) in zip(windows, pairwise(bounds), strict=True):
-            window = model.family.tokens(stop - start + len(linker))
-            passed = count * window * (1 + high - low)
+        for window, times in windows:
+            passed = count * window * times
             tokens += passed
             flops += passed * flops_per_token(model, window)
     return Work(sequences, tokens, flops)

@@ -27,7 +27,6 @@ from plm_embed.jobs.completion_record import WorkerInfo, store_of
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF, VALIDATION, read_validation
-from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.models.weights import RECORD
 from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import (
@@ -199,9 +198,12 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
     workers = [] if run and run.ended else list(_workers(beats))
     jobs = {id(worker.job): worker.job for worker in workers if not worker.trouble}.values()
     running = {job.bucket for job in jobs}
-    shares = (share for bucket, share in _shares(beats).items() if bucket in buckets)
-    fraction = (len(done) + sum(shares)) / len(buckets) if buckets else 0.0
-    tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
+    attempts = [work for bucket, work in _attempts(beats).items() if bucket in buckets]
+    shares = sum(computed / total for computed, total in attempts)
+    fraction = (len(done) + shares) / len(buckets) if buckets else 0.0
+    # buckets are cut by hashes: those that have not begun take as many tokens as others
+    tokens = sum(total for _, total in attempts) / max(len(attempts), 1)
+    left = (len(buckets) - len(done) - shares) * tokens
     rate = sum(w.info.tokens_per_second or 0.0 for w in workers if not w.trouble)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
     by_hand = list(_failed_by_hand(folder))
@@ -244,7 +246,7 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         tuple(error for error in errors if error.log in stopped or error.log.stem in lost),
         fraction,
         rate,
-        0.0 if complete else (1 - fraction) * tokens / rate if rate else None,
+        0.0 if complete else left / rate if left and rate else None,
     )
 
 
@@ -263,18 +265,18 @@ def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
     return is_done(sequences / "buckets" / f"{record.stem}.parquet", record, store)
 
 
-def _shares(beats: Iterable[Heartbeat]) -> dict[str, float]:
-    """Return what the last attempt at each unfinished bucket left done, 0 to 1. If that completed
-    it, its record was deleted since: nothing counts.
+def _attempts(beats: Iterable[Heartbeat]) -> dict[str, tuple[int, int]]:
+    """Return the tokens that the last attempt at each unfinished bucket left done, and all of them.
+    If that completed it, its record was deleted since: nothing counts.
     """
     attempts: dict[str, list[Heartbeat]] = {}
     for beat in beats:
-        if beat.residues_total and beat.node == 0:
+        if beat.tokens_total and beat.node == 0:
             attempts[beat.bucket] = [beat]
-        elif beat.residues_total and beat.bucket in attempts:
+        elif beat.tokens_total and beat.bucket in attempts:
             attempts[beat.bucket].append(beat)
     return {
-        bucket: sum(beat.residues for beat in nodes) / sum(b.residues_total or 0 for b in nodes)
+        bucket: (sum(beat.tokens for beat in nodes), sum(beat.tokens_total or 0 for beat in nodes))
         for bucket, nodes in attempts.items()
         if nodes[0].outcome != "complete"
     }
