@@ -321,9 +321,9 @@ FORMULAS: dict[str, Callable[[Weights, Config, Tensor], States]] = {
 class Published:
     """The files of a family as its authors publish them, with the tiny model's sizes.
 
-    words: tokens in the order of their ids. around: the first and last token of a sequence. config:
-    config.json. heads: tensors that no embedding needs. prefixes: what stands before names of the
-    family's table that begin so; the first that fits counts.
+    words: all tokens in the order of their ids. around: the first and last token of a sequence.
+    config: config.json. heads: tensors that no embedding needs. prefixes: what stands before names
+    of the family's table that begin so; the first that fits counts.
     """
 
     words: Sequence[str]
@@ -437,8 +437,14 @@ def tokenize(files: Published, sequence: str, width: int) -> list[int]:
 
 def write_set(name: str, folder: Path, sequences: Mapping[str, str], seed: int = 1) -> None:
     """Write the golden set of a family into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
     model, files, formulas = TINY[name], PUBLISHED[name], FORMULAS[name]
+    rows = model.family.encoder.rows
+    counts = {"words": len(files.words), "vocab_size": files.config.get("vocab_size", rows)}
+    for key, shape in files.heads.items():
+        counts |= {f"heads: {key}": size for size in shape if size != model.dim}
+    if wrong := [f"{key}: {count}" for key, count in counts.items() if count != rows]:
+        sys.exit(f"golden: the encoder of {name} has {rows} rows, but {', '.join(wrong)}")
+    folder.mkdir(parents=True, exist_ok=True)
     state = random_checkpoint(files, model, seed)
     (folder / "config.json").write_text(json.dumps(files.config, indent=2) + "\n")
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})

@@ -4,14 +4,15 @@ import hashlib
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.weights import prepare
+from plm_embed.errors import PlmEmbedError, WeightsError
+from plm_embed.inference.weights import prepare, prepared_weights
 from plm_embed.io.files import sha256_file
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import Manifest, Source, load, read_manifest
@@ -163,6 +164,35 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     moved = source.rename(tmp_path / "moved.pt")
     again = prepare(TINY_ESM2, moved, out)
     assert again.source.path == str(moved) and replace(again, source=made.source) == made
+
+
+def test_weights_of_another_shape_than_the_entry_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path))
+    folder = tmp_path / TINY_ESM2.name
+    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
+    made = prepare(TINY_ESM2, source, folder)
+    assert prepared_weights(TINY_ESM2, None) == made
+    wider = replace(TINY_ESM2, dim=40)
+    words = (
+        f"{folder} holds esm2_t2_tiny as esm2, 2 layers, width 32, 4 heads, but models.yaml has "
+        f"esm2, 2 layers, width 40, 4 heads; correct models.yaml, or delete {folder} and run again"
+    )
+    for take in (partial(prepared_weights, wider, None), partial(prepare, wider, source, folder)):
+        with pytest.raises(PlmEmbedError) as error:
+            take()
+        assert str(error.value) == words
+
+
+def test_weights_whose_vectors_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """Their numbers are finite, and no device could compute with them."""
+    state = random_state(TINY_ESM2, 1)
+    state["emb_layer_norm_after.weight"][:] = 3e38
+    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state)
+    with pytest.raises(WeightsError, match=r"esm2\.pt was not used: it gives NaN or infinite"):
+        prepare(TINY_ESM2, source, tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_failed_conversion_leaves_no_output(tmp_path: Path) -> None:

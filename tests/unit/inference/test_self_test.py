@@ -92,6 +92,7 @@ def test_sharp_weights_pass_and_broken_kernels_fail(folder: Path, dtype: Compute
             self_test(broken, folder)
         assert f"in {dtype} differ from the reference" in str(error.value)
         assert "exclude this node" in str(error.value)
+        assert str(error.value).endswith(f"if the code of this model was changed, delete {folder}")
 
 
 def test_a_kernel_that_depends_on_the_place_of_a_row_is_noticed(folder: Path) -> None:

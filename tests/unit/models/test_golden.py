@@ -50,6 +50,18 @@ def test_the_program_refuses_what_is_incomplete(
     with pytest.raises(SystemExit, match="family '' is not in FORMULAS"):
         main([], tmp_path)
     files = program.PUBLISHED["amplify"]
+    for wrong, words in (
+        (replace(files, words=files.words[1:]), r"27 rows, but words: 26$"),
+        (
+            replace(files, config={**files.config, "vocab_size": 33}),
+            r"27 rows, but vocab_size: 33$",
+        ),
+        (replace(files, heads={"decoder.bias": (33,)}), r"but heads: decoder\.bias: 33$"),
+    ):
+        monkeypatch.setitem(program.PUBLISHED, "amplify", wrong)
+        with pytest.raises(SystemExit, match=words):
+            main(["amplify"], tmp_path)
+        assert not [*tmp_path.rglob("*.npz")]
     shorter = replace(files, heads={}, config={**files.config, "num_hidden_layers": 2})
     monkeypatch.setitem(program.PUBLISHED, "amplify", shorter)
     with pytest.raises(SystemExit, match=r"do not read .*transformer_encoder\.2\.ffn\.w3\.weight"):

@@ -51,7 +51,11 @@ def test_the_table_of_all_models() -> None:
         model.name: (str(model.layers), str(model.dim), memory(model), speed(model))
         for model in map(find_model, shown)
     }
-    assert rows == expected
+    differing = dict(expected.items() - rows.items()), sorted(rows.keys() - expected.keys())
+    assert rows == expected, (
+        "correct the table `Size and speed` in docs/models.md: missing or other rows (model, "
+        f"layers, width, memory, speed) {differing[0]}; rows of no model: {differing[1]}"
+    )
 
 
 def test_the_short_names() -> None:

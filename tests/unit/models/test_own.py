@@ -161,8 +161,16 @@ def test_what_is_no_whole_model_is_refused_with_the_nearest_family(tmp_path: Pat
 
     for change, problem in (
         ({"layer_norm_eps": 1e-12}, "as esm2, it says layer_norm_eps: 1e-12, not 1e-05"),
-        ({"num_attention_heads": 5}, r"as esm2, it has 5 heads for a width of 48"),
-        ({"model_type": "roberta"}, "as esm2, it says model_type: 'roberta', not 'esm'"),
+        ({"num_attention_heads": 5}, r"as esm2, it has 5 heads for a width of 48: [^;]*families$"),
+        (  # three numbers per head, which cannot be rotated in pairs
+            {"num_attention_heads": 16},
+            "as esm2, it has 16 heads for a width of 48: each needs an equal part, an even number",
+        ),
+        ({"num_attention_heads": -2}, "as esm2, it does not say its number of heads"),
+        (
+            {"model_type": "roberta", "layer_norm_eps": 1e-12},
+            "as esm2, it says model_type: 'roberta', not 'esm'",
+        ),
     ):
         edit_json(folder / "config.json", **change)
         refused(problem)

@@ -5,6 +5,7 @@ reason.
 import argparse
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def test_torch_files_of_another_kind_are_refused(
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(PlmEmbedError, match=message):
         read(tmp_path / "x.pt", TINY_ESM2)
+
+
+def test_the_folder_of_another_family_is_seen_by_its_model_type(tmp_path: Path) -> None:
+    """Whatever else its configuration contradicts."""
+    encoder = replace(TINY_ESM2.family.encoder, token_dropout="never")
+    config = {"layer_norm_eps": 1e-12, "model_type": "nonorm"}
+    other = replace(TINY_ESM2, family=replace(TINY_ESM2.family, encoder=encoder, config=config))
+    folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))
+    with pytest.raises(PlmEmbedError, match="it says model_type: 'esm', not 'nonorm'"):
+        read(folder, other)
 
 
 def test_another_model_is_named_beside_the_one_asked_for(tmp_path: Path) -> None:

@@ -72,27 +72,35 @@ MISTAKES = {
     (
         'url: "https://x/mine.pt", ',
         "",
-    ): "esm2: mine: url: is missing, and so is hub; add one of them",
+    ): "esm2: mine: url: is missing, and so is hub; add one of them, or for an unpublished model "
+    "make no entry: a name and weights are enough",
     ("heads: 2, url", "head: 2, url"): "esm2: mine: head: is no field; did you mean heads?",
     ("layers: 3", "layers: three"): "esm2: mine: layers: Expected `int`, got `str`; correct it",
     (
         "esm2",
         "esm_2",
     ): "esm_2: is no family that models/families/__init__.py lists; did you mean esm2?",
-    ("heads: 2", "heads: 3"): "esm2: mine: dim: 32 is no multiple of heads: 3; correct it",
+    ("heads: 2", "heads: 3"): "esm2: mine: 3 heads for a width of 32: each needs an equal part, an "
+    "even number with rotary positions; correct it",
+    (
+        "heads: 2",
+        "heads: 32",
+    ): "esm2: mine: 32 heads for a width of 32: each needs an equal part, an "
+    "even number with rotary positions; correct it",
     ("heads: 2", "heads: 0"): "esm2: mine: heads: Expected `int` >= 1; correct it",
     (
         "heads: 2",
         "heads: 2, sha256: [46f002]",
-    ): "esm2: mine: sha256: Expected `str` matching regex '^[0-9a-f]{64}$' - at `$[0]`; correct it",
+    ): "esm2: mine: sha256: must have 64 hexadecimal digits, in lower case; correct it",
     (GOOD, "- esm2"): "Expected `object`, got `array`; correct it",
     ("mine: {", "mine: 3 #"): "esm2: mine: Expected `object`, got `int` - at `$[...]`",
     ("mine:", "3:"): "esm2: 3: Expected `str`, got `int` - at `key` in `$`",
     ("models", "model"): "esm2: models: is missing; list the models of the family there",
     ("other:", "mine:"): "line 5: mine is there twice; correct it",
-    ("other:", "MINE:"): "esm2: MINE: mine is a name of mine already; choose another",
-    ("hub: me/other", "hub: me/other, aliases: [Short]"): "esm2: other: short is a name of mine "
-    "already; choose another",
+    ("other:", "MINE:"): "mine: is a name of both mine and MINE; remove it from the one that you "
+    "added or changed",
+    ("hub: me/other", "hub: me/other, aliases: [Short]"): "short: is a name of both mine and "
+    "other; remove it from the one that you added or changed",
     ("other:", "other"): "line 6: mapping values are not allowed in this context; correct it",
 }
 

@@ -68,7 +68,9 @@ def test_this_machine_or_the_devices_that_are_named(
     assert "--cores" in alone.command and "gpu" not in alone.command
     named = plan(configfile, devices=["A10", "H100"])
     assert [speed.device for speed in named.models[0].speeds] == ["A10", "H100"]
-    assert named.jobs.local == 0
+    assert named.jobs.local == 0 and "--cores all --resources gpu=1" in named.command
+    assert "run it on the machine with the A10\n" in text(named)
+    assert "on the machine with" not in text(alone) and "to start" not in text(alone)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
@@ -152,7 +154,7 @@ def test_times_agree_and_another_number_of_buckets_is_named(configfile: Path) ->
     write(lengths := configfile.with_name("short.txt"), "300 50000\n")
     settings = [*LARGE, "buckets=4"]
     shown = text(plan(configfile, settings, devices=["H100"], lengths=lengths))
-    assert "buckets=1, not 4: about 51 s each, and up to 3 min to start; 51 s on one" in shown
+    assert "buckets=1, not 4: 51 s each, and up to 3 min to start; 51 s on one" in shown
     assert shown.count("51 s") == 3
 
 

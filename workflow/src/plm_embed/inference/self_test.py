@@ -77,7 +77,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     """Complete a weights folder, which has its tensors. Embed the probes by the published formulas
     in float64; write their last-layer means, (probes, D) fp32, as golden vectors, and their scores,
     (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
-    manifest with both, last.
+    manifest with both, last. WeightsError for golden vectors that are not finite.
     """
     tensors, family = Tensors(folder / TENSORS), manifest.family
     head = Tensors(folder / HEAD) if manifest.head_sha256 else None
@@ -100,6 +100,13 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
         return float(f"{worst:.4g}")
 
     exact = list(probes(None))
+    if not all(part.isfinite().all() for probe in exact for part in probe):
+        origin = manifest.source.path or manifest.source.url
+        raise WeightsError(
+            f"weights: {origin} was not used: it gives NaN or infinite vectors in float64, so the "
+            f"weights are wrong, or the family of {manifest.model}",
+            path=folder,
+        )
     golden = {"mean": np.stack([means.numpy() for _, means, _ in exact])}
     golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
     memory = io.BytesIO()
@@ -174,7 +181,8 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
             raise DeviceError(
                 f"self-test failed on {device}: {kind} of {manifest.model} in {dtype} differ from "
                 f"the reference by {distance:.1e}{unit}; rounding alone would explain {limit:.1e}\n"
-                "nothing was computed; exclude this node or device, or report this line"
+                "nothing was computed; exclude this node or device, or report this line; if the "
+                f"code of this model was changed, delete {folder}"
             )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
     slices = max(slices, -(-2 * PAIR_TOKENS // engine.rows))

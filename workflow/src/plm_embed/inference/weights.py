@@ -85,7 +85,19 @@ def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
         raise WeightsError(
             f"{folder} holds the weights of {manifest.model}, not of {model.name}", path=folder
         )
+    _check_shape(model, manifest, folder)
     return manifest
+
+
+def _check_shape(model: Model, manifest: Manifest, folder: Path) -> None:
+    """Raise WeightsError where prepared weights have another shape than a model's entry."""
+    prepared = manifest.as_model
+    if (prepared.shape, prepared.inner) != (model.shape, model.inner):
+        raise WeightsError(
+            f"{folder} holds {model.name} as {prepared.shape}, but models.yaml has {model.shape}",
+            path=folder,
+            remedy=f"correct models.yaml, or delete {folder} and run again",
+        )
 
 
 def prepared_folder(weights: Path) -> Path:
@@ -199,6 +211,7 @@ def _intact(model: Model, files: Files | None, output: Path, scores: bool) -> Ma
             path=output,
             remedy=f"choose another folder, or delete {output} if nothing needs it",
         )
+    _check_shape(model, manifest, output)
     digests = {TENSORS: manifest.weights_sha256, SELF_TEST: manifest.self_test_sha256}
     digests |= {HEAD: manifest.head_sha256} if manifest.head_sha256 else {}
     whole = all(

@@ -38,6 +38,7 @@ BARE = (
     "holds tensors without the model's settings (a bare state_dict). Use fair-esm's own layout, or "
     "a Hugging Face folder with config.json and model.safetensors"
 )
+UNKNOWN = "which no name in the family matches"
 _OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
@@ -157,8 +158,7 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
         record = read_manifest(source)
         if record.model != name:
             raise WeightsError(f"{source} holds {record.model}, not {name}", path=source)
-        shape = record.layers, record.dim, record.heads, record.attention_dim or 0
-        return Model(name, record.family, *shape)
+        return record.as_model
     published = source.stem if source.is_file() else source.name
     if published in MODELS:
         raise WeightsError(
@@ -179,10 +179,12 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     likest, problems = min(mismatches.items(), key=lambda item: len(item[1]))
     if problems == [BARE]:
         raise _wrong(source, BARE)
+    advice = ""
+    if any(problem.endswith(UNKNOWN) for problem in problems):
+        advice = '; save a model without its task head: model.base_model.save_pretrained("folder")'
     raise WeightsError(
         f"weights: {source} is not a complete model of any known family (as {likest}, it "
-        f"{some(problems)})\ndocs/models.md lists the families; save a model without its task "
-        'head: model.base_model.save_pretrained("folder")',
+        f"{some(problems)})\ndocs/models.md lists the families{advice}",
         path=source,
     )
 
@@ -412,15 +414,15 @@ def _fit(
     problems += [
         f"does not say {key} in config.json" for key in family.required if key not in config
     ]
-    if not heads:
+    if heads < 1:
         problems.append("does not say its number of heads (num_attention_heads in config.json)")
-    elif fitted.inner % heads:
-        problems.append(f"has {heads} heads for a width of {fitted.inner}")
+    elif fitted.heads_problem:
+        problems.append(f"has {fitted.heads_problem}")
     shapes = tensor_shapes(fitted, tensors)
     missing = [] if layers else ["lacks layers.0"]
     missing += [f"lacks {name}" for name in shapes if name not in tensors]
     unknown = [
-        f"has {name}, which no name in the family matches"
+        f"has {name}, {UNKNOWN}"
         for name in tensors
         if name not in shapes and not name.startswith(LM_HEAD)
     ]

@@ -240,14 +240,15 @@ class Family:
     reference: Reference = FORMULAS
 
     def contradiction(self, config: Mapping[str, object]) -> str:
-        """Name a value of a checkpoint's configuration that is another one in this family; empty
-        without any.
+        """Name a value of a checkpoint's configuration that is another one in this family,
+        `model_type` before others; empty without any.
         """
         dropout = self.encoder.token_dropout
-        values = {} if dropout == "optional" else {"token_dropout": dropout == "always"}
-        for key, value in {**values, **self.config}.items():
-            if config.get(key, value) != value:
-                return f"{key}: {config[key]!r}, not {value!r}"
+        fixed = {} if dropout == "optional" else {"token_dropout": dropout == "always"}
+        values: dict[str, object] = {**fixed, **self.config}
+        for key in sorted(values, key=lambda key: key != "model_type"):
+            if config.get(key, values[key]) != values[key]:
+                return f"{key}: {config[key]!r}, not {values[key]!r}"
         return ""
 
     @property

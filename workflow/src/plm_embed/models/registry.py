@@ -10,7 +10,7 @@ import yaml
 
 from plm_embed.errors import ConfigError
 from plm_embed.models.families import FAMILIES
-from plm_embed.models.family import Family
+from plm_embed.models.family import Family, Rotary
 from plm_embed.models.tokens import TokenizerFile
 from plm_embed.wording import did_you_mean
 
@@ -87,6 +87,15 @@ class Model:
         return self.family.max_residues
 
     @property
+    def heads_problem(self) -> str:
+        """Say why its heads cannot share its width; empty if they can."""
+        rotary = isinstance(self.family.encoder.positions, Rotary)
+        if self.inner % (2 * self.heads if rotary else self.heads):
+            even = ", an even number with rotary positions" if rotary else ""
+            return f"{self.heads} heads for a width of {self.inner}: each needs an equal part{even}"
+        return ""
+
+    @property
     def sizes(self) -> Hashable:
         """Everything that tensors and a configuration show."""
         return self.family.encoder, self.layers, self.dim, self.heads, self.inner, self.hidden
@@ -143,8 +152,8 @@ def read_models(path: Path) -> dict[str, Model]:
                 raise mistake(family, str(name), str(error)) from None
             words = {word.lower(): model for word in (name, *model.aliases)}
             for word in words.keys() & by_name.keys():
-                other = by_name[word].name
-                raise mistake(family, name, f"{word} is a name of {other} already; choose another")
+                both = f"is a name of both {by_name[word].name} and {name}"
+                raise mistake(word, f"{both}; remove it from the one that you added or changed")
             by_name |= words
     return by_name
 
@@ -158,18 +167,20 @@ def _entry(name: str, family: Family, values: dict[str, Any]) -> Model:
         try:
             values[key] = msgspec.convert(value, parts[key].type)
         except msgspec.ValidationError as error:
-            raise ValueError(f"{key}: {error}; correct it") from None
+            digits = "regex" in str(error)  # only SHA-256 have one
+            problem = "must have 64 hexadecimal digits, in lower case" if digits else error
+            raise ValueError(f"{key}: {problem}; correct it") from None
     for key, part in parts.items():
         if key not in values and (part.default is MISSING or key == "license"):
             raise ValueError(f"{key}: is missing; add it")
     model = Model(name, family, **values)
-    if model.inner % model.heads:
-        width = "attention_dim" if model.attention_dim else "dim"
-        raise ValueError(
-            f"{width}: {model.inner} is no multiple of heads: {model.heads}; correct it"
-        )
+    if model.heads_problem:
+        raise ValueError(f"{model.heads_problem}; correct it")
     if model.trained and not model.address:
-        raise ValueError("url: is missing, and so is hub; add one of them")
+        raise ValueError(
+            "url: is missing, and so is hub; add one of them, or for an unpublished model make no "
+            "entry: a name and weights are enough"
+        )
     return model
 
 

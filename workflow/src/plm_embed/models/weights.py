@@ -108,6 +108,12 @@ class Manifest:
             raise WeightsError(words)
         return ARCHITECTURES[self.architecture]
 
+    @property
+    def as_model(self) -> Model:
+        """The model by its name and what is recorded of its shape."""
+        shape = self.layers, self.dim, self.heads, self.attention_dim or 0
+        return Model(self.model, self.family, *shape)
+
 
 class Stored(NamedTuple):
     """A tensor of a file: its shape, its dtype in torch's words, and what reads it."""

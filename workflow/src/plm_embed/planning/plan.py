@@ -117,6 +117,8 @@ def plan(
     local = 0 if devices else 1 if gpus else cores()
     jobs = _jobs(max(model.hours for model in models), resources, local, gpus, config["buckets"])
     words = ["--cores", str(cores()), *local_resources(gpus)]
+    if devices:  # of another machine
+        words = ["--cores", "all", *local_resources(int(devices[0] in costs.gpu_table()["gpus"]))]
     if profile:
         words = ["--profile", profile_folder(profile)]
     if configfile:

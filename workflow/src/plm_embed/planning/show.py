@@ -22,13 +22,14 @@ def show(plan: Plan, console: Console) -> None:
     times = Table(box=None, pad_edge=False)
     times.add_column("model", overflow="fold")
     times.add_column("device")
-    for title in ("tokens", "tokens/s", "time"):
+    for title in ("tokens", "tokens/s", "time on one"):
         times.add_column(title, justify="right", no_wrap=True)
     sources: dict[str, None] = {}
     for model in plan.models:
         for speed in model.speeds:
             seconds = model.todo.tokens / speed.tokens_per_second
-            numbers = f"{model.todo.tokens:,}", f"{speed.tokens_per_second:,.0f}", duration(seconds)
+            time = _time(seconds) if model.todo.tokens else ""
+            numbers = f"{model.todo.tokens:,}", f"{speed.tokens_per_second:,.0f}", time
             times.add_row(model.model, speed.device, *numbers)
             sources[f"{speed.device}: {speed.basis}".lstrip(": ")] = None
     with console.capture() as tables:
@@ -37,7 +38,9 @@ def show(plan: Plan, console: Console) -> None:
         console.out(line.rstrip(), highlight=False)
     for source in sources:
         console.print(source, style="dim", highlight=False, markup=False)
-    console.print("\n[bold]run it[/]")
+    here = plan.jobs.local or plan.jobs.minutes  # else no profile is named, but a device
+    where = "" if here else f" on the machine with the {plan.models[0].speeds[0].device}"
+    console.print(f"\n[bold]run it{escape(where)}[/]")
     console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -78,12 +81,14 @@ def _jobs(plan: Plan) -> str:
     models = f" for each of {len(plan.models)} models" if len(plan.models) > 1 else ""
     workers = f" on {jobs.workers:,} {unit}s" if jobs.workers > 1 else ""
     now = f", not {jobs.configured}" if jobs.configured != jobs.buckets else ""
-    words = (
-        f"buckets={jobs.buckets}{now}{models}: about {duration(3600 * jobs.hours)}{workers} each"
-    )
+    words = f"buckets={jobs.buckets}{now}{models}: {_time(3600 * jobs.hours)}{workers} each"
+    if jobs.local:
+        return f"{words}; {_time(3600 * hours / jobs.workers / jobs.local)} in all on this machine"
     words += f", and up to {duration(3600 * STARTUP_HOURS)} to start"
     if jobs.minutes:
         words += f"; the profile gives each {duration(60 * jobs.minutes)}"
-    if jobs.local:
-        return f"{words}; {duration(3600 * hours / jobs.workers / jobs.local)} on this machine"
-    return f"{words}; {duration(3600 * hours)} on one {unit} in all"
+    return f"{words}; {_time(3600 * hours)} on one {unit} in all"
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else "under 1 s"
