@@ -103,6 +103,15 @@ def test_every_score_is_computed_again_by_the_reference(folder: Path) -> None:
     assert max(spot.relative_l2 for spot in proof.spot_checks) < 1e-3
     report = (folder / "results" / MODEL / "report.html").read_text(encoding="utf-8")
     assert '<th scope="row">log_likelihood</th><td>median -' in report
+    assert "entropy, mean entropy (nats) of" in report
+    told = CliRunner().invoke(group, ["summary", str(folder / "results")]).output
+    assert "\nscores: log_likelihood, entropy, pseudo_perplexity\n" in told
+    assert "11 sequences recomputed" in told
+    CliRunner().invoke(group, ["validate", str(folder / "results"), "--spot-checks", "1"])
+    proof = read_validation(folder / "results" / MODEL / "validation.json")
+    assert proof and proof.status == "passed" and not proof.not_compared
+    masked = [s.key for s in proof.spot_checks if s.representation == "pseudo_perplexity"]
+    assert key(sequences()["p0"]) in masked
 
 
 def test_exports_have_the_columns(folder: Path, tmp_path: Path) -> None:

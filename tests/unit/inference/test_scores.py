@@ -212,6 +212,21 @@ def test_the_reference_masks_what_a_cropped_sequence_keeps(
     assert reference["pseudo_perplexity"] == pytest.approx(scores["pseudo_perplexity"], rel=1e-5)
 
 
+@pytest.mark.parametrize(("limit", "masked"), [(11, 0), (12, 1), (239, 1), (240, 2)])
+def test_the_reference_masks_the_shortest_sequence_and_others_within_a_limit(
+    models: dict[str, LanguageModel], prepared: Path, limit: int, masked: int
+) -> None:
+    """10 passes of 12 tokens each: ten times the limit for the first."""
+    model, head = models["float32"], models["float32"].manifest.head_sha256 or ""
+    kinds, policy = ("pseudo_perplexity",), LongSequences()
+    scored = replace(model.fingerprint("mean", -1, policy), scores=kinds, head_sha256=head)
+    texts = ["M" * 30, "ACDEFGHIKL", "LKIHGFEDCA"]
+    computed = reference_vectors(prepared, texts, scored, masked_tokens=limit)
+    assert ["pseudo_perplexity" in vectors for vectors in computed] == [
+        False, masked > 0, masked > 1,
+    ]  # fmt: skip
+
+
 def test_a_sequence_without_a_score_is_named_or_nan(models: dict[str, LanguageModel]) -> None:
     model = models["float32"]
     skip = {"policy": "skip", "max_residues": 10}

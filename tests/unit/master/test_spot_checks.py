@@ -121,6 +121,26 @@ def test_each_row_may_be_drawn(campaign: Campaign) -> None:
     assert seen == set(drawn(campaign, 1000))
 
 
+def test_the_shortest_is_drawn_too_for_its_pseudo_perplexity(campaign: Campaign) -> None:
+    every = drawn(campaign, 1000)
+    scores = ("entropy", "pseudo_perplexity")
+    with_it = drawn(campaign, 1, scores=scores)
+    assert min(map(len, with_it.values())) == min(map(len, every.values()))
+    assert len(with_it) == 2 and len(drawn(campaign, 1, scores=scores[:1])) == 1
+    assert drawn(campaign, 1000, scores=scores) == every
+
+
+def test_validate_says_where_no_pseudo_perplexity_is_compared(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", reference)
+    plan = gathered(campaign, scores=("pseudo_perplexity",))
+    for count, said in ((1, True), (0, False)):
+        validation = Validation(status="passed", checks=[])
+        check_spots(validation, campaign.master, plan, campaign.weights, count)
+        assert validation.not_compared.startswith("no pseudo-perplexity was compared") == said
+
+
 def test_a_bucket_that_was_damaged_is_named(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     plan = gathered(campaign)

@@ -31,7 +31,7 @@ def test_a_valid_result_is_complete_right_and_there(results: Path) -> None:
     told = said(facts)
     assert told["Is it complete?"] == "Yes: 180 of 181 records have a vector, and 1 was skipped."
     assert told["Is it right?"].startswith(
-        "Yes: all 14 checks passed, also the comparison of 2 vectors with "
+        "Yes: all 14 checks passed, also the comparison of 2 sequences with "
     )
     assert told["Where is it?"].startswith(f"{facts.master} (")
     assert f"plm-embed export {facts.folder} " in commands(facts)
@@ -68,6 +68,8 @@ def test_a_run_under_way_says_how_far_it_is_and_what_stopped_it(folder: Path) ->
     facts = collect(folder)
     assert facts.status == "pending" and facts.opening == ""
     assert said(facts)["Is it complete?"] == "Not yet: 2 of 3 buckets are finished."
+    facts.runs.pop()
+    assert said(facts)["Is it complete?"] == "Not yet: 1 of 3 buckets is finished."
     assert said(facts)["What now?"].startswith("Wait while the run is at work.")
     assert commands(facts) == f"plm-embed watch {folder.parent}"
     log = folder.parent / "logs" / MODEL / "embed" / "0002.log"

@@ -27,6 +27,13 @@ def test_methods_and_citation_name_what_was_done(results: Path) -> None:
         "Pooling: mean, arithmetic mean over",
     ):
         assert expected in methods(facts)
+    assert "Scores" not in methods(facts)
+    kinds = ("entropy", "pseudo_perplexity")
+    facts.runs = [
+        replace(run, fingerprint=replace(run.fingerprint, scores=kinds)) for run in facts.runs
+    ]
+    assert "Scores of the model for each sequence: entropy, mean entropy" in methods(facts)
+    assert "; pseudo_perplexity, exp(-mean log-probability of each residue" in methods(facts)
     facts.metadata["library_versions"]["plm-embed"] = "0.0.9"
     assert "by plm-embed 0.0.9 (commit" in methods(facts), "what computed them, not what reports"
     assert citation(facts).startswith("plm-embed 0.0.9.")

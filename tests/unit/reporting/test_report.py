@@ -55,7 +55,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "0000 " + collect(results).attempts[0].started[:10],
         "no usable <device> ask for one",
         "x1, job 17.pbs killed (time limit, out of memory or canceled)",
-        "14 checks, each over every row; 2 vectors recomputed by",
+        "14 checks, each over every row; 2 sequences recomputed by",
         "0123456789abcdef",
         "doi:10.1126/science.ade2574",
         "Embeddings of 180 protein sequences (129 distinct; 1 of 181 records was skipped)",

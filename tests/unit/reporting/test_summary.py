@@ -32,7 +32,10 @@ PASSED = Validation(
     checks=(_KEYS, replace(_KEYS, check="finite")),
     counts=Counts(),
     norms={},
-    spot_checks=(Spot(row=0, key="", representation="mean_l3", relative_l2=0.0, cosine=1.0),) * 4,
+    spot_checks=tuple(
+        Spot(row=row, key="", representation="mean_l3", relative_l2=0.0, cosine=1.0)
+        for row in (0, 5) * 3
+    ),
     fingerprint=MEAN,
     files={},
 )
@@ -90,7 +93,7 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     report = campaign.master.with_name("validation.json")
     write_validation(report, PASSED)
-    assert "validation  passed (2 checks, 4 vectors recomputed)" in summarize(
+    assert "validation  passed (2 checks, 2 sequences recomputed)" in summarize(
         gathered(campaign.results)
     )
     write_validation(report, replace(PASSED, finished="2026-11-26T20:10:05"))

@@ -28,12 +28,16 @@ Strand = Literal["as_given", "canonical"]
 AlphabetName = Literal["protein", "protein_pair", "dna", "3di", "protein_3di"]
 """Alphabet of the sequences that a model reads."""
 Score = Literal["log_likelihood", "entropy", "pseudo_perplexity"]
-"""log_likelihood: mean log-probability (natural) of the sequence's own residues, by the head of the
-language model in one pass without masks; entropy: mean entropy (nats) of the distributions that
-this pass predicts. pseudo_perplexity: exp(-mean log-probability of each residue where it alone is
-masked), which takes a pass for each. Probabilities are those over all tokens of the model.
+"""By the head of the language model. Probabilities are those over all tokens of the model; a
+pseudo-perplexity takes a pass for each residue.
 """
 SCORES: tuple[Score, ...] = get_args(Score)
+SCORE_DEFINITIONS: dict[Score, str] = {
+    "log_likelihood": "mean log-probability (natural) of the sequence's own residues, in one pass "
+    "without masks",
+    "entropy": "mean entropy (nats) of the distributions that a pass without masks predicts",
+    "pseudo_perplexity": "exp(-mean log-probability of each residue where it alone is masked)",
+}
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
     "mean": "arithmetic mean over the sequence's own tokens; special tokens and padding are left "

@@ -42,7 +42,7 @@ def reference_vectors(
     model has positions for: letters do not tell their number where unknown ones are a token each.
     `states_of` computes in place of the family's reference. Scores have one number each; the
     pseudo-perplexity only of the shortest sequences, whose masked passes have at most
-    `masked_tokens` together.
+    `masked_tokens` together, those of the first one at most ten times as many.
     """
     manifest, tensors = weights.load(folder)
     family, linker, last = manifest.family, fingerprint.linker, manifest.layers
@@ -77,12 +77,14 @@ def reference_vectors(
             windows.append(values)
         computed[i] = whole(fingerprint, windows, cuts[i])
     if head and "pseudo_perplexity" in fingerprint.scores:
-        for i in sorted(range(len(texts)), key=lambda i: len(sequences[i])):
+        order = sorted(range(len(texts)), key=lambda i: len(sequences[i]))
+        for i in order:
             tokens = ids[i][0]
             first, stop = family.residues(len(tokens))
-            masked_tokens -= (stop - first) * len(tokens)
-            if len(cuts[i]) > 1 or masked_tokens < 0:
+            passed = (stop - first) * len(tokens)
+            if len(cuts[i]) > 1 or passed > masked_tokens * (10 if i == order[0] else 1):
                 break
+            masked_tokens -= passed
             copies, places = texts[i] * (stop - first), range(stop - first)
             masked = all_states(manifest, tensors, copies, [last], masked=places)
             logs = [

@@ -32,7 +32,11 @@ several times, 2 GB at 40 heads.
 SPOT_MOST = 2500
 """Most tokens where letters do not tell the number of tokens, once these are counted."""
 SPOT_MASKED = 10_000
-"""Most tokens of all masked passes: of a sequence of 100 residues as many as of a long one."""
+"""Most tokens of all masked passes; of the shortest sequence ten times as many, of 315 residues."""
+NOT_COMPARED = (
+    "no pseudo-perplexity was compared with the reference: the shortest sequence is cut into "
+    "windows, or takes too many masked passes"
+)
 SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
 OWN = 2
@@ -62,6 +66,8 @@ def check_spots(
         Part(master) as part,
     ):
         rows = draw(part, campaign, count)
+        if count and "pseudo_perplexity" in fingerprint.scores:
+            validation.not_compared = NOT_COMPARED
         if not len(rows):
             return
         from plm_embed.inference import reference  # loads torch
@@ -100,6 +106,8 @@ def check_spots(
                 if name in SCORES:  # in nats: of a pseudo-perplexity the relative distance
                     limit = bound(dtype, roundings, "score")
                     limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
+                if name == "pseudo_perplexity":
+                    validation.not_compared = ""
                 if not distance <= limit:
                     rounding = reference.rounding_distances(weights, sequences[key], fingerprint)
                     limit = max(limit, OWN * allowed(dtype, rounding.get(name, 0.0)))
@@ -112,7 +120,8 @@ def check_spots(
 
 def draw(part: Part, campaign: Campaign, count: int) -> NDArray[np.int64]:
     """Draw random rows of a master (increasing), the same on every repetition; fewer when too few
-    of their sequences are short enough for the reference.
+    of their sequences are short enough for the reference. For a pseudo-perplexity the shortest of
+    the sequences is one more.
     """
     fingerprint, vectors = campaign.fingerprint, campaign.vectors
     random = np.random.default_rng(int(fingerprint.of_reference.id, 16))
@@ -126,10 +135,12 @@ def draw(part: Part, campaign: Campaign, count: int) -> NDArray[np.int64]:
         if length <= SPOT_PIECES * most
         and max(stop - start for start, stop in spans(length, fingerprint.long_sequences)) <= most
     ]
-    drawn = np.sort(random.permutation(rows[np.isin(lengths, short)])[:count])
+    drawn = random.permutation(rows[np.isin(lengths, short)])[:count]
     if len(drawn) < min(count, vectors):
         log.warning("spot checks: only %d sequences are short enough for the reference", len(drawn))
-    return drawn
+    if len(drawn) and "pseudo_perplexity" in fingerprint.scores:
+        drawn = np.append(drawn, rows[lengths.argmin()])
+    return np.unique(drawn)
 
 
 def _sequences(campaign: Campaign, rows: NDArray[np.int64]) -> Iterator[tuple[str, str]]:

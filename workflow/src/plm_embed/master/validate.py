@@ -59,8 +59,8 @@ def validate(
                 checks.check_rows(validation, file, campaign)
                 check_spots(validation, master, campaign, weights, spot_checks)
         checks.check_tables(validation, campaign, index, records)
-    if validation.rounding:
-        log.warning("%s", validation.rounding)
+    for remark in filter(None, (validation.rounding, validation.not_compared)):
+        log.warning("%s", remark)
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
     validation.files = {path.name: digest for path, digest in files.items()}
     validation.finished = now()

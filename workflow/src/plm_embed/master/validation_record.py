@@ -90,8 +90,8 @@ class Validation:
     finished: when, '' in older records; remedy: of the first problem that has one: all that depends
     on what it deletes is made again.
     norms: by representation; fingerprint: None where no completion record is sound; files: SHA-256
-    of master, index and records, by name; rounding: a remark where the compute dtype alone moves
-    vectors of these weights notably.
+    of master, index and records, by name. Remarks: rounding, where the compute dtype alone moves
+    vectors of these weights notably; not_compared, where the reference took no pseudo-perplexity.
     """
 
     schema_version: Literal[1] = 1
@@ -105,6 +105,12 @@ class Validation:
     fingerprint: Fingerprint | None = None
     files: dict[str, str] = field(default_factory=dict)
     rounding: str = ""
+    not_compared: str = ""
+
+    @property
+    def recomputed(self) -> int:
+        """Return how many sequences the reference computed."""
+        return len({spot.row for spot in self.spot_checks})
 
     @property
     def problems(self) -> list[str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from plm_embed._version import __version__
-from plm_embed.fingerprint import POOLING_DEFINITIONS
+from plm_embed.fingerprint import POOLING_DEFINITIONS, SCORE_DEFINITIONS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.reporting.facts import Facts
 from plm_embed.wording import count
@@ -61,6 +61,8 @@ def methods(facts: Facts) -> str:
         "skip": f"Sequences of more than {most} were left out.",
     }
     sentences += [f"Pooling: {'; '.join(pooling)}.", policies[long.policy]]
+    if scores := [f"{name}, {SCORE_DEFINITIONS[name]}" for name in fingerprint.scores]:
+        sentences.append(f"Scores of the model for each sequence: {'; '.join(scores)}.")
     if fingerprint.strand == "canonical":
         sentences.append("A sequence and its reverse complement were treated as one.")
     if fingerprint.linker:
@@ -69,7 +71,7 @@ def methods(facts: Facts) -> str:
             f"{fingerprint.linker} between them; no vector has a part of the linker."
         )
     if facts.status == "passed" and facts.validation:
-        spots = count(len(facts.validation.spot_checks), "recomputed vector")
+        spots = count(facts.validation.recomputed, "recomputed sequence")
         sentences.append(f"The result was validated in full, also by {spots} ({facts.reference}).")
     return " ".join(sentences)
 

@@ -144,7 +144,8 @@ def _complete(facts: Facts) -> tuple[str, str, str]:
     done, total = len(facts.runs), facts.summary.buckets
     text = "Every bucket is finished, but the vectors are not validated yet."
     if done < total:
-        text = f"Not yet: {done:,} of {count(total, 'bucket')} are finished."
+        verb = "is" if done == 1 else "are"
+        text = f"Not yet: {done:,} of {count(total, 'bucket')} {verb} finished."
     return text, "computation", "Computation"
 
 
@@ -158,7 +159,7 @@ def _right(facts: Facts) -> str:
         return f"No: {words}. Do not use these vectors."
     if facts.status == "empty":
         return "There is no vector to check."
-    spots = count(len(validation.spot_checks), "vector")
+    spots = count(validation.recomputed, "sequence")
     compared = f", also the comparison of {spots} with {facts.reference}"
     return f"Yes: all {checks} passed{compared if validation.spot_checks else ''}."
 

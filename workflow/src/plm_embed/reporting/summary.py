@@ -64,7 +64,7 @@ def _validation(facts: Facts) -> str:
     if failed := [check.check for check in validation.checks if check.problems]:
         return f"FAILED: {', '.join(failed)} (see {facts.folder / VALIDATION})"
     checks = count(len(validation.checks), "check")
-    spots = count(len(validation.spot_checks), "vector")
+    spots = count(validation.recomputed, "sequence")
     rounding = f"; {validation.rounding}" if validation.rounding else ""
     time = datetime.fromisoformat(validation.finished) if validation.finished else None
     day = f" on {time.astimezone():%Y-%m-%d %H:%M}" if time else ""
@@ -77,6 +77,8 @@ def _about_master(facts: Facts) -> Iterator[str]:
     yield f"{facts.master}: {facts.model}, {shape}"
     if facts.names[1:]:
         yield f"default representation: {facts.names[0]}; also: {', '.join(facts.names[1:])}"
+    if facts.scores:
+        yield f"scores: {', '.join(facts.scores)}"
     if facts.caveat:
         yield f"weights: {facts.caveat}"
     if facts.license:
