@@ -96,6 +96,7 @@ def run(
     from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
     from plm_embed.cli.snakemake_call import execute
     from plm_embed.reporting.summary import gathered, summarize
+    from plm_embed.workflow.checks import outdated
     from plm_embed.workflow.config import models_of
 
     columns = {name: value for name, value in {**named, "keep": list(keep)}.items() if value}
@@ -114,5 +115,7 @@ def run(
     execute(options, results, list(models_of(config)))
     masters = gathered(results)
     say(summarize(masters))
+    for line in outdated(config):  # Snakemake, which says it too, goes on for a screen
+        click.echo(f"plm-embed: {line} to the command in {configfile}", err=True)
     if not any(facts.rows for facts in masters):
         sys.exit(1)

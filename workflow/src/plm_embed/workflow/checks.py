@@ -63,12 +63,18 @@ def refusals(
 
 
 def notices(config: Config, profile: Any) -> Iterator[str]:
-    """Yield a line for the sequences, and one for each model, whose results are of other settings,
-    and for names in a profile (Snakemake's ResourceSettings) that are nearly right.
+    """Yield a line for each name in a profile (Snakemake's ResourceSettings) that is nearly right,
+    and those of `outdated`.
+    """
+    yield from misspelt(profile)
+    yield from outdated(config)
+
+
+def outdated(config: Config) -> Iterator[str]:
+    """Yield a line for the sequences, and one for each model, whose results are of other settings.
 
     Snakemake makes results again by its notes (.snakemake), which may be lost.
     """
-    yield from misspelt(profile)
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
         now = (config["buckets"], residues_of(config), *map(os.path.realpath, input_paths(config)))
