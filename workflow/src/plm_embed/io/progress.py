@@ -38,7 +38,7 @@ class Meter:
             percent = 100 * self.done / max(self.total, 1)
             log.info(
                 f"{self.label}: {percent:.0f} % ({self.done:,.0f} of {self.total:,.0f} {self.unit}"
-                f"), {rate:,.1f} {self.unit}/s, about {left:.0f} s left"
+                f"), {rate:,.0f} {self.unit}/s, about {left:.0f} s left"
             )
 
 

@@ -12,7 +12,6 @@ from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
-from plm_embed.models.family import Family
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import bucket_table
 from plm_embed.store.blocks import StoredBucket
@@ -52,20 +51,6 @@ def too_long(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.bo
     """Mark the sequences that the policy for long sequences gives no vector."""
     none: NDArray[np.bool_] = window_counts(lengths, policy) == 0
     return none & (policy.policy == "skip")
-
-
-def token_counts(
-    lengths: NDArray[np.int32], family: Family, fingerprint: Fingerprint
-) -> NDArray[np.int64]:
-    """Count the tokens of all passes that sequences of these lengths (n,) take, also masked
-    ones.
-    """
-    masked = "pseudo_perplexity" in fingerprint.scores
-    how = fingerprint.long_sequences, fingerprint.linker, masked
-    values, places = np.unique(lengths, return_inverse=True)
-    passes = [family.passes(length, *how) for length in values.tolist()]
-    counts = [sum(tokens * times for tokens, times in pieces) for pieces in passes]
-    return np.array(counts, dtype=np.int64)[places]
 
 
 def missing(sequences: Sequences, store: Store, skipped: Collection[str] = ()) -> NDArray[np.int64]:

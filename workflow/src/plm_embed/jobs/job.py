@@ -20,14 +20,7 @@ from plm_embed._version import __version__
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
-from plm_embed.jobs.bucket import (
-    Sequences,
-    is_done,
-    missing,
-    read_sequences,
-    token_counts,
-    too_long,
-)
+from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
 from plm_embed.jobs.completion_record import Completion, Skipped, write_completion
 from plm_embed.jobs.heartbeat import (
     Heartbeat,
@@ -123,7 +116,7 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
         with atomic_path(share) as temporary, temporary.open("wb") as file:
             np.save(file, todo)
         node.remote += start_nodes(job.nodes, [*job.arguments, "--share", str(share)])
-    tokens = token_counts(sequences.lengths, family, store.fingerprint)
+    tokens = family.token_counts(sequences.lengths, store.fingerprint)
     stored = int(tokens.sum() - tokens[todo].sum())
     left = await node.run(sequences.take(todo[:: job.nodes]), store, family, stored)
     await node.wait(lambda: all(process.poll() is not None for process in node.remote))
@@ -169,7 +162,7 @@ def write_record(
     skipped = np.isin(keys, np.array([*reasons], dtype="S64"))
     present = ~long
     present[todo] = False
-    spared = token_counts(lengths[present], read_manifest(job.weights).family, fingerprint)
+    spared = read_manifest(job.weights).family.token_counts(lengths[present], fingerprint)
     parts = store.covering(keys[~skipped])
     workers = tuple(worker for beat in beats for worker in beat.workers if worker.device)
     devices = set[str]()

@@ -21,7 +21,7 @@ from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.progress import progress
-from plm_embed.jobs.bucket import Sequences, missing, token_counts
+from plm_embed.jobs.bucket import Sequences, missing
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
 from plm_embed.jobs.process import Chunk, Message, WorkerProcess
@@ -102,7 +102,7 @@ class Node:
         left. stored: tokens of the bucket that are in the store.
         """
         self._sequences, self._store = sequences, store
-        self._tokens = tokens = token_counts(sequences.lengths, family, store.fingerprint)
+        self._tokens = tokens = family.token_counts(sequences.lengths, store.fingerprint)
         todo = missing(sequences, store)
         self._queued = int(tokens[todo].sum())
         self.heartbeat.tokens_total = stored + self._queued

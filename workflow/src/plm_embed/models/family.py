@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import BY_CHAIN, LongSequences, master_name
+from plm_embed.fingerprint import BY_CHAIN, Fingerprint, LongSequences, master_name
 from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
 from plm_embed.sequence_windows import Span, edges, spans, stored_spans
 from plm_embed.sequences.alphabet import PROTEIN, SEPARATOR, Alphabet
@@ -289,6 +289,17 @@ class Family:
             (self.tokens(stop - start + len(linker)), 1 + high - low)
             for (start, stop), (low, high) in zip(pieces, pairwise(bounds), strict=True)
         ]
+
+    def token_counts(
+        self, lengths: NDArray[np.int32], fingerprint: Fingerprint
+    ) -> NDArray[np.int64]:
+        """Count the tokens of all passes of sequences of these lengths (n,)."""
+        how = fingerprint.long_sequences, fingerprint.linker
+        masked = "pseudo_perplexity" in fingerprint.scores
+        values, places = np.unique(lengths, return_inverse=True)
+        passes = (self.passes(length, *how, masked) for length in values.tolist())
+        counts = [sum(tokens * times for tokens, times in pieces) for pieces in passes]
+        return np.array(counts, dtype=np.int64)[places]
 
     def texts(self, sequence: str, cut: Sequence[Span], linker: str) -> list[str]:
         """Return the letters of the pieces of a normalized sequence; of a pair of chains, which is
