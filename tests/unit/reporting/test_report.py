@@ -25,7 +25,7 @@ from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import LABELS, histogram, write_report
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import seal_sequences
-from support.finished import DEMO, MODEL
+from support.finished import DEMO, MODEL, note
 
 FIGURES = ("lengths", "outcomes")
 
@@ -91,6 +91,20 @@ def test_an_unfinished_campaign_has_what_there_is(
     )
     assert ("No master file yet" in text) == (missing in ("", "master_esm2_embeddings.h5"))
     assert ("No bucket is finished yet" in text) == (missing == "")
+
+
+def test_a_job_at_work_is_no_attempt_that_ended(results: Path, tmp_path: Path) -> None:
+    copy, page = tmp_path / "results", tmp_path / "report.html"
+    shutil.copytree(results, copy)
+    (copy / MODEL / "embedded" / "0002.json").unlink()
+    note(copy / MODEL, "0002", ended="", host="x2")
+    write_report(collect(copy), page)
+    assert "2 attempts." in words(page) and "x2" not in words(page)
+    (path,) = (copy / MODEL / "embedded" / "jobs").glob("*-0002-*.json")
+    beat = json.loads(path.read_text())
+    path.write_text(json.dumps(beat | {"updated": beat["started"].replace("20", "19", 1)}))
+    write_report(collect(copy), page)
+    assert "3 attempts." in words(page) and "x2 killed (time limit" in words(page)
 
 
 def test_what_repeats_a_run_is_kept_beside_its_report(results: Path, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from plm_embed.jobs.completion_record import WorkerInfo
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_BEATS = 10.0
+SILENT_SECONDS = 120.0
+"""A job that has not written its heartbeat for longer is taken for dead or cut off."""
 FOLDER = "jobs"
 """Folder beside the completion records, for jobs at work, or killed; below it `ended`."""
 
@@ -68,6 +70,12 @@ class Heartbeat:
     def fraction(self) -> float:
         """Return the share of the tokens that is done, 0 to 1."""
         return self.tokens / self.tokens_total if self.tokens_total else 0.0
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the last sign of life."""
+        updated = datetime.fromisoformat(self.updated)
+        return max(0.0, (datetime.now(UTC) - updated).total_seconds())
 
 
 def heartbeat_path(records: Path, bucket: str) -> Path:

@@ -18,6 +18,7 @@ from plm_embed._version import __version__
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
 from plm_embed.jobs.completion_record import store_of
+from plm_embed.jobs.heartbeat import SILENT_SECONDS
 from plm_embed.master.validation_record import Outlier
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.citing import citation, methods, provenance
@@ -248,12 +249,11 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
 
 
 def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the attempts that did not complete: bucket, start, place and reason."""
+    """Yield the attempts that did not complete, but those at work: bucket, start, place, reason."""
     finished = {run.bucket for run in facts.runs}
     for attempt in facts.attempts:
-        if attempt.outcome != "complete":
-            ended = attempt.bucket in finished
-            killed = "killed (time limit, out of memory or canceled)"
-            reason = attempt.reason or (killed if ended else "no end: killed, or still at work")
+        ended = attempt.ended or attempt.bucket in finished or attempt.age > SILENT_SECONDS
+        if ended and attempt.outcome != "complete":
+            reason = attempt.reason or "killed (time limit, out of memory or canceled)"
             place = f"{attempt.host}, job {attempt.job}" if attempt.job else attempt.host
             yield attempt.bucket, attempt.started[:19].replace("T", " "), place, reason

@@ -24,7 +24,7 @@ from plm_embed.io.terminal import terminal
 from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, store_of
-from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
+from plm_embed.jobs.heartbeat import SILENT_SECONDS, Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF, VALIDATION, read_validation
 from plm_embed.models.weights import RECORD
@@ -45,8 +45,6 @@ from plm_embed.workflow.run_note import Run, failed_attempts, read_run, run_note
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """Workers write their heartbeats as often."""
-SILENT_SECONDS = 120.0
-"""A job that has not written its heartbeat for longer is taken for dead or cut off."""
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer, in a job that writes heartbeats, may sit on a broken
 device.
@@ -291,7 +289,7 @@ def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
     for beat in sorted(beats, key=lambda beat: beat.bucket):
         if beat.started < starts.get(beat.bucket, ""):
             continue
-        age = max(0.0, (now - datetime.fromisoformat(beat.updated)).total_seconds())
+        age = beat.age
         for worker in beat.workers:
             progressed = datetime.fromisoformat(worker.progressed or now.isoformat())
             idle = (now - progressed).total_seconds() if worker.state == "computing" else 0.0
