@@ -10,10 +10,12 @@ from plm_embed.workflow.resources import misspelt
 def test_what_is_nearly_a_rule_or_a_resource_is_named() -> None:
     settings = ResourceSettings(
         overwrite_resources={"embedd": {"gpu": 1}, "embed": {"slurm_partion": "x", "mine": 1}},
+        overwrite_threads={"gather": 4, "embed": 2},
         default_resources={"runtme": 5},
     )
     assert list(misspelt(settings)) == [
         "profile: set-resources: embedd is not known; did you mean embed?",
+        "profile: set-threads: gather is not known; did you mean gather_esm2?",
         "profile: default-resources: runtme is not known; did you mean runtime?",
         "profile: set-resources: embed: slurm_partion is not known; did you mean slurm_partition?",
     ]

@@ -50,11 +50,7 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
     help="Nearness.",
 )
 @click.option(
-    "--representation",
-    "--name",
-    "name",
-    default="emb",
-    help="Such as mean_l6; emb: the first pooled one.",
+    "--representation", "--name", "name", default="emb", help="emb: the first pooled one."
 )
 @click.option("--threads", default=1, type=COUNT, help="Threads that compare vectors.")
 @click.option(

@@ -318,12 +318,8 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
             remedy = "put it back, or run the campaign again"
             raise StoreError(f"{path}: not found", path=path, remedy=remedy)
     files["weights"] = prepared_folder(files["weights"])
-    validation = run(
-        **files,
-        spot_checks=spot_checks,
-        report=folder / VALIDATION,
-        checksums=folder / PROOF,
-    )
+    outputs = {"report": folder / VALIDATION, "checksums": folder / PROOF}
+    validation = run(**files, **outputs, spot_checks=spot_checks)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))

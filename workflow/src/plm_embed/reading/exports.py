@@ -23,7 +23,6 @@ from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, refuse_existing
 from plm_embed.io.progress import Meter, progress
-from plm_embed.reading.index import SEVERAL
 from plm_embed.reading.open import Embeddings
 from plm_embed.store.hdf5 import Array, connect
 from plm_embed.wording import did_you_mean
@@ -217,7 +216,7 @@ def _npy(records: Records, output: Path, meter: Meter) -> None:
 def _uniprot(records: Records, output: Path, meter: Meter) -> None:
     """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
     names: dict[str, tuple[int, str]] = {}
-    first = _first_rows(records)
+    first = _first_records(records)
     with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches(meter):
@@ -225,7 +224,7 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
                 called = id or f"{Path(line['source']).name}:{line['number']}"
-                name = dataset_name(called, row, names, plain=first.get(id, row) == row)
+                name = dataset_name(called, row, names, plain=not id or first[id][-1] == row)
                 if name is None:
                     continue
                 if name != id:
@@ -236,19 +235,18 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
                 dataset.attrs["original_id"] = _without_nul(id)
 
 
-def _first_rows(records: Records) -> dict[str, int]:
-    """Return the row of the first record in the input of each id that different sequences share."""
+def _first_records(records: Records) -> dict[str, tuple[int, int, int]]:
+    """Return the first record in the input of each id: the place of its file, its number, and its
+    row.
+    """
     inputs = records.embeddings.metadata.get("inputs", {}).get("inputs", [])
     order = {entry["path"]: place for place, entry in enumerate(inputs)}
-    index, first = records.embeddings.records, dict[str, tuple[int, int, int]]()
-    shared = pa.array(
-        [id for id, row in index.row_of.items() if id and row == SEVERAL], pa.string()
-    )
-    for lines in index.lines() if len(shared) else ():
-        for line in records.of(lines.filter(pc.is_in(lines["id"], shared))).to_pylist():
+    first: dict[str, tuple[int, int, int]] = {}
+    for lines in records.embeddings.records.lines():
+        for line in records.of(lines).select(["id", "source", "number", "row"]).to_pylist():
             place = order.get(line["source"], 0), line["number"], line["row"]
             first[line["id"]] = min(place, first.get(line["id"], place))
-    return {id: row for id, (*_, row) in first.items()}
+    return first
 
 
 def dataset_name(

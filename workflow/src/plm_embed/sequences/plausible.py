@@ -109,10 +109,7 @@ _NAMED = 3  # records of a kind
 _MOST_LOOKED_AT = 50  # records of a batch whose lines are odd
 _WORD = re.compile(r"(?i:[jou])|^[A-Z][a-z]{2,}[.:!]?$")
 _IS, _HAS, _LOOKS = ("is", "are"), ("has", "have"), ("looks", "look")
-_NO_RESIDUES = (
-    "not like residues; embedded all the same (if that is wrong, remove such records from the "
-    "input)"
-)
+_NO_RESIDUES = "not like residues; embedded all the same (if wrong, remove from the input)"
 _KINDS = {
     "pir_record": (
         _IS,

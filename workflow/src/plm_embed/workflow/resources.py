@@ -9,6 +9,7 @@ from plm_embed.models.registry import MODELS, Model
 WORKER_MB = 6000
 """Main memory of a worker's libraries, batches and tables."""
 RULES = ("weights", "deduplicate", "embed", "validate", "report")
+RULES_OF_FAMILIES = tuple(f"gather_{model.family.name}" for model in MODELS.values())
 RESOURCES = (
     *("gpu", "gpus", "nvidia_gpu", "request_gpus", "gres", "gpu_model", "nodes", "runtime"),
     *("mem", "mem_mb", "mem_mib", "mem_mb_per_cpu", "disk", "disk_mb", "disk_mib", "tmpdir"),
@@ -24,16 +25,22 @@ def misspelt(settings: Any) -> Iterator[str]:
 
     settings: Snakemake's ResourceSettings. Other names may mean something to an executor.
     """
-    rules = (*RULES, *(f"gather_{model.family.name}" for model in MODELS.values()))
+    rules = (*RULES, *RULES_OF_FAMILIES)
     blocks = {"default-resources": settings.default_resources or {}} | {
         f"set-resources: {rule}": names for rule, names in settings.overwrite_resources.items()
     }
     pairs: list[tuple[str, str, tuple[str, ...]]] = [
-        ("set-resources", str(rule), rules) for rule in settings.overwrite_resources
+        (block, str(rule), rules)
+        for block, names in (
+            ("set-resources", settings.overwrite_resources),
+            ("set-threads", settings.overwrite_threads),
+        )
+        for rule in names
     ]
     pairs += [(block, name, RESOURCES) for block, names in blocks.items() for name in names]
     for block, name, known in pairs:
         near = get_close_matches(name, known, 1, cutoff=0.85)
+        near += [rule for rule in RULES_OF_FAMILIES if rule.startswith(f"{name}_")]  # gather
         if near and name not in known:
             yield f"profile: {block}: {name} is not known; did you mean {near[0]}?"
 
