@@ -100,8 +100,8 @@ def watch() -> None:
         beat = Heartbeat(
             bucket=bucket,
             host=f"node{number + 1}",
-            residues=4000 + 2500 * number,
-            residues_total=12000,
+            tokens=4000 + 2500 * number,
+            tokens_total=12000,
             eta_seconds=20.0 - 6 * number,
             workers=(worker,),
         )
