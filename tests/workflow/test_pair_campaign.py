@@ -113,7 +113,7 @@ def check_other_settings(folder: Path) -> None:
 
 def check_import(folder: Path) -> None:
     """Pairs that `export` wrote become a store of the same bits, by their keys and by their ids."""
-    columns = ["--id=name", "--sequence-column=heavy", "--partner-column=light"]
+    columns = ["--id-column=name", "--sequence-column=heavy", "--partner-column=light"]
     files = ["--sequences=pairs.csv", "--sequences=pairs.fasta"]
     weights = f"--weights=results/{MODEL}/weights.json"
     with h5py.File(folder / MASTER) as master:
