@@ -53,12 +53,14 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
         _snakemake([*options, "--unlock"])
     code, errors = _snakemake(options)
     if code < 0:
-        raise PlmEmbedError(f"Snakemake was killed ({signal.Signals(-code).name})", remedy=_AGAIN)
+        first = "wait until its jobs have ended, then " if "--profile" in options else ""
+        problem = f"Snakemake was killed ({signal.Signals(-code).name})"
+        raise PlmEmbedError(problem, remedy=first + _AGAIN)
     if code and any("Directory cannot be locked" in line for line in errors):
         raise PlmEmbedError(
             "another Snakemake works in this folder, or was killed",
-            remedy=f"wait for it; if there is none: `{shell_line([*options, '--unlock'])}`, then "
-            "the same command again",
+            remedy="wait for it and its jobs; if there are none: "
+            f"`{shell_line([*options, '--unlock'])}`, then the same command again",
         )
     if code and (run := read_run(results)) and run.stopped:
         sys.exit(interrupted(_CONTINUE))
