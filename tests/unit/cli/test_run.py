@@ -158,7 +158,7 @@ def test_only_vectors_are_kept_from_being_replaced(capsys: pytest.CaptureFixture
     embedded(MODEL)
     both = [table | {"id": "other", "keep": ["nr"]}, "more.fasta"]
     write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
-    assert "other: no longer kept; the index is made again" in capsys.readouterr().err
+    assert "other: no --keep names it any more; the index is rebuilt" in capsys.readouterr().err
     write("buckets=4", model=[MODEL, "prott5"], inputs=both)
     assert not capsys.readouterr().err
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both

@@ -141,6 +141,15 @@ def test_weights_at_hand_are_named_for_what_they_are(configfile: Path, tmp_path:
     assert "random numbers" in weights()
 
 
+def test_lengths_need_no_input(
+    lengths: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "inputs=your_file" in plan(settings=["model=esm2_650m"], lengths=lengths).command
+    named = plan(settings=["model=esm2_650m", "inputs=mine.fa"], lengths=lengths)
+    assert "your_file" not in named.command
+
+
 def test_it_fits_a_screen_of_80_columns(configfile: Path, lengths: Path) -> None:
     shown = text(plan(configfile, LARGE, profile="pbs", lengths=lengths), 80)
     words = " ".join(shown.split())

@@ -103,7 +103,7 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
         for config in (before, config)
     )
     if gone := sorted(old - new):
-        words = f"{', '.join(gone)}: no longer kept; the index is made again without, no vector is"
+        words = f"{', '.join(gone)}: no --keep names it any more; the index is rebuilt without it"
         print(f"plm-embed: {words}", file=sys.stderr)
     write_kept(path, config, f"To continue with Snakemake: {shell_line(options)}")
     return path

@@ -102,6 +102,9 @@ def plan(
     input. elsewhere: folders of completion records with speeds. ConfigError for a setting or a
     device that is wrong.
     """
+    named = configfile or Path("config/config.yaml").exists() or "inputs=" in " ".join(settings)
+    if lengths and not named:
+        settings = ("inputs=your_file", *settings)
     config, gpus = read_config(configfile, settings), len(visible_gpus())
     resources, threads = _embed_job(profile) if profile else ({}, 1)
     if profile and not devices:
