@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -55,9 +57,30 @@ def embedded(model: str) -> Path:
     return record.parents[1]
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "plm_embed", "run", *words, "--set", "buckets=1"]
+def plm_embed(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "plm_embed", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return plm_embed("run", *words, "--set", "buckets=1")
+
+
+RUN = (
+    *("run", "some.fasta", "--model", "esm2_t3_untrained", "--results", "out"),
+    *("--set", "buckets=1", "--cores", "1"),
+)
+
+
+@contextmanager
+def begun() -> Iterator[subprocess.Popen[str]]:
+    """Start RUN, and wait until its first jobs begin."""
+    command = [sys.executable, "-m", "plm_embed", *RUN]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        lines = list(takewhile("Select jobs to execute...\n".__ne__, process.stderr))
+        assert process.poll() is None, lines
+        yield process
 
 
 def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
@@ -279,23 +302,18 @@ def test_only_a_lock_of_a_killed_run_on_this_host_is_stale(here: Path) -> None:
 
 @pytest.mark.workflow
 def test_the_same_command_goes_on_after_snakemake_was_killed() -> None:
-    words = ["run", "some.fasta", "--model", "esm2_t3_untrained", "--results", "out"]
-    command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        lines = list(takewhile("Select jobs to execute...\n".__ne__, process.stderr))
+    with begun() as process:
         (snakemake,) = psutil.Process(process.pid).children()
         steps = snakemake.children(recursive=True)
         snakemake.kill()
         _, rest = process.communicate()
-    assert process.returncode == 1, lines
+    assert process.returncode == 1, rest
     assert "Snakemake was killed (SIGKILL); rerun the same command; finished work is kept" in rest
     for step in steps:
         step.wait()
-    watch = [sys.executable, "-m", "plm_embed", "watch", "out"]
-    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    seen = plm_embed("watch", "out")
     assert seen.returncode == 1 and "Snakemake was killed" in seen.stdout, seen.stdout
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    again = plm_embed(*RUN)
     assert again.returncode == 0, again.stderr
     assert "the last run was killed: removing its lock" in again.stderr
     assert "validation  passed" in again.stdout
@@ -303,17 +321,12 @@ def test_the_same_command_goes_on_after_snakemake_was_killed() -> None:
 
 @pytest.mark.workflow
 def test_a_run_that_gets_sigterm_stops_in_order() -> None:
-    words = ["run", "some.fasta", "--model", "esm2_t3_untrained", "--results", "out"]
-    command = [sys.executable, "-m", "plm_embed", *words, "--set", "buckets=1", "--cores", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        lines = list(takewhile("Select jobs to execute...\n".__ne__, process.stderr))
+    with begun() as process:
         process.terminate()
         _, rest = process.communicate()
-    assert process.returncode == 130, lines
+    assert process.returncode == 130, rest
     assert rest.endswith("plm-embed: interrupted; rerun the same command to continue\n")
-    watch = [sys.executable, "-m", "plm_embed", "watch", "out"]
-    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    seen = plm_embed("watch", "out")
     assert seen.returncode == 3 and "out  stopped; nothing is running" in seen.stdout, seen.stdout
 
 
@@ -353,8 +366,7 @@ def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.Monke
     reason = ".snakemake.log: sbatch: Invalid partition name specified. It is not tried again"
     assert reason in done.stderr
     assert not json.loads(run_note(Path("results")).read_bytes())["local"]
-    watch = [sys.executable, "-m", "plm_embed", "watch", "results"]
-    seen = subprocess.run(watch, capture_output=True, text=True, check=False)
+    seen = plm_embed("watch", "results")
     assert seen.returncode == 1 and ".snakemake.log\n  sbatch: Invalid" in seen.stdout, seen.stdout
     assert seen.stdout.endswith(
         "Fix the problem and rerun the same command; finished work is kept.\n"

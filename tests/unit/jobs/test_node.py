@@ -212,7 +212,7 @@ def test_a_vector_that_is_not_finite_is_refused_at_once(tmp_path: Path, prepared
 
 
 def test_work_is_counted_in_tokens_of_all_passes(tmp_path: Path, prepared: Path) -> None:
-    """Those of a pseudo-perplexity grow with the square of the length; what the store has counts
+    """Tokens of a pseudo-perplexity grow with the square of the length; what the store has counts
     as much as it took.
     """
     texts = ["MKLV" * 10, "ACDEF" * 4, "ACDEF" * 5, "M" * 90]
