@@ -70,6 +70,7 @@ class Executor(RemoteExecutor):
         super().__init__(workflow, logger)
 
     def __post_init__(self) -> None:
+        interrupt_for_certain()  # before the first message
         settings: ExecutorSettings = self.executor_settings
         self._settings = settings
         self._interval = float(settings.status_interval or 30)
@@ -103,7 +104,6 @@ class Executor(RemoteExecutor):
         """Write the script of a job, and leave its submission to the status thread."""
         if not self._can_be_stopped:  # not earlier: Snakemake sets its handler after this is made
             stop_without_deadlock()
-            interrupt_for_certain()
             atexit.register(self._delete_what_is_left)
             self._can_be_stopped = True
         script = Path(self.get_jobscript(job))

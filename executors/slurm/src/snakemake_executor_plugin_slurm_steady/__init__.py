@@ -90,6 +90,7 @@ class Executor(PlainExecutor):
         """Set when a job has ended, or the run."""
         self._over = threading.Event()
         self._can_be_stopped = False
+        interrupt_for_certain()  # before the first message
         super().__init__(workflow, logger)  # type: ignore[no-untyped-call]
         self._fallback_partition = ""  # type: ignore[assignment]  # sbatch knows the default one
 
@@ -97,7 +98,6 @@ class Executor(PlainExecutor):
         """Take jobs in Snakemake's thread; they are then submitted in others."""
         if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after __init__
             stop_without_deadlock()
-            interrupt_for_certain()
             atexit.register(self._cancel_what_is_left)
             # earlier than that: the pool of the submission would first work off what is in line
             threading._register_atexit(self._submit_no_more)  # type: ignore[attr-defined]
