@@ -20,7 +20,7 @@ from typing import Literal
 from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.progress import progress
+from plm_embed.io.terminal import progress
 from plm_embed.jobs.bucket import Sequences, missing
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
