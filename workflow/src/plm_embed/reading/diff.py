@@ -95,8 +95,8 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
                 f"{cosine}"
             )
             named = _with_ids([key for _, key in compared.worst], a)
-            for (largest, _), key in zip(compared.worst, named, strict=True):
-                lines.append(f"  {key}: {largest:.3g}")
+            for (most, _), key in zip(compared.worst, named, strict=True):
+                lines.append(f"  {key}: {most:.3g}")
             equal = equal and not compared.different
     return Difference(equal, "\n".join([*lines, "equal" if equal else "different"]))
 

@@ -247,13 +247,14 @@ class Embeddings:
         vectors (k, D) for a slice, a mask or a list of numbers.
         """
         if isinstance(rows, str):
-            return self.get([rows])[0]
+            return self.get([rows]).reshape(-1)
         if isinstance(rows, slice):
             return self.rows(range(len(self))[rows])
         numbers = np.asarray(rows)
         if numbers.dtype == bool:
             numbers = np.arange(len(self))[numbers]  # IndexError for a mask of another length
-        return self.rows(numbers) if numbers.ndim else self.rows(numbers[None])[0]
+        vectors = self.rows(np.atleast_1d(numbers))
+        return vectors if numbers.ndim else vectors.reshape(-1)
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Return the vectors (k, D) of these ids, in their order.
