@@ -39,6 +39,7 @@ from support.families import (
     write_esmc_native,
 )
 from support.golden import FORMULAS, LOGITS
+from support.packed import packed_batch
 from support.tiny_models import TINY
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
@@ -190,7 +191,7 @@ def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -
     assert model._room
     engine, sums = model._room.engine, np.zeros(2)
     for start, stop, part in ((0, 50, slice(0, 37)), (25, 75, slice(12, 50))):
-        batch = engine.prepare([text[start:stop]])
+        batch = packed_batch(engine, [text[start:stop]])
         scores = engine.token_scores(engine.forward(batch, [3])[3], batch.tokens)
         sums += scores[1:-1][: stop - start][part].double().sum(0).numpy()
     for kind, mean in zip(("log_likelihood", "entropy"), sums / len(text), strict=True):

@@ -241,10 +241,6 @@ class Engine:
         pinned = self.device.type == "cuda"
         return pack(pieces, self._family, self.rows, pinned=pinned, masked=masked, linkers=linkers)
 
-    def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Tokenize and pack normalized sequences."""
-        return self.pack([self.tokenize(sequence) for sequence in sequences])
-
 
 def form(model: Model | Manifest) -> elementwise.Form:
     """Describe what a model's layers ask of the kernels between products."""
