@@ -38,6 +38,8 @@ from plm_embed.workflow.run_note import Run, failed_attempts, read_run, run_note
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """Workers write their heartbeats as often."""
+LOOKS_FOR_A_START = 7
+"""Looks at a run that has ended: one that was just started notes itself after it has planned."""
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer, in a job that writes heartbeats, may sit on a broken
 device.
@@ -135,11 +137,13 @@ class Look:
 
 
 def watch(results: Path, *, once: bool) -> int:
-    """Show the campaign until it is over or Ctrl-C; with `once`, print one look at it as plain
+    """Show the campaign until it is over or Ctrl-C; where the last run had ended before, for a
+    minute, since another may just have been started. With `once`, print one look at it as plain
     text, as without a terminal whenever a step has changed. Return the exit code: VALID, FAILED or
     UNFINISHED.
     """
     present, seen, console = look(results), None, terminal()
+    looks_left = LOOKS_FOR_A_START
     plain = once or not console.is_terminal
     if plain:
         console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
@@ -151,7 +155,8 @@ def watch(results: Path, *, once: bool) -> int:
                 live.update(view(present), refresh=True)
             elif steps != seen:
                 console.print(view(present), soft_wrap=True)  # whole paths
-            if once or present.over:
+            looks_left = 0 if present.alive else looks_left - 1
+            if once or present.finished or (present.over and looks_left <= 0):
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
             present, seen = look(results), steps
