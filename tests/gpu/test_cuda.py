@@ -12,7 +12,7 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
-from plm_embed.inference.batches import Room, room_for
+from plm_embed.inference.loading import Room, largest_budget
 from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.inference.vector_stream import VectorStream, largest_number
 from plm_embed.kernels import attention, torch_attention
@@ -208,7 +208,7 @@ def test_a_sequence_of_36000_residues() -> None:
 
 def test_the_budget_comes_from_the_free_memory() -> None:
     engine = engine_of(WIDE, CUDA, "float32")
-    budget = room_for(engine, [WIDE.layers]).budget
+    budget = largest_budget(engine, [WIDE.layers])
     assert budget % ROWS["cuda"] == 0
     assert ROWS["cuda"] <= budget <= TOKENS["cuda"]
 

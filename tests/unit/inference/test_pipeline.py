@@ -16,8 +16,8 @@ from plm_embed.fingerprint import (
     StorageDtype,
     has_matrix,
 )
-from plm_embed.inference import batches
-from plm_embed.inference.batches import Room
+from plm_embed.inference import loading
+from plm_embed.inference.loading import Room
 from plm_embed.inference.vector_stream import (
     STORED,
     Vectors,
@@ -157,7 +157,7 @@ def test_what_goes_wrong_while_packing_is_raised() -> None:
 def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batches, "BATCHES_TO_FORGET", 3)
+    monkeypatch.setattr(loading, "BATCHES_TO_FORGET", 3)
     engine: Any = SimpleNamespace(rows=16384, device=torch.device("cuda"))
     room = Room(engine, 32768)
     seen = []

@@ -80,7 +80,7 @@ def fair_esm(source: Path, sequences: list[str]) -> list[dict[int, torch.Tensor]
 
 
 def engine_of(folder: Path, dtype: str = "float32") -> Engine:
-    manifest, tensors = weights.load(folder)
+    manifest, tensors, _ = weights.load(folder)
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
@@ -164,7 +164,7 @@ def test_half_precision_weights_can_be_used_in_fp32(paths: tuple[Path, Path]) ->
     engine = engine_of(paths[1], "float16")
     batch = packed_batch(engine, sequences)
     exact = engine.forward(batch, [2], exact=True)[2]
-    manifest, tensors = weights.load(paths[1])
+    manifest, tensors, _ = weights.load(paths[1])
     matrices = {name: tensor.half().float() if tensor.ndim == 2 and "embed" not in name else tensor
                 for name, tensor in tensors.items()}  # fmt: skip
     expected = Engine(manifest, matrices, CPU, "float32").forward(batch, [2])[2]

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(name: str, folder: Path, dtype: str = "float32", root: Path = SHIPPED) -> Engine:
-    manifest, tensors = weights.load(prepared(name, folder, root))
+    manifest, tensors, _ = weights.load(prepared(name, folder, root))
     engine = Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
     engine._family = TINY[name].family
     return engine
@@ -118,7 +118,7 @@ def test_half_precision_keeps_the_direction(
 def test_only_t5_keeps_its_last_matrix_in_fp32(folder: Path) -> None:
     """Numbers that overflow in float16 on the way, as those of the real ProtT5 do."""
     for name, finite in (("prott5", True), ("esmc", False)):
-        manifest, tensors = weights.load(prepared(name, folder))
+        manifest, tensors, _ = weights.load(prepared(name, folder))
         huge = {n: 1e5 * t if n.endswith("fc2.weight") else t for n, t in tensors.items()}
         engine = Engine(manifest, huge, CPU, "float16")
         found = engine.forward(packed_batch(engine, ["MKTAYIAKQR" * 5]), [3])[3]

@@ -82,7 +82,7 @@ class Engine:
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
-        self.head = layers.load_head(manifest, head, device) if head else None
+        self.head = None if head is None else layers.load_head(manifest, head, device)
 
     @torch.inference_mode()
     def log_probabilities(self, states: Tensor) -> Tensor:
