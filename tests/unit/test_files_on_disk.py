@@ -13,7 +13,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.io.json_files import read_sealed, write_sealed
-from plm_embed.jobs.completion_record import read_completion, write_completion
+from plm_embed.jobs.completion_record import read_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.weights import read_record
@@ -68,7 +68,7 @@ KINDS = [
         "a completion record",
         r"delete .*0000\.json and run the campaign again",
         read_completion,
-        write_completion,
+        write_sealed,
         optional=(
             *("computed", "tokens", "tokens_per_second"),
             *("reused_devices", "spared_tokens"),

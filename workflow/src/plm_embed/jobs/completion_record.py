@@ -12,7 +12,7 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
-from plm_embed.io.json_files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed
 from plm_embed.store.parts import PartInfo
 
 FOLDER = "embedded"
@@ -113,11 +113,6 @@ class Completion:
     def batch_dependent(self) -> bool:
         """Return whether the job's self-test saw bits that depend on the batch."""
         return self.self_test is not None and not self.self_test.batch_invariant
-
-
-def write_completion(path: Path, record: Completion) -> None:
-    """Write a bucket's completion record."""
-    write_sealed(path, record)
 
 
 def read_completion(path: Path) -> Completion:
