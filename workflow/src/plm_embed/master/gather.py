@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
@@ -58,18 +58,15 @@ def gather(  # noqa: PLR0917
         # the master is renamed last: whoever sees it finds its index beside it
         path = stack.enter_context(atomic_path(master))
         file = stack.enter_context(connect(path, "w"))
-        outputs = [
-            (stack.enter_context(row_group_writer(table, schema, hashed=False)), rows)
-            for table, schema, rows in (
-                (index, tables.index_schema, tables.index),
-                (records, tables.records_schema, tables.records()),
-            )
-        ]
+        lines = stack.enter_context(row_group_writer(index, tables.index_schema, hashed=False))
+        answers = stack.enter_context(
+            row_group_writer(records, tables.records_schema, hashed=False)
+        )
         pool, failed = stack.enter_context(ThreadPoolExecutor(1)), Event()
         stack.callback(failed.set)
 
         def write_tables() -> None:
-            for writer, rows in outputs:
+            for writer, rows in ((lines, tables.index), (answers, tables.records())):
                 for batch in (batch for table in rows for batch in table.to_batches()):
                     if failed.is_set():
                         return
@@ -78,14 +75,7 @@ def gather(  # noqa: PLR0917
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         written = pool.submit(write_tables)
-
-        def unless_failed(pieces: Iterable[Piece]) -> Iterator[Piece]:
-            for piece in pieces:
-                if written.done():
-                    written.result()  # its error need not wait
-                yield piece
-
-        write_pieces(path, file, unless_failed(pieces(unchanged_buckets(campaign), store)))
+        write_pieces(path, file, pieces(unchanged_buckets(campaign), store))
         file.attrs.update(campaign.attributes(provenance))
         checksums.seal_attributes(file)
         written.result()
@@ -139,7 +129,9 @@ def unchanged_buckets(campaign: Campaign) -> Iterator[Bucket]:
         while not unchanged.issuperset(part.name for part in bucket.completion.parts):
             part = next(unchecked)
             if next(hashes) != part.sha256:
-                raise campaign.wrong_part({part.name: CHANGED})
+                path = campaign.parts_folder / part.name
+                remedy = campaign.part_remedy(part.name)
+                raise StoreError(f"{path}: {CHANGED}", path=path, remedy=remedy)
             unchanged.add(part.name)
         yield bucket
 

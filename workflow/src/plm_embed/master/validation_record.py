@@ -2,16 +2,26 @@
 and what was counted on the way.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.json_files import read_sealed, write_sealed
+from plm_embed.store.hdf5 import DAMAGES
 
 VALIDATION = "validation.json"
 PROOF = "checksums.sha256"
 """The file beside it, only of a result that is right."""
+LISTED = 20
+"""Problems of a check that are spelled out; the rest is counted."""
+Problem = Callable[..., None]
+"""Notes a problem: a text, and a remedy in place of the one of the check; or an error."""
 
 
 @dataclass(kw_only=True)
@@ -95,10 +105,10 @@ class Validation:
     """
 
     schema_version: Literal[1] = 1
-    status: Literal["passed", "failed"]
+    status: Literal["passed", "failed"] = "passed"
     finished: str = ""
     remedy: str = ""
-    checks: list[Check]
+    checks: list[Check] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     norms: dict[str, Norms] = field(default_factory=dict)
     spot_checks: list[Spot] = field(default_factory=list)
@@ -106,6 +116,30 @@ class Validation:
     files: dict[str, str] = field(default_factory=dict)
     rounding: str = ""
     not_compared: str = ""
+
+    @contextmanager
+    def check(self, name: str, meaning: str, remedy: str = "") -> Iterator[Problem]:
+        """Make the block a check, whose problems have this remedy. A file that cannot be read is a
+        problem and ends the block; the validation goes on.
+        """
+        check = Check(check=name, meaning=meaning)
+        self.checks.append(check)
+
+        def problem(text: str | PlmEmbedError, remedy: str = remedy) -> None:
+            if isinstance(text, PlmEmbedError):
+                remedy, text = text.remedy, text.message
+            self.status = check.result = "failed"
+            self.remedy = self.remedy or remedy
+            check.problems += 1
+            if check.problems <= LISTED:
+                check.listed.append(text)
+
+        try:
+            yield problem
+        except PlmEmbedError as error:
+            problem(error)
+        except (*DAMAGES, LookupError, pa.ArrowException) as error:
+            problem(str(error))
 
     @property
     def recomputed(self) -> int:
