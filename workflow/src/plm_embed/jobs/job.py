@@ -20,8 +20,7 @@ from plm_embed._version import __version__
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
-from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
-from plm_embed.jobs.completion_record import Completion, Skipped, write_completion
+from plm_embed.jobs.completion_record import Completion, Skipped, is_done, write_completion
 from plm_embed.jobs.heartbeat import (
     Heartbeat,
     ended_path,
@@ -29,10 +28,18 @@ from plm_embed.jobs.heartbeat import (
     moment,
     read_heartbeat,
 )
-from plm_embed.jobs.node import DIFFERENT, SECONDS_MARGIN, Node
+from plm_embed.jobs.node import (
+    DIFFERENT,
+    SECONDS_MARGIN,
+    Node,
+    Sequences,
+    missing,
+    read_sequences,
+)
 from plm_embed.jobs.other_nodes import node_number, start_nodes
 from plm_embed.keys import keys_sha256
 from plm_embed.models.weights import read_manifest
+from plm_embed.sequence_windows import too_long
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import Part
 from plm_embed.store.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.bucket import Bucket, read_bucket
+from plm_embed.jobs.completion_record import Bucket, read_bucket
 from plm_embed.keys import bucket_names
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import read_summary
@@ -75,8 +75,10 @@ class Campaign:
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
             self._residues += int(rows.sum())
-        self.devices.update(completion.devices)
-        self._batch_dependent |= completion.batch_dependent
+        self.devices.update(worker.device for worker in completion.workers)
+        self.devices.update(completion.reused_devices)
+        tested = completion.self_test
+        self._batch_dependent |= tested is not None and not tested.batch_invariant
         for library, version in completion.versions.items():
             self._versions[library].add(version)
 

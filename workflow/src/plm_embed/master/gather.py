@@ -22,7 +22,7 @@ from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import Behind, ahead
-from plm_embed.jobs.bucket import Bucket
+from plm_embed.jobs.completion_record import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
 from plm_embed.master.tables import Tables
 from plm_embed.sequences.summary import read_summary
