@@ -25,7 +25,6 @@ from plm_embed.io.threads import Behind, ahead
 from plm_embed.jobs.completion_record import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
 from plm_embed.master.tables import Tables
-from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, located
 from plm_embed.store.hdf5 import Array, connect, create_dataset, write_bits
@@ -53,7 +52,7 @@ def gather(  # noqa: PLR0917
         folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(embedded, *folders)
     check_room(campaign, master.parent)
-    tables = Tables(campaign, records.parent)
+    tables = Tables(campaign)
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         path = stack.enter_context(atomic_path(master))
@@ -83,13 +82,12 @@ def gather(  # noqa: PLR0917
 
 
 def check_room(campaign: Campaign, folder: Path) -> None:
-    """Raise PlmEmbedError unless the disk of a folder has room for the master, for the tables twice
-    (they are compressed, and the new ones have a column more), and for 8 bytes a record meanwhile.
+    """Raise PlmEmbedError unless the disk of a folder has room for the master, and for the tables
+    twice (they are compressed, and the new ones have a column more).
     """
     fingerprint, sequences = campaign.fingerprint, campaign.sequences
     tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
     needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
-    needed += 8 * read_summary(sequences).records
     # a row has a key, three numbers, and a checksum of each of these and of its vectors
     columns = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
     needed += columns * campaign.vectors

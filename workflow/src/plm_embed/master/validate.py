@@ -195,7 +195,7 @@ def check_tables(validation: Validation, campaign: Campaign, index: Path, record
     lines, outcomes = 0, Counter[tuple[str, str]]()
     meaning = "Embedded and skipped records add up to the input, file by file."
     with validation.check("counts", meaning, delete(records)) as miscounted:
-        tables = Tables(campaign, records.parent)
+        tables = Tables(campaign)
         meaning = "The index leads each id to the row of its own sequence."
         with validation.check("index", meaning, delete(index)) as problem:
             for table in _compared(problem, index, tables.index_schema, tables.index):
