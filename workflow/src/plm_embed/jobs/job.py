@@ -21,13 +21,7 @@ from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.completion_record import Completion, Skipped, is_done, write_completion
-from plm_embed.jobs.heartbeat import (
-    Heartbeat,
-    ended_path,
-    heartbeat_path,
-    moment,
-    read_heartbeat,
-)
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, moment, read_heartbeat
 from plm_embed.jobs.node import (
     DIFFERENT,
     SECONDS_MARGIN,
@@ -128,8 +122,7 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
     left = await node.run(sequences.take(todo[:: job.nodes]), store, family, stored)
     await node.wait(lambda: all(process.poll() is not None for process in node.remote))
     codes = [process.poll() for process in node.remote]
-    paths = [_beat_path(share, number) for number in remote]
-    answers = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in paths]
+    answers = [read_heartbeat(_beat_path(share, number)) for number in remote]
     beats = [node.heartbeat, *filter(None, answers)]
     skipped = {key for beat in beats for key in beat.skipped}
     # what others have renamed may not show at once
