@@ -77,7 +77,7 @@ def write_tokenizer(model: Model, folder: Path) -> None:
     """The words of the Nucleotide Transformer, or the structure of DNABERT's tokenizer with as
     many tokens of random DNA.
     """
-    path, rows = folder / model.tokenizer_file, model.family.encoder.rows
+    path, rows = folder / model.family.tokenizer.file, model.family.encoder.rows
     if path.suffix == ".txt":
         words = [*map("".join, product(nt.BASES, repeat=nt.K)), *nt.SINGLE]
         special = ["<unk>", "<pad>", "<mask>", "<cls>", "<eos>", "<bos>"][: rows - len(words)]
@@ -149,7 +149,7 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
         if model.family.alphabet.complements:
             write_tokenizer(model, published)
         prepare(model, published, Path(folder, "prepared"))
-        manifest, tensors = weights.load(Path(folder, "prepared"))
+        manifest, tensors, _ = weights.load(Path(folder, "prepared"))
         made = {
             dtype: Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
             for dtype in ("float32", "bfloat16")

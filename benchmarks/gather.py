@@ -32,7 +32,7 @@ from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
+from plm_embed.jobs.completion_record import Completion, WorkerInfo
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
 from plm_embed.sequences.deduplicate import records_schema
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
@@ -149,7 +149,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             started="",
             ended="",
         )
-        write_completion(folder / f"embedded/{bucket}.json", record)
+        write_sealed(folder / f"embedded/{bucket}.json", record)
     order = records_schema([]).names
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     written = (folder / "sequences").rglob("*.parquet")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
-from plm_embed.inference.batches import Room
+from plm_embed.inference.loading import Room
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
 from plm_embed.io.json_files import write_sealed
-from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
+from plm_embed.jobs.completion_record import Completion, WorkerInfo
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.store.hdf5 import connect, create_dataset, write_bits
@@ -131,7 +131,7 @@ def make(results: Path) -> None:
             tokens=1_200_000,
             tokens_per_second=2400.0 + bucket % 40,
         )
-        write_completion(model / "embedded" / f"{bucket:04d}.json", record)
+        write_sealed(model / "embedded" / f"{bucket:04d}.json", record)
         for failed in (False, True)[: 1 + (bucket % 10 == 0)]:
             # every tenth bucket had an attempt that failed
             at = began - timedelta(seconds=90) if failed else began

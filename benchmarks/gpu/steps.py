@@ -66,7 +66,7 @@ def places(folder: str, device: str, dtype: str) -> dict[str, Any]:
 
     chosen = torch.device(device)
     devices.set_up(chosen, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
-    manifest, tensors = weights.load(Path(folder))
+    manifest, tensors, _ = weights.load(Path(folder))
     engine = Engine(manifest, tensors, chosen, dtype)  # type: ignore[arg-type]
     letters = manifest.family.alphabet.letters
     tokens = engine.tokenize((letters * PLACE)[: PLACE - 2])

@@ -14,6 +14,7 @@ from plm_embed.models.families.esm import ESM2
 from plm_embed.models.registry import Model
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
+from support.packed import packed_batch
 
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
@@ -37,7 +38,7 @@ def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
 def states(
     engine: Engine, sequences: list[str], layers: list[int]
 ) -> list[dict[int, torch.Tensor]]:
-    batch = engine.prepare(sequences)
+    batch = packed_batch(engine, sequences)
     hidden = engine.forward(batch, layers)
     cut = {layer: batch.split(found) for layer, found in hidden.items()}
     return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]

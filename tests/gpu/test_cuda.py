@@ -12,7 +12,7 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
-from plm_embed.inference.batches import Room, room_for
+from plm_embed.inference.loading import Room, largest_budget
 from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.inference.vector_stream import VectorStream, largest_number
 from plm_embed.kernels import attention, torch_attention
@@ -22,7 +22,7 @@ from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.hdf5 import encode
 from support.checkpoints import mean_of
-from support.packed import pack
+from support.packed import pack, packed_batch
 
 pytestmark = pytest.mark.gpu
 
@@ -185,7 +185,7 @@ def test_a_sum_within_a_product_is_exact_and_blind_to_other_rows(
 def test_pooling_on_the_device_is_that_of_the_cpu() -> None:
     engine = engine_of(WIDE, CUDA, "float32")
     sequences = sequences_for(WIDE)
-    batch = engine.prepare(sequences).to(CUDA)
+    batch = packed_batch(engine, sequences).to(CUDA)
     hidden = engine.forward(batch, [WIDE.layers])[WIDE.layers]
     for pooling in ("mean", "max", "bos", "per_residue"):
         found = pool_batch(pooling, hidden, batch).cpu()  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def test_a_sequence_of_36000_residues() -> None:
 
 def test_the_budget_comes_from_the_free_memory() -> None:
     engine = engine_of(WIDE, CUDA, "float32")
-    budget = room_for(engine, [WIDE.layers]).budget
+    budget = largest_budget(engine, [WIDE.layers])
     assert budget % ROWS["cuda"] == 0
     assert ROWS["cuda"] <= budget <= TOKENS["cuda"]
 
@@ -223,9 +223,9 @@ def test_rows_that_are_rounded_on_the_device_arrive_whole(storage: StorageDtype)
     plain = VectorStream(room, fingerprint, [])
     ours = VectorStream(room, replace(fingerprint, storage_dtype=storage), [])
     texts = [[random_sequence(700, 9 * n + i) for i in range(9)] for n in range(4)]
-    launched = [ours._launch(engine.prepare(each)) for each in texts]  # all are under way
+    launched = [ours._launch(packed_batch(engine, each)) for each in texts]  # all are under way
     for each, waited_for in zip(texts, launched, strict=True):
-        expected = plain._collect(plain._launch(engine.prepare(each)))
+        expected = plain._collect(plain._launch(packed_batch(engine, each)))
         for found, exact in zip(ours._collect(waited_for), expected, strict=True):
             (name,) = exact
             assert np.array_equal(found[name], encode(exact[name], storage))

@@ -17,6 +17,7 @@ from plm_embed.models.layers import load_head
 from plm_embed.models.packed_batch import DTYPES
 from support.checkpoints import manifest_of, read
 from support.families import TINY, golden, relative, source
+from support.packed import packed_batch
 
 pytestmark = pytest.mark.gpu
 
@@ -46,7 +47,7 @@ def test_the_kernel_with_biases_serves_at_real_widths(heads: int, width: int, dt
 @pytest.mark.parametrize("name", TINY)
 def test_means_are_what_the_formulas_give(name: str, dtype: str) -> None:
     known, engine = golden(name), engine_of(name, dtype)
-    batch = engine.prepare(known.sequences).to(CUDA)
+    batch = packed_batch(engine, known.sequences).to(CUDA)
     hidden = engine.forward(batch, [3])[3]
     for pooling, wanted in (("mean", known.means[:, 3]), ("mean_special", known.special)):
         if wanted is None:  # the sets of some families have none
@@ -66,10 +67,10 @@ def test_a_vector_has_the_same_bits_in_any_company(name: str, dtype: str) -> Non
     known, engine = golden(name), engine_of(name, dtype)
     if engine.attention.label == "math":
         pytest.skip("torch has no kernel here that promises it")
-    together = engine.prepare(known.sequences)
+    together = packed_batch(engine, known.sequences)
     mixed = together.split(engine.forward(together, [3])[3])
     for sequence, expected in zip(known.sequences, mixed, strict=True):
-        alone = engine.prepare([sequence])
+        alone = packed_batch(engine, [sequence])
         assert torch.equal(alone.split(engine.forward(alone, [3])[3])[0], expected)
 
 
@@ -85,7 +86,7 @@ def test_scores_are_the_cpus_and_the_same_in_any_company(name: str, dtype: str) 
         by.head = load_head(by.manifest, checkpoint.head, by.device)
 
     def scores(by: Engine, chosen: list[str]) -> list[torch.Tensor]:
-        batch = by.prepare(chosen).to(by.device)
+        batch = packed_batch(by, chosen).to(by.device)
         states = by.forward(batch, [3])[3]
         found = batch.split(by.token_scores(states, batch.tokens))
         masked = by.pack([by.tokenize(text) for text in chosen], [0] * len(chosen)).to(by.device)

@@ -83,7 +83,7 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
 
 
 def engine_of_folder(folder: Path) -> Engine:
-    manifest, tensors = weights.load(folder)
+    manifest, tensors, _ = weights.load(folder)
     return Engine(manifest, tensors, CPU, "float32")
 
 

@@ -19,7 +19,6 @@ from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
-from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.weights import MANIFEST, Manifest, Source
@@ -254,7 +253,7 @@ def write_completion(
         ),
         computed=len(kept),
     )
-    write_record(campaign.embedded / f"{bucket}.json", record)
+    write_sealed(campaign.embedded / f"{bucket}.json", record)
 
 
 def completion(**fields: Any) -> Completion:
@@ -281,7 +280,7 @@ def completion(**fields: Any) -> Completion:
 def edit_completion(campaign: Campaign, **change: Any) -> None:
     """Another completion record of bucket 0001, with a seal that fits."""
     path = campaign.embedded / "0001.json"
-    write_record(path, replace(read_completion(path), **change))
+    write_sealed(path, replace(read_completion(path), **change))
 
 
 def seal_sequences(folder: Path, **changes: Any) -> None:

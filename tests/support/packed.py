@@ -1,9 +1,18 @@
-"""Places of packed sequences for kernels, and what attention within them is."""
+"""Packed sequences for kernels and engines, and what attention within them is."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from plm_embed.kernels.packed import Packed
+from plm_embed.models.engine import Engine
+from plm_embed.models.packed_batch import Batch
+
+
+def packed_batch(engine: Engine, sequences: Sequence[str]) -> Batch:
+    """Tokenize and pack normalized sequences."""
+    return engine.pack([engine.tokenize(sequence) for sequence in sequences])
 
 
 def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from plm_embed.io.json_files import write_sealed
-from plm_embed.jobs.completion_record import write_completion
 from plm_embed.reporting import watch
 from plm_embed.reporting.watch import Progress, view
 from plm_embed.sequences.summary import SUMMARY
@@ -38,7 +37,7 @@ def campaign(results: Path, buckets: int) -> Path:
 def finish(model: Path, bucket: int, at: float = 0.0) -> Path:
     """Write the completion record of a bucket, of so many seconds from now."""
     path = model / "embedded" / f"{bucket:04d}.json"
-    write_completion(path, completion(bucket=path.stem))
+    write_sealed(path, completion(bucket=path.stem))
     os.utime(path, (time.time() + at, time.time() + at))
     return path
 

@@ -13,9 +13,9 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.io.json_files import read_sealed, write_sealed
-from plm_embed.jobs.completion_record import read_completion, write_completion
+from plm_embed.jobs.completion_record import read_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
-from plm_embed.master.validation_record import read_validation, write_validation
+from plm_embed.master.validation_record import read_validation
 from plm_embed.models.weights import read_record
 from plm_embed.sequences.summary import read_summary
 
@@ -68,7 +68,7 @@ KINDS = [
         "a completion record",
         r"delete .*0000\.json and run the campaign again",
         read_completion,
-        write_completion,
+        write_sealed,
         optional=(
             *("computed", "tokens", "tokens_per_second"),
             *("reused_devices", "spared_tokens"),
@@ -80,7 +80,7 @@ KINDS = [
         "a report of validate",
         "delete .*validation.json and run the campaign again",
         read_validation,
-        write_validation,
+        write_sealed,
         optional=("remedy", "counts", "norms", "spot_checks", "fingerprint", "files"),
     ),
 ]

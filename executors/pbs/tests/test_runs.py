@@ -337,7 +337,7 @@ def test_ctrl_c_within_a_message_of_snakemake_is_not_lost(
     pbs.config.queues["workq"].started = False
     before = PRESSED_IN_A_MESSAGE.replace("WORDS", words).replace("COUNT", str(count))
     lever.write("true", count=6, before=before)
-    out = lever.end(lever.start())
+    lever.end(lever.start())
     assert {job.state for job in pbs.jobs.values()} <= {"F"}
     assert not lever.outputs()
 

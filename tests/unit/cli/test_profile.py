@@ -50,6 +50,12 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     embed = {"gpu": 1, "runtime": 30, "slurm_partition": "'gpu'"}
     assert content["set-resources"]["embed"] == embed
     assert "slurm_account: \"'lab'\" # without it, your only account" in done.stdout
+    (slurm / "sinfo.answer").write_text(ONE.replace("cpu*", "cpu").replace("gpu|up", "gpu*|up"))
+    content = yaml.safe_load(profile("slurm").stdout)
+    assert content["set-resources"]["embed"] == embed
+    places = {"slurm_account": "'lab'", "slurm_partition": "'cpu'"}
+    assert content["default-resources"] == DEFAULTS | places, "the default has GPUs"
+    (slurm / "sinfo.answer").write_text(ONE)
     (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
     done = profile("slurm", "--output", "mine")
     asked = "--account=lab --partition=gpu --gpus=1 --time=30 --wrap=true"

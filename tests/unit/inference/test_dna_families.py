@@ -12,9 +12,9 @@ import torch
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
-from plm_embed.inference import batches, vector_stream
-from plm_embed.inference.batches import Room
+from plm_embed.inference import vector_stream
 from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.loading import Room
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare
@@ -79,7 +79,7 @@ def test_vectors_are_the_references(
 def test_batches_are_filled_by_the_true_number_of_tokens(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCHES_AHEAD", 2)
+    monkeypatch.setattr(vector_stream, "BATCHES_AHEAD", 2)
     monkeypatch.setattr(vector_stream, "TOKENIZED_TOGETHER", 4)
     sequences = [*make_dna(150, 300), *make_dna(10, 300, "N"), "A" * 2000]
     stream = stream_of(model, sequences, 512)

@@ -34,7 +34,7 @@ def published(
 def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> Path:
     """A copy of a weights folder that has some other tensors."""
     shutil.copytree(published, folder)
-    manifest, tensors = weights.load(folder)
+    manifest, tensors, _ = weights.load(folder)
     path = folder / weights.TENSORS
     changed = dict(tensors) | change
     weights.write(path, {name: weights.Stored.of(changed[name]) for name in changed})
@@ -50,7 +50,7 @@ def test_what_float16_cannot_store_is_refused(
     """The last norm makes numbers above 65,504; bfloat16 and float32 hold them."""
     name, as_published = published
     add_model(monkeypatch, TINY[name])
-    _, tensors = weights.load(as_published)
+    _, tensors, _ = weights.load(as_published)
     (norm, *_) = (each for each in LAST_NORMS if each in tensors)
     folder = changed(as_published, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
     sequence = golden(name).sequences[0]
@@ -75,7 +75,7 @@ def test_weights_in_half_precision_are_rounded_once(
     monkeypatch.setattr(self_test, "PAIR_TOKENS", 60)  # eight models are loaded here
     name, as_published = published
     add_model(monkeypatch, TINY[name])
-    _, tensors = weights.load(as_published)
+    _, tensors, _ = weights.load(as_published)
     floats = {key: each for key, each in tensors.items() if each.is_floating_point()}
     sequences = list(golden(name).sequences[:3])
     for stored in (torch.float16, torch.bfloat16):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.inference.batches import Packer
+from plm_embed.inference.vector_stream import Packer
 
 costs = st.lists(st.integers(3, 500), max_size=200)
 

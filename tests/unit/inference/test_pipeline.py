@@ -16,8 +16,8 @@ from plm_embed.fingerprint import (
     StorageDtype,
     has_matrix,
 )
-from plm_embed.inference import batches
-from plm_embed.inference.batches import Room
+from plm_embed.inference import loading
+from plm_embed.inference.loading import Room
 from plm_embed.inference.vector_stream import (
     STORED,
     Vectors,
@@ -29,6 +29,7 @@ from plm_embed.models.packed_batch import Batch
 from plm_embed.models.weights import Manifest, Source
 from plm_embed.store.hdf5 import encode
 from support import checkpoints
+from support.packed import packed_batch
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
 POOLINGS: tuple[Pooling, ...] = ("mean", "max", "bos", "per_residue")
@@ -52,7 +53,7 @@ def stream_of(engine: Engine, sequences: list[str], **change: Any) -> VectorStre
 
 def batch_of(stream: VectorStream) -> list[Vectors]:
     """Return the vectors of all sequences as those of a batch, not yet joined."""
-    batch = stream.engine.prepare(stream.sequences)
+    batch = packed_batch(stream.engine, stream.sequences)
     return stream._collect(stream._launch(batch))
 
 
@@ -156,7 +157,7 @@ def test_what_goes_wrong_while_packing_is_raised() -> None:
 def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batches, "BATCHES_TO_FORGET", 3)
+    monkeypatch.setattr(loading, "BATCHES_TO_FORGET", 3)
     engine: Any = SimpleNamespace(rows=16384, device=torch.device("cuda"))
     room = Room(engine, 32768)
     seen = []
@@ -198,6 +199,8 @@ def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:
     found = dict(pair for step in stream.run() for pair in step.finished)
     assert sorted(found) == list(range(48)) and not stream.left_out
     assert refused == [8192, 4096, 2048] and engine.rows == 1024
-    expected = engine_of("float32").forward(engine.prepare(SEQUENCES[1:2]), [2])[2][1:301].mean(0)
+    expected = (
+        engine_of("float32").forward(packed_batch(engine, SEQUENCES[1:2]), [2])[2][1:301].mean(0)
+    )
     for i in range(1, 48, 4):
         np.testing.assert_allclose(found[i]["mean_l2"], expected.numpy(), atol=2e-6)

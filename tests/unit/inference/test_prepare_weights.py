@@ -74,7 +74,7 @@ def test_the_bytes_of_the_file_are_fixed(tmp_path: Path) -> None:
 def test_half_precision_sources_keep_their_dtype(tmp_path: Path) -> None:
     state = {name: tensor.bfloat16() for name, tensor in random_state(TINY_ESM2, 1).items()}
     prepare(TINY_ESM2, write_hugging_face(tmp_path / "hf", TINY_ESM2, state), tmp_path / "out")
-    _, tensors = load(tmp_path / "out")
+    _, tensors, _ = load(tmp_path / "out")
     assert all(
         torch.equal(tensors[name], state[name]) and tensors[name].dtype == torch.bfloat16
         for name in state
@@ -221,7 +221,7 @@ def test_the_shipped_demo_is_what_the_builder_makes(tmp_path: Path) -> None:
     model = MODELS["esm2_t3_untrained"]
     shipped = prepare(model, None, tmp_path / "shipped")
     assert prepare(model, DEMO, tmp_path / "shipped") == shipped
-    _, tensors = load(tmp_path / "shipped")
+    _, tensors, _ = load(tmp_path / "shipped")
     state = random_state(model, DEMO_SEED)
     assert all(torch.equal(tensors[name], state[name]) for name in state)
     built = prepare(model, write_demo(tmp_path / "built.pt"), tmp_path / "built")

@@ -24,7 +24,7 @@ from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
-from plm_embed.inference.weights import prepare, prepare_cached
+from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import layers
 from plm_embed.models.registry import MODELS, Model
@@ -39,6 +39,7 @@ from support.families import (
     write_esmc_native,
 )
 from support.golden import FORMULAS, LOGITS
+from support.packed import packed_batch
 from support.tiny_models import TINY
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
@@ -190,7 +191,7 @@ def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -
     assert model._room
     engine, sums = model._room.engine, np.zeros(2)
     for start, stop, part in ((0, 50, slice(0, 37)), (25, 75, slice(12, 50))):
-        batch = engine.prepare([text[start:stop]])
+        batch = packed_batch(engine, [text[start:stop]])
         scores = engine.token_scores(engine.forward(batch, [3])[3], batch.tokens)
         sums += scores[1:-1][: stop - start][part].double().sum(0).numpy()
     for kind, mean in zip(("log_likelihood", "entropy"), sums / len(text), strict=True):
@@ -299,7 +300,7 @@ def test_a_head_that_an_earlier_version_left_out_is_taken_from_the_checkpoint(
 ) -> None:
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
     source = shutil.copy(checkpoints.DEMO, tmp_path / "untrained.pt")
-    made = prepare_cached(MODELS[MODEL], source)
+    made = prepare(MODELS[MODEL], source)
     folder = Path(made.folder or "")
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     scores = plm_embed.score(PEPTIDES, MODEL, weights=folder)["log_likelihood"]
@@ -317,8 +318,13 @@ def test_a_head_that_an_earlier_version_left_out_is_taken_from_the_checkpoint(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
 
-@pytest.mark.parametrize("change", ["gone", "other weights"])
-def test_without_the_checkpoint_the_remedy_is_named(change: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [("gone", "no head of the language model"), ("other weights", "holds other weights")],
+)
+def test_without_the_checkpoint_the_remedy_is_named(
+    change: str, words: str, tmp_path: Path
+) -> None:
     source, folder = Path(shutil.copy(checkpoints.DEMO, tmp_path / "x.pt")), tmp_path / "prepared"
     prepare(MODELS[MODEL], source, folder)
     without_head(folder)
@@ -327,9 +333,9 @@ def test_without_the_checkpoint_the_remedy_is_named(change: str, tmp_path: Path)
         checkpoints.write_fair_esm(
             source, MODELS[MODEL], checkpoints.random_state(MODELS[MODEL], 9)
         )
-    with pytest.raises(WeightsError, match="no head of the language model") as caught:
+    with pytest.raises(WeightsError, match=words) as caught:
         plm_embed.score(PEPTIDES, MODEL, weights=folder)
-    assert f"delete {folder} and run again" in str(caught.value)
+    assert f"delete {folder}" in str(caught.value)
 
 
 def test_a_device_that_computes_wrong_scores_fails_its_self_test(

@@ -13,6 +13,7 @@ from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
 from plm_embed.models.registry import ARCHITECTURES, Model
 from support.checkpoints import manifest_of
+from support.packed import packed_batch
 
 CPU = torch.device("cpu")
 
@@ -84,7 +85,7 @@ def test_encoders_that_no_family_has(encoder: Encoder, monkeypatch: pytest.Monke
     manifest = manifest_of(model)
     sequences = ["MKTAYIAKQRQISFVKSHFSRQ" * 12, "ACDEF", "M"]
     engine = Engine(manifest, tensors, CPU, "float32")
-    batch = engine.prepare(sequences)
+    batch = packed_batch(engine, sequences)
     expected = reference.all_states(manifest, tensors, sequences, range(3))
     for layer, states in engine.forward(batch, range(3)).items():
         for found, wanted in zip(batch.split(states), expected, strict=True):

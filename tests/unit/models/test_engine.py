@@ -26,6 +26,7 @@ from plm_embed.models.registry import MODELS, Model
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
 from support.checkpoints import mean_of
+from support.packed import packed_batch
 
 GOLDEN = Path(__file__).parents[2] / "data" / "esm2_golden"
 CPU = torch.device("cpu")
@@ -79,14 +80,14 @@ def fair_esm(source: Path, sequences: list[str]) -> list[dict[int, torch.Tensor]
 
 
 def engine_of(folder: Path, dtype: str = "float32") -> Engine:
-    manifest, tensors = weights.load(folder)
+    manifest, tensors, _ = weights.load(folder)
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
 def hidden(
     engine: Engine, sequences: list[str], layers: list[int]
 ) -> list[dict[int, torch.Tensor]]:
-    batch = engine.prepare(sequences)
+    batch = packed_batch(engine, sequences)
     states = engine.forward(batch, layers)
     cut = {layer: batch.split(state) for layer, state in states.items()}
     return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]
@@ -122,12 +123,12 @@ def test_a_token_that_is_lost_is_noticed() -> None:
     shorter = engine._tokens._replace(tokenize=lambda text: VOCABULARY.tokenize(text)[1:])
     engine._tokens = shorter
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
-        engine.prepare(["MKT"])
+        packed_batch(engine, ["MKT"])
 
 
 def test_only_the_layers_asked_for_are_computed(paths: tuple[Path, Path]) -> None:
     engine = engine_of(paths[1])
-    batch = engine.prepare(["MKT"])
+    batch = packed_batch(engine, ["MKT"])
     assert set(engine.forward(batch, [1])) == {1}
     assert torch.equal(engine.forward(batch, [1])[1], engine.forward(batch, [0, 1, 2])[1])
 
@@ -161,9 +162,9 @@ def with_attention(engine: Engine, attend: attention.Attend) -> Engine:
 def test_half_precision_weights_can_be_used_in_fp32(paths: tuple[Path, Path]) -> None:
     sequences = ["MKTAYIAKQR" * 9, "ACD"]
     engine = engine_of(paths[1], "float16")
-    batch = engine.prepare(sequences)
+    batch = packed_batch(engine, sequences)
     exact = engine.forward(batch, [2], exact=True)[2]
-    manifest, tensors = weights.load(paths[1])
+    manifest, tensors, _ = weights.load(paths[1])
     matrices = {name: tensor.half().float() if tensor.ndim == 2 and "embed" not in name else tensor
                 for name, tensor in tensors.items()}  # fmt: skip
     expected = Engine(manifest, matrices, CPU, "float32").forward(batch, [2])[2]

@@ -24,6 +24,7 @@ from plm_embed.models.layers import LATE_BIASES
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS
 from support import checkpoints
+from support.packed import packed_batch
 
 CPU = torch.device("cpu")
 MODEL_FORMS = {name: form(model) for name, model in reversed(MODELS.items())}
@@ -275,7 +276,7 @@ def test_a_whole_model_through_the_kernels(monkeypatch: pytest.MonkeyPatch, dtyp
     manifest = checkpoints.manifest_of(model, token_dropout=True)
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     engine.rows = 64  # the interpreter takes each by itself
-    batch = engine.prepare(["MKTAYIAKQRQISFVKSHFSRQ", "ACDEF", "M"])
+    batch = packed_batch(engine, ["MKTAYIAKQRQISFVKSHFSRQ", "ACDEF", "M"])
     layers = list(range(model.layers + 1))
     assert engine.elementwise is PLAIN
     expected = engine.forward(batch, layers)

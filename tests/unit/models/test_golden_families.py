@@ -18,6 +18,7 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.registry import Model
 from support import checkpoints
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source
+from support.packed import packed_batch
 
 CPU = torch.device("cpu")
 SETS = [pytest.param(name, SHIPPED, id=name) for name in TINY]
@@ -38,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(name: str, folder: Path, dtype: str = "float32", root: Path = SHIPPED) -> Engine:
-    manifest, tensors = weights.load(prepared(name, folder, root))
+    manifest, tensors, _ = weights.load(prepared(name, folder, root))
     engine = Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
     engine._family = TINY[name].family
     return engine
@@ -58,7 +59,7 @@ def test_every_layer_is_what_the_formulas_give(name: str, root: Path, folder: Pa
     engine = engine_of(name, folder, root=root)
     order = np.random.default_rng(1).permutation(len(known.sequences))
     for chosen in (order, order[::-1][: len(order) // 2]):
-        batch = engine.prepare([known.sequences[i] for i in chosen])
+        batch = packed_batch(engine, [known.sequences[i] for i in chosen])
         for layer, states in engine.forward(batch, range(4)).items():
             cut = zip(chosen, batch.split(states), batch.residues, strict=True)
             for i, found, (first, stop) in cut:
@@ -75,7 +76,7 @@ def test_the_mean_with_special_tokens_is_the_authors(name: str, root: Path, fold
     known = golden(name, root)
     assert known.special is not None
     engine = engine_of(name, folder, root=root)
-    batch = engine.prepare(known.sequences)
+    batch = packed_batch(engine, known.sequences)
     found = pool_batch("mean_special", engine.forward(batch, [3])[3], batch).double().numpy()
     for mean, wanted in zip(found, known.special, strict=True):
         assert relative(mean, wanted) < 5e-6
@@ -106,7 +107,7 @@ def test_half_precision_keeps_the_direction(
 ) -> None:
     known = golden(name)
     engine = engine_of(name, folder, dtype)
-    batch = engine.prepare(known.sequences)
+    batch = packed_batch(engine, known.sequences)
     states = engine.forward(batch, [3])[3]
     for i, (found, rows) in enumerate(zip(batch.split(states), batch.residues, strict=True)):
         mean, wanted = found[slice(*rows)].double().mean(0).numpy(), known.means[i, 3]
@@ -117,10 +118,10 @@ def test_half_precision_keeps_the_direction(
 def test_only_t5_keeps_its_last_matrix_in_fp32(folder: Path) -> None:
     """Numbers that overflow in float16 on the way, as those of the real ProtT5 do."""
     for name, finite in (("prott5", True), ("esmc", False)):
-        manifest, tensors = weights.load(prepared(name, folder))
+        manifest, tensors, _ = weights.load(prepared(name, folder))
         huge = {n: 1e5 * t if n.endswith("fc2.weight") else t for n, t in tensors.items()}
         engine = Engine(manifest, huge, CPU, "float16")
-        found = engine.forward(engine.prepare(["MKTAYIAKQR" * 5]), [3])[3]
+        found = engine.forward(packed_batch(engine, ["MKTAYIAKQR" * 5]), [3])[3]
         assert bool(torch.isfinite(found[:52]).all()) == finite
 
 
@@ -160,9 +161,9 @@ def test_a_vector_has_the_same_bits_in_any_company(
     same_length = "Ad"[:width] * (len(sequences[0]) // width)
     sequences = [*sequences, sequences[0], same_length]
     order = data.draw(st.permutations(range(len(sequences))))
-    batch = engine.prepare([*company, *(sequences[i] for i in order)])
+    batch = packed_batch(engine, [*company, *(sequences[i] for i in order)])
     mixed = {layer: batch.split(found) for layer, found in engine.forward(batch, [1, last]).items()}
     for at, i in enumerate(order, len(company)):
-        alone = engine.prepare([sequences[i]])
+        alone = packed_batch(engine, [sequences[i]])
         for layer, found in engine.forward(alone, [1, last]).items():
             assert torch.equal(mixed[layer][at], alone.split(found)[0])

@@ -14,6 +14,7 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.layers import LATE_BIASES
 from support.families import SHIPPED, TINY, golden, relative, source
+from support.packed import packed_batch
 
 CPU = torch.device("cpu")
 
@@ -33,10 +34,10 @@ def test_every_layer_is_what_the_formulas_give(name: str, exact: bool, tmp_path:
 
     known = golden(name, SHIPPED)
     prepare(TINY[name], source(name, SHIPPED), tmp_path)
-    engine = Engine(*weights.load(tmp_path), CPU, "float32")
+    engine = Engine(*weights.load(tmp_path)[:2], CPU, "float32")
     assert all(layer.out.bias is None and layer.fc2.bias is None for layer in engine._layers)
     engine.elementwise, engine._family = replace(PLAIN, add=add), TINY[name].family
-    batch = engine.prepare(known.sequences)
+    batch = packed_batch(engine, known.sequences)
     for layer in range(4):  # each alone has the biases before it
         states = engine.forward(batch, [layer], exact)[layer]
         for i, (state, (first, stop)) in enumerate(

@@ -146,7 +146,7 @@ def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> Non
         assert bool(model.address) == model.trained
         assert not (model.url and model.hub)
         assert {len(digest) for digest in model.sha256} <= {64}
-        assert bool(model.tokens_sha256) == bool(model.tokenizer_file)
+        assert bool(model.tokens_sha256) == bool(model.family.tokenizer.file)
         assert model.dim % model.heads == 0
 
 

@@ -63,7 +63,7 @@ def test_the_file_is_kept_and_named_with_the_weights(tmp_path: Path) -> None:
     for name, file in (("dnabert", BPE), ("nt_v1", VOCABULARY)):
         manifest = prepare(TINY[name], source(name), tmp_path / name)
         assert manifest.tokenizer_sha256 == sha256_file(file)
-        _, tensors = weights.load(tmp_path / name)
+        _, tensors, _ = weights.load(tmp_path / name)
         assert tensors[TENSOR].numpy().tobytes() == file.read_bytes()
 
 

@@ -61,7 +61,7 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
 def test_what_replaces_weights_that_are_being_loaded_is_not_read(tmp_path: Path) -> None:
     state = random_state(TINY_ESM2, 1)
     prepare(TINY_ESM2, write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state), tmp_path / "out")
-    _, tensors = load(tmp_path / "out")
+    _, tensors, _ = load(tmp_path / "out")
     (tmp_path / "other").write_bytes(bytes((tmp_path / "out" / "model.safetensors").stat().st_size))
     (tmp_path / "other").replace(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(tensors[name], state[name]) for name in state)

@@ -1,27 +1,20 @@
-"""Sums over the completion records of a campaign."""
+"""The completion records of a campaign that count."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.fingerprint import Pooling
-from plm_embed.jobs.completion_record import write_completion
-from plm_embed.reporting.facts import last_runs, savings
+from plm_embed.io.json_files import write_sealed
+from plm_embed.reporting.facts import last_runs
 from support.campaigns import MEAN, completion
 from support.made_up_sequences import counted
-
-
-def test_savings_are_told_in_words() -> None:
-    assert savings([]) == ""
-    record = completion(found=1002, spared_tokens=7_200_000, tokens_per_second=1000.0)
-    words = "1,002 vectors from the store (saved about 2 h 0 min)"
-    assert savings([record, completion()]) == words
 
 
 def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     def leave(bucket: str, ended: str, pooling: Pooling) -> None:
         fingerprint = replace(MEAN, pooling=(pooling,))
         record = completion(bucket=bucket, ended=ended, fingerprint=fingerprint, found=1)
-        write_completion(tmp_path / "embedded" / f"{bucket}.json", record)
+        write_sealed(tmp_path / "embedded" / f"{bucket}.json", record)
 
     assert last_runs(tmp_path, counted(buckets=2)) == []
     leave("0000", "2026-01-02", "mean")

@@ -27,8 +27,7 @@ async function look(width) {
   seen.charts = [...page.querySelectorAll("figure")].filter(chart =>
     [...chart.querySelectorAll("rect, .bar")].some(bar => bar.getBoundingClientRect().width > 0)
       && chart.getBoundingClientRect().right <= width).map(chart => chart.id);
-  const canvas = page.getElementById("canvas"), tip = page.getElementById("tip");
-  const stage = page.getElementById("stage"), find = page.getElementById("find");
+  const [canvas, tip, stage] = ["canvas", ".tip", ".stage"].map(name => page.querySelector(name));
   const press = key =>
     canvas.dispatchEvent(new view.KeyboardEvent("keydown", { key, bubbles: true }));
   const change = (id, value) => {

@@ -145,6 +145,24 @@ def test_a_killed_run_has_failed_when_its_workers_are_silent(tmp_path: Path) -> 
     assert watch.look(tmp_path).over and "Snakemake was killed" in text and "--unlock" in text
 
 
+def test_a_run_that_was_just_started_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Snakemake plans before it notes itself; until then the note is of the run before."""
+    campaign(tmp_path, 1)
+    log = written(tmp_path / "snakemake.log", "    message: out of memory\n    message: None\n")
+    note_start(tmp_path, [MODEL], [str(log)])
+    note_end(tmp_path, [str(log)])
+    waits: list[float] = []
+    monkeypatch.setattr(watch.time, "sleep", waits.append)
+    assert watch.watch(tmp_path, once=False) == watch.FAILED
+    assert sum(waits) == 60, "none was started"
+    turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
+    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
+    assert watch.watch(tmp_path, once=False) == watch.UNFINISHED
+    assert WAITS in capsys.readouterr().out
+
+
 def test_attempts_that_are_tried_again_are_counted(tmp_path: Path) -> None:
     campaign(tmp_path, 1)
     log = tmp_path / "snakemake.log"

@@ -1,5 +1,6 @@
 """Parts: they give back exactly what was written, in bytes that depend on nothing else."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
-from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
+from plm_embed.store.hdf5 import Extent, decode, encode, flat_rows, take_bits
 from plm_embed.store.parts import DamagedPartError, Part, PartRows, write_part
 from support.campaigns import EVERYTHING, MEAN, part_rows, vectors
 
@@ -149,9 +150,33 @@ def test_any_rows_are_taken_exactly(
         )
     )
     with Part(path) as part:
-        found = take_bits(part.vectors["mean_l3"], rows).view("<f4")
+        for bits in (
+            take_bits(part.vectors["mean_l3"], rows),
+            part.unchecked_bits("mean_l3", rows),
+        ):
+            np.testing.assert_array_equal(bits.view("<f4")[:, 1], 2 * rows + 1)
         assert (part.locate(part.keys[rows]) == rows).all()
-    np.testing.assert_array_equal(found[:, 1], 2 * rows + 1)
+
+
+def test_vectors_that_hdf5_has_scattered_are_read_as_well(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "any.h5", "w") as file:
+        scattered = file.create_dataset("a", (4, 2), "<f4", chunks=(1, 2))
+        for row in (2, 0, 3, 1):
+            scattered[row] = row  # its space is allocated now
+        assert Extent.of(scattered) is None
+        assert Extent.of(file.create_dataset("b", data=np.ones((4, 2)))) is None
+
+
+def test_a_part_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "part.h5"
+    ones = np.ones(2000, dtype=np.int32)
+    keys = np.array([f"{at:064x}" for at in range(2000)], dtype="S64")
+    values = np.ones((2000, 64), dtype=np.float32)
+    write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), MEAN, {})
+    with Part(path) as part:
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(DamagedPartError, match=r"part\.h5: truncated.*ends at byte"):
+            part.unchecked_bits("mean_l3", np.arange(2000))
 
 
 def test_flat_rows_of_sequences() -> None:

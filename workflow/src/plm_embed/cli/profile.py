@@ -112,7 +112,7 @@ def _with_slurm(text: str, options: Mapping[str, str]) -> str:
     on_cpu = queue in limits and queue not in with_gpus and not kind
     if on_cpu:
         click.echo(f"partition {queue} has no GPUs: embed will run on its CPUs", err=True)
-    if not usual:
+    if not usual or usual in with_gpus:  # no default partition for jobs without GPUs
         without = [] if on_cpu else [name for name in limits if name not in with_gpus]
         cpu_queue = choose("cpu_queue", without or [queue])
     if left_open:

@@ -73,15 +73,13 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
-    from plm_embed.inference.weights import prepare, prepare_cached, with_head
+    from plm_embed.inference.weights import prepare, with_head
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
     log_command()
-    if output:
-        manifest = prepare(model_of(model, source), source, output.absolute())
-    else:
-        manifest = prepare_cached(model_of(model, source), source, cache=cache)
+    folder = output and output.absolute()
+    manifest = prepare(model_of(model, source), source, folder, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if scores:

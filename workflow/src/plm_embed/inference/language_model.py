@@ -24,7 +24,6 @@ from plm_embed.fingerprint import (
     pooling_and_layer,
 )
 from plm_embed.inference import loading
-from plm_embed.inference.batches import Room
 from plm_embed.inference.inputs import (
     NamedSequence,
     SequenceInput,
@@ -32,6 +31,7 @@ from plm_embed.inference.inputs import (
     refuse,
     substitutions,
 )
+from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_head, with_sha256
@@ -176,8 +176,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             strand=self.policy.strand,
             linker=self._linker,
         )
-        if self._room is None:  # what is wrong does not wait for a download
-            resolved(settings, self._model, self._model.name)
+        resolved(settings, self._model, self._model.name)  # an error does not wait for a download
         if scores and self.load().manifest.head_sha256 is None:
             with_head(self.manifest)
             self._room = None  # loaded again, with the head

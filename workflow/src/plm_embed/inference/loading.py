@@ -1,21 +1,35 @@
-"""From settings and weights to a fingerprint and a tested engine on a device."""
+"""From settings and weights to a fingerprint, and to a tested engine on a device with the room that
+batches have there.
+"""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
 from plm_embed.accuracy import SelfTest, check_dtype, fits
 from plm_embed.errors import out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
-from plm_embed.inference.batches import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings, resolved
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
+from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS
 from plm_embed.models.weights import Manifest
+
+log = logging.getLogger(__name__)
+BATCHES_TO_FORGET = 32
+"""Batches in a row that fit before larger ones are tried again; after a shortage that has not
+passed, twice as many.
+"""
+SHARE_OF_FREE_MEMORY = 0.8
+"""The share of free memory for batches; the rest is for fragments, and for sequences longer than
+those that were measured.
+"""
 
 
 def compute_dtype(
@@ -50,6 +64,56 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
     )
 
 
+class Room:
+    """Size of batches by what memory was seen to hold: `budget` tokens, in products of the engine's
+    number of rows.
+
+    Batches are padded to whole products, so once they are no larger than one, products shrink.
+    """
+
+    def __init__(self, engine: Engine, budget: int) -> None:
+        self.engine = engine
+        self.budget = self._full_budget = budget
+        self._full_rows = engine.rows
+        self._successes, self._patience = 0, BATCHES_TO_FORGET
+        self._grown = False
+
+    def shrink(self, costs: Sequence[int]) -> bool:
+        """Make batches smaller after one of sequences of so many tokens did not fit; return False
+        where that would not help these.
+        """
+        engine = self.engine
+        self._successes = 0
+        self._patience *= 1 + self._grown
+        self._grown = False
+        if sum(costs) > engine.rows:
+            if len(costs) == 1:
+                return False
+            self.budget = max(self.budget // 2, engine.rows)
+            log.warning("out of memory: token budget lowered to %d", self.budget)
+        elif engine.rows > LEAST_ROWS[engine.device.type]:
+            engine.rows //= 2
+            self.budget = min(self.budget, engine.rows)
+            log.warning(
+                "out of memory: products of %d rows; the last bits of vectors may differ from "
+                "those of other batches",
+                engine.rows,
+            )
+        else:
+            return False
+        return True
+
+    def grow(self) -> None:
+        """Count a batch that fit; make batches larger again after enough of them."""
+        if self.budget == self._full_budget and self.engine.rows == self._full_rows:
+            return
+        self._successes += 1
+        if self._successes == self._patience:
+            self._successes, self._grown = 0, True
+            self.engine.rows = min(2 * self.engine.rows, self._full_rows)
+            self.budget = min(2 * self.budget, self._full_budget)
+
+
 def load(
     folder: Path,
     device: torch.device,
@@ -63,8 +127,12 @@ def load(
     DeviceError when the device lacks the memory, fails, or computes wrongly.
     """
     try:
-        model = Engine(*weights.load(folder), device, dtype, weights.load_head(folder))
-        room = room_for(model, layers or [model.manifest.layers], budget)
+        manifest, tensors, head = weights.load(folder)
+        model = Engine(manifest, tensors, device, dtype, head)
+        largest = TOKENS["cpu"]
+        if device.type == "cuda":
+            largest = largest_budget(model, layers or [model.manifest.layers])
+        room = Room(model, budget or largest)
         return room, self_test(model, folder, room.budget)
     except RuntimeError as error:
         if out_of_memory(error):
@@ -72,3 +140,35 @@ def load(
         if lost := devices.failure(error, device):
             raise lost from error
         raise
+
+
+def largest_budget(engine: Engine, layers: Sequence[int]) -> int:
+    """Return the tokens of the largest batches of a model that was just loaded on CUDA, by the
+    memory that a batch of one product takes, and by what is then free.
+
+    Where even one product does not fit, the engine's products get fewer rows.
+    """
+    device = engine.device
+    while True:
+        try:
+            batch = engine.pack([np.zeros(engine.rows // 32, np.uint8)] * 32)
+            torch.cuda.synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            engine.forward(batch, layers)
+            torch.cuda.synchronize(device)
+            used = max(torch.cuda.max_memory_allocated(device) - before, 1)
+            torch.cuda.empty_cache()
+            products = int(SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(device)[0] / used)
+            return max(engine.rows, min(TOKENS["cuda"], products * engine.rows))
+        except RuntimeError as error:
+            if not out_of_memory(error) or engine.rows <= LEAST_ROWS["cuda"]:
+                raise
+        torch.cuda.empty_cache()
+        engine.rows //= 2
+        log.warning(
+            "%s has little free memory: products of %d rows; the last bits of vectors may differ "
+            "from those of larger products",
+            devices.device_name(device),
+            engine.rows,
+        )

@@ -21,7 +21,7 @@ def hidden_states(
     folder: Path, sequences: Sequence[str], layers: Sequence[int]
 ) -> list[dict[int, Tensor]]:
     """Return representations (tokens, D) of each sequence after each of `layers`, fp32."""
-    manifest, tensors = weights.load(folder)
+    manifest, tensors, _ = weights.load(folder)
     return manifest.family.reference.states(manifest, tensors, sequences, layers)
 
 
@@ -44,10 +44,10 @@ def reference_vectors(
     pseudo-perplexity only of the shortest sequences, whose masked passes have at most
     `masked_tokens` together, those of the first one at most ten times as many.
     """
-    manifest, tensors = weights.load(folder)
+    manifest, tensors, head = weights.load(folder)
     family, linker, last = manifest.family, fingerprint.linker, manifest.layers
     tokenizer = family.tokenizer.within(tensors)
-    head = weights.load_head(folder) if fingerprint.scores else None
+    head = head if fingerprint.scores else None
     cuts = [spans(family.alphabet.length(text), fingerprint.long_sequences) for text in sequences]
     texts = [family.texts(text, cut, linker) for text, cut in zip(sequences, cuts, strict=True)]
     ids = [[tokenizer.tokenize(piece) for piece in pieces] for pieces in texts]

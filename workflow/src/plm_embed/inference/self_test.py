@@ -151,7 +151,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     A batch has two slices, or one where a `budget` of tokens allows no more.
     Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
     """
-    manifest, dtype, device = engine.manifest, engine.precision, device_name(engine.device)
+    manifest, dtype = engine.manifest, engine.precision
     path = folder / SELF_TEST
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
@@ -179,8 +179,9 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     ):
         if not distance <= limit:  # NaN compares false
             raise DeviceError(
-                f"self-test failed on {device}: {kind} of {manifest.model} in {dtype} differ from "
-                f"the reference by {distance:.1e}{unit}; rounding alone would explain {limit:.1e}\n"
+                f"self-test failed on {device_name(engine.device)}: {kind} of {manifest.model} in "
+                f"{dtype} differ from the reference by {distance:.1e}{unit}; rounding alone would "
+                f"explain {limit:.1e}\n"
                 "nothing was computed; exclude this node or device, or report this line; if the "
                 f"code of this model was changed, delete {folder}"
             )
@@ -189,6 +190,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     layers = min(PAIR_LAYERS, manifest.layers)
     invariant = invariant and _in_places(engine, [long, long[::-1]], slices, layers, [0, 1])[2]
     if not invariant:
+        device = device_name(engine.device)
         log.warning("%s: the last bits of a vector depend on its batch here", device)
     if note := remark(dtype, manifest.roundings):
         log.warning("%s: %s", manifest.model, note)

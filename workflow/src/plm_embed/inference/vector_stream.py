@@ -5,8 +5,9 @@ and the host takes over the vectors of the one before. On a CPU one thing follow
 """
 
 import logging
-from collections import deque
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise, product
@@ -26,7 +27,7 @@ from plm_embed.fingerprint import (
     has_matrix,
     representation,
 )
-from plm_embed.inference.batches import BATCHES_AHEAD, Packer, Room
+from plm_embed.inference.loading import Room
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up, spread
 from plm_embed.kernels import devices
@@ -48,6 +49,8 @@ STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 LeftOut = Literal["out_of_memory", "too_many_tokens"]
 TOKENIZED_TOGETHER = 64
 """Pieces that a thread tokenizes at a time."""
+BATCHES_AHEAD = 16
+"""Batches' worth of pieces to choose from, where more become known while others are computed."""
 
 
 class Step(NamedTuple):
@@ -385,3 +388,45 @@ def largest_number(vectors: Vectors, name: str) -> float:
     """Return the largest absolute number of a representation as it was computed; NaN if one is."""
     rounded = vectors.get(LARGEST + name)
     return float(np.abs(vectors[name]).max() if rounded is None else rounded)
+
+
+class Packer:
+    """Hands out batches, longest pieces first, so that memory errors come early.
+
+    Each batch starts with the longest piece left and is filled with the longest that still fit. A
+    piece longer than the budget gets a batch of its own.
+    """
+
+    def __init__(self, pieces: Iterable[tuple[Sequence[int], Sequence[int]]]) -> None:
+        """`pieces`: numbers of tokens, special ones included, and the numbers of their pieces,
+        group by group.
+        """
+        self._more = iter(pieces)
+        self._left = 0
+        self._by_cost: dict[int, list[int]] = defaultdict(list)
+        self._costs: list[int] = []
+
+    def add(self, costs: Sequence[int], pieces: Sequence[int]) -> None:
+        """Take in pieces: further ones, or those of a batch that did not fit into memory."""
+        self._left += sum(costs)
+        for cost, piece in zip(costs, pieces, strict=True):
+            self._by_cost[cost].append(piece)
+        self._costs = sorted(cost for cost, waiting in self._by_cost.items() if waiting)
+
+    def take(self, budget: int) -> list[int]:
+        """Return the next batch's pieces, of at most `budget` tokens; none when all are taken."""
+        while self._left < BATCHES_AHEAD * budget and (further := next(self._more, None)):
+            self.add(*further)
+        free = budget
+        batch: list[int] = []
+        while self._costs:
+            place = bisect_right(self._costs, free) - 1 if batch else -1
+            if batch and place < 0:
+                break
+            cost = self._costs[place]
+            batch.append(self._by_cost[cost].pop())
+            free -= cost
+            self._left -= cost
+            if not self._by_cost[cost]:
+                self._costs.remove(cost)
+        return batch

@@ -41,30 +41,6 @@ def weights_cache() -> Path:
     return cache_folder() / "weights"
 
 
-def prepare_cached(
-    model: Model, source: Path | str | None = None, cache: Path | None = None
-) -> Manifest:
-    """Prepare weights in the cache, unless they are there, and return their record.
-
-    `source` as in `prepare`. A folder is named after the model; of weights that come from files,
-    after their content, too.
-    """
-    source = source or model.shipped
-    files = files_of(Path(source).absolute(), model) if source else None
-    content = f"-{files.sha256[:12]}" if files else ""
-    folder = (cache or weights_cache()).absolute() / f"{model.name}{content}"
-    try:
-        return prepare(model, files, folder)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise WeightsError(
-            f"{folder}: {error.strerror or error}",
-            path=folder,
-            remedy="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder that can be written",
-        ) from error
-
-
 def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
     """Return the record of a model's prepared weights, with their folder; make them if there are
     none yet.
@@ -79,7 +55,7 @@ def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
     elif not path and (weights_cache() / model.name / MANIFEST).is_file():
         folder = weights_cache() / model.name  # damage is noticed when it is read
     else:
-        return prepare_cached(model, path)
+        return prepare(model, path)
     manifest = read_manifest(folder)
     if manifest.model != model.name:
         raise WeightsError(
@@ -87,17 +63,6 @@ def prepared_weights(model: Model, weights: str | Path | None) -> Manifest:
         )
     _check_shape(model, manifest, folder)
     return manifest
-
-
-def _check_shape(model: Model, manifest: Manifest, folder: Path) -> None:
-    """Raise WeightsError where prepared weights have another shape than a model's entry."""
-    prepared = manifest.as_model
-    if (prepared.shape, prepared.inner) != (model.shape, model.inner):
-        raise WeightsError(
-            f"{folder} holds {model.name} as {prepared.shape}, but models.yaml has {model.shape}",
-            path=folder,
-            remedy=f"correct models.yaml, or delete {folder} and run again",
-        )
 
 
 def prepared_folder(weights: Path) -> Path:
@@ -114,7 +79,7 @@ def prepared_folder(weights: Path) -> Path:
     else:
         cache = folder.parent if record.folder else None
         model = model_of(record.model, record.source.path)
-        manifest = prepare_cached(model, record.source.path, cache)
+        manifest = prepare(model, record.source.path, cache=cache)
         folder = Path(manifest.folder or "")
     if manifest.weights_sha256 != record.weights_sha256:
         raise WeightsError(
@@ -133,10 +98,7 @@ def with_head(manifest: Manifest) -> Manifest:
     """
     path, folder = manifest.source.path, Path(manifest.folder or "")
     if manifest.head_sha256 is None and (path is None or Path(path).exists()):
-        model = model_of(manifest.model, path)
-        files = files_of(Path(path), model) if path else None
-        if files is None or files.sha256 == manifest.source.sha256:
-            manifest = prepare(model, files, folder, scores=True)
+        manifest = prepare(model_of(manifest.model, path), path, folder, scores=True)
     if manifest.head_sha256 is None:
         raise WeightsError(
             f"{folder}: has no head of the language model, which scores need: an earlier version "
@@ -156,34 +118,50 @@ def with_sha256(model: str, sha256: str) -> Path | None:
 
 
 def prepare(
-    model: Model, source: Files | Path | str | None, output: Path, scores: bool = False
+    model: Model,
+    source: Path | str | None = None,
+    output: Path | None = None,
+    *,
+    cache: Path | None = None,
+    scores: bool = False,
 ) -> Manifest:
-    """Make `output` a weights folder of `model` from `source`: the authors' file or a Hugging Face
-    folder (config.json, files of tensors); without one from the shipped file, or a download.
+    """Make a weights folder of `model` from `source`: the authors' file or a Hugging Face folder
+    (config.json, files of tensors); without one from the shipped file, or a download. It is
+    `output`, or else lies in the cache, named after the model, and of weights that come from files
+    after their content, too.
 
-    Does nothing when `output` is intact and made from the same source, with the head of the
-    language model if `scores` are asked for. Returns its manifest, with the place of the source
-    that was named here. Raises WeightsError when the source cannot be read, is not `model`, or is
-    not what `output` holds. Of several processes with one `output`, one works and the others wait
-    for it.
+    Does nothing when it is intact and made from the same source, with the head of the language
+    model if `scores` are asked for. Returns its manifest, with the place of the source that was
+    named here. Raises WeightsError when the source cannot be read, is not `model`, or is not what
+    `output` holds. Of several processes with one folder, one works and the others wait for it.
     """
-    files = source or model.shipped
-    if isinstance(files, Path | str):
-        files = files_of(Path(files).absolute(), model)
-    with exclusive(output):
-        if manifest := _intact(model, files, output, scores):
-            return manifest
-        remove_abandoned(output)
-        if files:
-            return _convert(model, files, output, {"path": str(files.source)})
-        from plm_embed.models.download import download
+    source = source or model.shipped
+    files = files_of(Path(source).absolute(), model) if source else None
+    content = f"-{files.sha256[:12]}" if files else ""
+    folder = output or (cache or weights_cache()).absolute() / f"{model.name}{content}"
+    try:
+        with exclusive(folder):
+            if manifest := _intact(model, files, folder, scores):
+                return manifest
+            remove_abandoned(folder)
+            if files:
+                return _convert(model, files, folder, {"path": str(files.source)})
+            from plm_embed.models.download import download
 
-        folder = output / "download"
-        try:
-            files = files_of(download(model, folder), model)
-            return _convert(model, files, output, {"url": model.address})
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)  # all that is used is in model.safetensors
+            downloaded = folder / "download"
+            try:
+                files = files_of(download(model, downloaded), model)
+                return _convert(model, files, folder, {"url": model.address})
+            finally:
+                shutil.rmtree(downloaded, ignore_errors=True)  # model.safetensors has all of it
+    except OSError as error:
+        if output or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise WeightsError(
+            f"{folder}: {error.strerror or error}",
+            path=folder,
+            remedy="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder that can be written",
+        ) from error
 
 
 def _intact(model: Model, files: Files | None, output: Path, scores: bool) -> Manifest | None:
@@ -224,6 +202,18 @@ def _intact(model: Model, files: Files | None, output: Path, scores: bool) -> Ma
         return None
     log.info("%s: %s is already there and intact", output, manifest.model)
     return replace(manifest, source=source)
+
+
+def _check_shape(model: Model, manifest: Manifest, folder: Path) -> None:
+    """Raise WeightsError where prepared weights have another shape than a model's entry."""
+    prepared = manifest.architecture, manifest.layers, manifest.dim, manifest.heads, manifest.inner
+    if prepared != (model.family.architecture, model.layers, model.dim, model.heads, model.inner):
+        raise WeightsError(
+            f"{folder} holds {model.name} as {manifest.as_model.shape}, but models.yaml has "
+            f"{model.shape}",
+            path=folder,
+            remedy=f"correct models.yaml, or delete {folder} and run again",
+        )
 
 
 def _convert(model: Model, files: Files, output: Path, origin: dict[str, str]) -> Manifest:

@@ -14,7 +14,7 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
-from plm_embed.io.json_files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed
 from plm_embed.keys import key_array, keys_sha256
 from plm_embed.sequence_windows import too_long
 from plm_embed.sequences.summary import bucket_table
@@ -116,11 +116,6 @@ class Bucket(StoredBucket):
     """The sequences of a bucket that have a vector, with the content of its completion record."""
 
     completion: Completion
-
-
-def write_completion(path: Path, record: Completion) -> None:
-    """Write a bucket's completion record."""
-    write_sealed(path, record)
 
 
 def read_completion(path: Path) -> Completion:

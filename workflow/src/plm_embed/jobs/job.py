@@ -20,7 +20,8 @@ from plm_embed._version import __version__
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
-from plm_embed.jobs.completion_record import Completion, Skipped, is_done, write_completion
+from plm_embed.io.json_files import write_sealed
+from plm_embed.jobs.completion_record import Completion, Skipped, is_done
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, moment, read_heartbeat
 from plm_embed.jobs.node import (
     DIFFERENT,
@@ -201,7 +202,7 @@ def write_record(
         started=started,
         ended=ended,
     )
-    write_completion(job.record, record)
+    write_sealed(job.record, record)
     speed = f"; {tokens / worked:,.0f} tokens/s on {workers[0].device}" if worked else ""
     log.info(
         f"bucket {record.bucket}: {count(len(keys), 'sequence')}, {record.found:,} already in the "

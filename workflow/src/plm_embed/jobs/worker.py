@@ -21,7 +21,7 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import NodeError, PassingError, no_space
 from plm_embed.fingerprint import SCORES, SPANS, LongSequences, has_matrix
 from plm_embed.inference import loading
-from plm_embed.inference.batches import Room
+from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo

@@ -43,17 +43,17 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
     table = None if distances is None else distances.table
     if table is not None and max(packed.lengths) > len(table[0]) // 2 + 1:
         raise ValueError("a sequence is longer than the table of biases by distance")
+    tensors = (qkv, out, cosines, sines, table)
+    assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
+    addresses = [ctypes.c_void_p(None if part is None else part.data_ptr()) for part in tensors]
     run = partial(
         library.attend,
-        _address(qkv),
-        _address(out),
+        *addresses[:2],
         lengths,
         len(lengths),
         heads,
         ctypes.c_float(scale),
-        _address(cosines),
-        _address(sines),
-        _address(table),
+        *addresses[2:],
         0 if table is None else table.shape[1] // 2,
     )
     threads = min(torch.get_num_threads(), heads * len(lengths))
@@ -76,9 +76,3 @@ def _go_anywhere() -> None:
             everywhere |= os.sched_getaffinity(int(task.name))
     with suppress(OSError):
         os.sched_setaffinity(0, everywhere)
-
-
-def _address(tensor: Tensor | None) -> ctypes.c_void_p:
-    """Return the address of a tensor's numbers, which lie one after another."""
-    assert tensor is None or tensor.is_contiguous()
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

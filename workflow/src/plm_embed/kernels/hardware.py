@@ -27,10 +27,23 @@ class Gpu(NamedTuple):
 
 
 def nvidia_gpus() -> list[Gpu]:
-    """List the GPUs of NVIDIA's driver, and of those that are cut into slices the slices."""
+    """List the GPUs of NVIDIA's driver, and of those that are cut into slices the slices; none
+    where nvidia-smi does not answer.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        answer = subprocess.run(
+            [tool, "--list-gpus"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        return []
+    if answer.returncode:
+        return []
     gpus: list[Gpu] = []
     whole = None
-    for line in ask_nvidia("--list-gpus"):
+    for line in answer.stdout.splitlines():
         if gpu := _GPU.fullmatch(line.rstrip()):
             whole = Gpu(gpu["index"], gpu["name"], gpu["uuid"])
             gpus.append(whole)
@@ -41,25 +54,11 @@ def nvidia_gpus() -> list[Gpu]:
     return gpus
 
 
-def ask_nvidia(*words: str) -> list[str]:
-    """Return the lines that nvidia-smi answers; none without an answer."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    try:
-        answer = subprocess.run(
-            [tool, *words], capture_output=True, text=True, check=False, timeout=60
-        )
-    except subprocess.TimeoutExpired:
-        return []
-    return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
-
-
 def gpu_shown() -> bool:
     """Return whether this process is shown a GPU: by NVIDIA's driver, or as a device that it may
     open (EPERM: a scheduler's cgroup gave it to another job).
     """
-    if any(line.startswith("GPU ") for line in ask_nvidia("--list-gpus")):
+    if nvidia_gpus():
         return True
     for device in DEV.glob("nvidia[0-9]*"):
         try:

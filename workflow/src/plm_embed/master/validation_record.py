@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.json_files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed
 from plm_embed.store.hdf5 import DAMAGES
 
 VALIDATION = "validation.json"
@@ -105,10 +105,10 @@ class Validation:
     """
 
     schema_version: Literal[1] = 1
-    status: Literal["passed", "failed"] = "passed"
+    status: Literal["passed", "failed"]
     finished: str = ""
     remedy: str = ""
-    checks: list[Check] = field(default_factory=list)
+    checks: list[Check]
     counts: Counts = field(default_factory=Counts)
     norms: dict[str, Norms] = field(default_factory=dict)
     spot_checks: list[Spot] = field(default_factory=list)
@@ -155,11 +155,6 @@ class Validation:
             if more := check.problems - len(check.listed):
                 lines.append(f"{check.check}: and {more:,} more")
         return lines
-
-
-def write_validation(path: Path, validation: Validation) -> None:
-    """Write validation.json."""
-    write_sealed(path, validation)
 
 
 def read_validation(path: Path) -> Validation | None:

@@ -25,7 +25,7 @@ from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
 from plm_embed.models.family import LM_HEAD, TASK_HEADS, Family, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model, find_model
-from plm_embed.models.tokens import TENSOR, TokenizerFile, Vocabulary
+from plm_embed.models.tokens import TENSOR, TokenizerFile
 from plm_embed.models.weights import MANIFEST, Layout, Stored, read_manifest
 from plm_embed.wording import some
 
@@ -93,8 +93,8 @@ def files_of(source: Path, model: Model | None = None) -> Files:
     folder = source if source.is_dir() else source.parent
     if not source.exists():
         raise _wrong(source, "does not exist. Name the published file or a Hugging Face folder")
-    if model and model.tokenizer_file:
-        tokenizer = folder / model.tokenizer_file
+    if model and model.family.tokenizer.file:
+        tokenizer = folder / model.family.tokenizer.file
         if not tokenizer.is_file():
             raise _wrong(
                 folder,
@@ -170,8 +170,7 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     folder = source if source.is_dir() else source.parent
     mismatches: dict[str, list[str]] = {}
     for family in dict.fromkeys(model.family for model in MODELS.values()):
-        tokenizer = family.tokenizer
-        if isinstance(tokenizer, Vocabulary) or (folder / tokenizer.name).is_file():
+        if (folder / family.tokenizer.file).exists():
             model = Model(name, family, 0, 0, 0)
             model, _, mismatches[family.name] = _fit(source, config, stored, model)
             if not mismatches[family.name]:
@@ -198,7 +197,23 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     incomplete.
     """
     layout, config, stored = _contents(files, published)
-    tensors = _whole(files.source, config, stored, model)
+    fitted, tensors, problems = _fit(files.source, config, stored, model)
+    unsuitable = BARE in problems or model.family.contradiction(config)
+    if fitted.sizes != model.sizes and not unsuitable:
+        alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
+        raise _wrong(
+            files.source,
+            f"holds {next(alike, 'an unknown model')} ({fitted.shape}), but the model asked for is "
+            f"{model.name} ({model.shape}).\nCheck `model` and `weights`",
+        )
+    if problems:
+        raise _wrong(files.source, f"is not a complete {model.name}: it {some(problems)}")
+    # some models have one shape, and only a name can tell them apart
+    named = MODELS.get(files.source.stem if files.source.is_file() else files.source.name)
+    if named and model.name in MODELS and named.address != model.address:
+        raise _wrong(
+            files.source, f"is named after {named.name}, but the model asked for is {model.name}"
+        )
     if unused := [name for name in stored if name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", files.source, some(unused))
     names = [name for name in tensors if name.startswith(LM_HEAD)]
@@ -434,32 +449,6 @@ def _fit(
             wrong.append(f"holds {name} with shape {tensors[name].shape}, not {shapes[name]}")
     turns = chain.from_iterable(zip_longest(missing, unknown, wrong))
     return fitted, tensors, problems + [problem for problem in turns if problem]
-
-
-def _whole(
-    source: Path, config: Mapping[str, Any], stored: Mapping[str, Stored], model: Model
-) -> dict[str, Stored]:
-    """Return the tensors by the engine's names. WeightsError when they are not a whole `model`:
-    with the model that they may be if they are of another one.
-    """
-    fitted, tensors, problems = _fit(source, config, stored, model)
-    unsuitable = BARE in problems or model.family.contradiction(config)
-    if fitted.sizes != model.sizes and not unsuitable:
-        alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
-        raise _wrong(
-            source,
-            f"holds {next(alike, 'an unknown model')} ({fitted.shape}), but the model asked for is "
-            f"{model.name} ({model.shape}).\nCheck `model` and `weights`",
-        )
-    if problems:
-        raise _wrong(source, f"is not a complete {model.name}: it {some(problems)}")
-    # some models have one shape, and only a name can tell them apart
-    named = MODELS.get(source.stem if source.is_file() else source.name)
-    if named and model.name in MODELS and named.address != model.address:
-        raise _wrong(
-            source, f"is named after {named.name}, but the model asked for is {model.name}"
-        )
-    return tensors
 
 
 def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:

@@ -82,7 +82,7 @@ class Engine:
         self._weights = layers.load(manifest, tensors, device, dtype)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
-        self.head = layers.load_head(manifest, head, device) if head else None
+        self.head = None if head is None else layers.load_head(manifest, head, device)
 
     @torch.inference_mode()
     def log_probabilities(self, states: Tensor) -> Tensor:
@@ -240,10 +240,6 @@ class Engine:
         """Pack tokenized sequences as `packed_batch.pack`. May run in a thread beside `forward`."""
         pinned = self.device.type == "cuda"
         return pack(pieces, self._family, self.rows, pinned=pinned, masked=masked, linkers=linkers)
-
-    def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Tokenize and pack normalized sequences."""
-        return self.pack([self.tokenize(sequence) for sequence in sequences])
 
 
 def form(model: Model | Manifest) -> elementwise.Form:

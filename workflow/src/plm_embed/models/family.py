@@ -259,7 +259,7 @@ class Family:
     @property
     def token_per_letter(self) -> bool:
         """True if each letter is a token, so that lengths tell the number of tokens."""
-        return isinstance(self.tokenizer, Vocabulary)
+        return not self.tokenizer.file
 
     def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
         """Return the letters of a sequence's own tokens, (T, 2) as

@@ -127,12 +127,13 @@ def load(
             ctypes.CDLL(None).malloc_trim(0)  # it would keep what each matrix took on its way
         return layer
 
-    def layer(name: str, late_bias: Tensor | None) -> Layer:
-        """Load a block, whose input lacks `late_bias`."""
+    fp32_down = encoder.fp32_down_proj and dtype == torch.float16
+    layers: list[Layer] = []
+    late_bias = None  # of the blocks so far
+    for name in (f"layers.{number}" for number in range(manifest.layers)):
         attention, out, down = f"{name}.self_attn", f"{name}.self_attn.out_proj", f"{name}.fc2"
         first, second = (vector(f"{part}.bias", factor) if late else None for part in (out, down))
-        fp32_down = encoder.fp32_down_proj and dtype == torch.float16
-        return Layer(
+        block = Layer(
             attention_norm=norm(f"{name}.self_attn_layer_norm", late_bias if pre else first),
             qkv=linear(*(f"{attention}.{part}_proj" for part in "qkv")),
             query_key_norms=(
@@ -149,10 +150,8 @@ def load(
             ),
             late_bias=_sum(late_bias, first, second) if pre else None,
         )
-
-    layers: list[Layer] = []
-    for number in range(manifest.layers):
-        layers.append(layer(f"layers.{number}", layers[-1].late_bias if layers else None))
+        late_bias = block.late_bias
+        layers.append(block)
     before, after = "emb_layer_norm_before", "emb_layer_norm_after"
     return Weights(
         matrix("embed_tokens.weight"),
@@ -161,7 +160,7 @@ def load(
         vector("embed_distances.weight"),
         norm(before) if f"{before}.weight" in tensors else None,
         layers,
-        norm(after, layers[-1].late_bias) if f"{after}.weight" in tensors else None,
+        norm(after, late_bias) if f"{after}.weight" in tensors else None,
     )
 
 

@@ -11,7 +11,6 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.family import Family, Rotary
-from plm_embed.models.tokens import TokenizerFile
 from plm_embed.wording import did_you_mean
 
 HUB = "https://huggingface.co"
@@ -74,12 +73,6 @@ class Model:
     def address(self) -> str:
         """The address of its published weights; empty if there is none."""
         return self.url or (self.hub and f"{HUB}/{self.hub}/resolve/{self.revision}")
-
-    @property
-    def tokenizer_file(self) -> str:
-        """The published file that decides the tokens; empty where letters do."""
-        tokenizer = self.family.tokenizer
-        return tokenizer.name if isinstance(tokenizer, TokenizerFile) else ""
 
     @property
     def max_residues(self) -> int | None:

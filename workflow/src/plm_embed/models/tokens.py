@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ class Vocabulary:
     authors have the model read as another one.
     """
 
+    file: ClassVar[str] = ""
+    """No file decides the tokens."""
     letters: str
     first: int
     prefix: tuple[int, ...] = ()
@@ -96,7 +98,8 @@ class TokenizerFile:
     goes wherever the weights go, and is part of their SHA-256.
     """
 
-    name: str
+    file: str
+    """Its name."""
     read: Callable[[bytes], Tokens]
     """The tokenizer that the content describes. ValueError, with what is wrong, if it is none."""
     prefix: tuple[str, ...]

@@ -174,7 +174,9 @@ def caveat(name: str, manifest: Manifest | None) -> str:
         origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
         doubts.append(f"{origin}no SHA-256 of the published file is known")
     if model.tokens_sha256 and manifest.tokens_sha256 not in (None, model.tokens_sha256):
-        doubts.append(f"its {model.tokenizer_file} makes other tokens than the published one")
+        doubts.append(
+            f"its {model.family.tokenizer.file} makes other tokens than the published one"
+        )
     return f"{NOT_VERIFIED}: {'; '.join(doubts)}" if doubts else ""
 
 
@@ -211,21 +213,17 @@ def weights_again(folder: Path) -> str:
     return f"delete {folder} and run again, or make it by `plm-embed weights`"
 
 
-def load(folder: Path) -> tuple[Manifest, Tensors]:
+def load(folder: Path) -> tuple[Manifest, Tensors, Tensors | None]:
     """Load the manifest and the tensors of a weights folder, in main memory one by one as they are
-    asked for.
+    asked for, and those of the head of the language model; None if it has none.
 
-    The SHA-256 is checked, and the file that was checked stays open: what replaces it later is not
-    read. Raises WeightsError, with what to run, when it differs from the manifest.
+    Each SHA-256 is checked, and the file that was checked stays open: what replaces it later is not
+    read. Raises WeightsError, with what to run, when one differs from the manifest.
     """
     manifest = read_manifest(folder)
-    return manifest, _checked(folder / TENSORS, manifest.weights_sha256)
-
-
-def load_head(folder: Path) -> Tensors | None:
-    """Load the head of the language model of a weights folder, like `load`; None if it has none."""
-    digest = read_manifest(folder).head_sha256
-    return _checked(folder / HEAD, digest) if digest else None
+    tensors = _checked(folder / TENSORS, manifest.weights_sha256)
+    head = _checked(folder / HEAD, manifest.head_sha256) if manifest.head_sha256 else None
+    return manifest, tensors, head
 
 
 def _checked(path: Path, sha256: str) -> Tensors:

@@ -25,17 +25,10 @@ from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, is_done, store_of
 from plm_embed.jobs.heartbeat import SILENT_SECONDS, Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
-from plm_embed.master.validation_record import PROOF, VALIDATION, read_validation
+from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.models.weights import RECORD
 from plm_embed.reading.find import MASTERS
-from plm_embed.reporting.failures import (
-    AGAIN,
-    Failure,
-    alike,
-    changed,
-    failures,
-    run_failure,
-)
+from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, run_failure
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.startup import program
@@ -44,6 +37,8 @@ from plm_embed.workflow.run_note import Run, failed_attempts, read_run, run_note
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """Workers write their heartbeats as often."""
+LOOKS_FOR_A_START = 7
+"""Looks at a run that has ended: one that was just started notes itself after it has planned."""
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer, in a job that writes heartbeats, may sit on a broken
 device.
@@ -69,11 +64,10 @@ class Step(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A worker, its job, seconds since their last sign of life, and its trouble or ''."""
+    """A worker, its job, and its trouble or ''."""
 
     job: Heartbeat
     info: WorkerInfo
-    age: float
     trouble: str
 
 
@@ -104,8 +98,7 @@ class Progress:
     @property
     def at_work(self) -> bool:
         """Return whether a worker lives, or a step writes to its log."""
-        alive = any(not worker.trouble for worker in self.workers)
-        return alive or any(step.status == "at work" for step in self.steps)
+        return self.running > 0 or any(step.status == "at work" for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -143,11 +136,13 @@ class Look:
 
 
 def watch(results: Path, *, once: bool) -> int:
-    """Show the campaign until it is over or Ctrl-C; with `once`, print one look at it as plain
+    """Show the campaign until it is over or Ctrl-C; where the last run had ended before, for a
+    minute, since another may just have been started. With `once`, print one look at it as plain
     text, as without a terminal whenever a step has changed. Return the exit code: VALID, FAILED or
     UNFINISHED.
     """
     present, seen, console = look(results), None, terminal()
+    looks_left = LOOKS_FOR_A_START
     plain = once or not console.is_terminal
     if plain:
         console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
@@ -159,7 +154,8 @@ def watch(results: Path, *, once: bool) -> int:
                 live.update(view(present), refresh=True)
             elif steps != seen:
                 console.print(view(present), soft_wrap=True)  # whole paths
-            if once or present.over:
+            looks_left = 0 if present.alive else looks_left - 1
+            if once or present.finished or (present.over and looks_left <= 0):
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
             present, seen = look(results), steps
@@ -192,24 +188,21 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         if _is_done(sequences, store, records[bucket], changed(records[bucket]), since)
     }
     beats = heartbeats(folder, done)
-    workers = [] if run and run.ended else list(_workers(beats))
-    jobs = {id(worker.job): worker.job for worker in workers if not worker.trouble}.values()
-    running = {job.bucket for job in jobs}
+    workers = () if run and run.ended else tuple(_workers(beats))
+    living = [worker for worker in workers if not worker.trouble]
+    running = {worker.job.bucket for worker in living}
     attempts = [work for bucket, work in _attempts(beats).items() if bucket in buckets]
     shares = sum(computed / total for computed, total in attempts)
-    fraction = (len(done) + shares) / len(buckets) if buckets else 0.0
     # buckets are cut by hashes: those that have not begun take as many tokens as others
     tokens = sum(total for _, total in attempts) / max(len(attempts), 1)
     left = (len(buckets) - len(done) - shares) * tokens
-    rate = sum(w.info.tokens_per_second or 0.0 for w in workers if not w.trouble)
+    rate = sum(worker.info.tokens_per_second or 0.0 for worker in living)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
-    by_hand = list(_failed_by_hand(folder))
-    errors = [*failures(results, [model]), *by_hand]
-    errors = [error for error in errors if changed(error.log) >= start]
-    lost = {error.log.stem for error in errors if error.log.parent.name == "embed"} - running
+    errors = [error for error in failures(results, [model]) if changed(error.log) >= start]
+    failed_logs = {error.log for error in errors}
+    lost = {log.stem for log in failed_logs if log.parent.name == "embed"} - running
     complete = bool(buckets) and done == buckets
     embed: Status = "failed" if lost else "at work" if running else "waits"
-    failed_logs = {error.log for error in errors}
     # a step that has not said why did not end well either
     begun: Status = "at work" if alive or not run else "failed" if run.failure else "waits"
 
@@ -225,11 +218,12 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         Step("embed", "done" if complete else embed),
     ]
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
-        written = max(map(changed, folder.glob(pattern)), default=0)
-        own = [error.log for error in by_hand] if name == "validate" else []
-        next_step = step(name, written, max([logs / f"{name}.log", *own], key=changed), newest)
+        written, log = max(map(changed, folder.glob(pattern)), default=0), logs / f"{name}.log"
+        if name == "validate":  # by hand, it leaves its record
+            log = max(log, folder / VALIDATION, key=changed)
         # older than its input, it is not done
-        steps.append(next_step if steps[-1].status == "done" else Step(name, "waits"))
+        before = steps[-1].status == "done"
+        steps.append(step(name, written, log, newest) if before else Step(name, "waits"))
         newest = max(newest, written)
     stopped = {step.log for step in steps if step.status == "failed"}
     return Progress(
@@ -239,21 +233,12 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         len(done),
         len(running),
         len(buckets - done - running - lost),
-        tuple(workers),
+        workers,
         tuple(error for error in errors if error.log in stopped or error.log.stem in lost),
-        fraction,
+        (len(done) + shares) / max(len(buckets), 1),
         rate,
         0.0 if complete else left / rate if left and rate else None,
     )
-
-
-def _failed_by_hand(folder: Path) -> Iterator[Failure]:
-    """Yield the failure of a validation outside the workflow: Snakemake deletes its own record."""
-    with suppress(StoreError):
-        validation = read_validation(folder / VALIDATION)
-        if validation and validation.problems:
-            remedy = [validation.remedy] if validation.remedy else []
-            yield Failure(folder / VALIDATION, "\n".join([*validation.problems[:1], *remedy]))
 
 
 @lru_cache(1 << 15)
@@ -288,25 +273,24 @@ def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
     for beat in sorted(beats, key=lambda beat: beat.bucket):
         if beat.started < starts.get(beat.bucket, ""):
             continue
-        age = beat.age
         for worker in beat.workers:
             progressed = datetime.fromisoformat(worker.progressed or now.isoformat())
             idle = (now - progressed).total_seconds() if worker.state == "computing" else 0.0
-            trouble = "silent" if age > SILENT_SECONDS else "stuck" if idle > STUCK_SECONDS else ""
-            yield Worker(beat, worker, age, trouble)
+            stuck = "stuck" if idle > STUCK_SECONDS else ""
+            yield Worker(beat, worker, "silent" if beat.age > SILENT_SECONDS else stuck)
 
 
 def view(look: Look) -> RenderableType:
     """Return a look for a console, which cuts it at the height of a terminal."""
-    return Group(*_head(look), _table(look))
+    return Group(*_lines(look), _table(look))
 
 
-def _head(look: Look) -> Iterator[RenderableType]:
-    stopped = look.run and look.run.stopped
-    idle = "stopped; nothing is running" if stopped else "nothing is running"
-    words = "at work" if look.at_work else WAITING if look.alive else idle
+def _lines(look: Look) -> Iterator[RenderableType]:
+    words = "at work" if look.at_work else WAITING if look.alive else "nothing is running"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
+    elif look.run and look.run.stopped:
+        words = f"stopped; {words}"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
     if not look.models:
         begun = look.results.is_dir()
@@ -316,7 +300,7 @@ def _head(look: Look) -> Iterator[RenderableType]:
         steps = Text(" ").join(Text(mark + name, style) for (mark, style), name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
         if not model.finished:
-            yield from _now(model, look.alive)
+            yield from _present_step(model, WAITING if look.alive else "")
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
     for first, *more in alike(errors or filter(None, [look.failure])):
         others = f"  and {len(more):,} more alike" if more else ""
@@ -324,29 +308,35 @@ def _head(look: Look) -> Iterator[RenderableType]:
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.run and look.alive and (reasons := failed_attempts(look.run)):
         yield Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}")
+    yield Text(_advice(look))
+
+
+def _advice(look: Look) -> str:
+    """Return what to do next, or whom to ask; '' while a run is at work."""
+    rerun = "rerun the same command to continue; finished work is kept"
     if look.finished:
-        yield Text(f"next: {program()} summary {look.results}")
-    elif look.at_work or (look.run and look.run.killed):  # which has said what to do
-        return
-    elif look.run and look.alive:
-        yield Text(f"Snakemake has not ended: {look.run.process}")
-    elif look.failed:
-        yield Text(f"next: {AGAIN}")
-    elif stopped:
-        yield Text("next: rerun the same command to continue; finished work is kept")
-    elif look.models:
-        yield Text(
-            "next: if the run has ended, rerun the same command; finished work is kept. If "
-            "Snakemake says that the folder is locked, give the command with --unlock first"
-        )
+        return f"next: {program()} summary {look.results}"
+    if look.at_work or not look.models or (look.run and look.run.killed):  # which says what to do
+        return ""
+    if look.run and look.alive:
+        return f"Snakemake has not ended: {look.run.process}"
+    if look.failed:
+        return f"next: {AGAIN}"
+    if look.run and look.run.stopped:
+        return f"next: {rerun}"
+    locked = "If Snakemake says that the folder is locked, give the command with --unlock first"
+    return f"next: if the run has ended, {rerun}. {locked}"
 
 
-def _now(model: Progress, alive: bool) -> Iterator[RenderableType]:
-    """Yield a bar and numbers while buckets are embedded, else a line about the present step."""
+def _present_step(model: Progress, waiting: str) -> Iterator[RenderableType]:
+    """Yield a bar and numbers while buckets are embedded, else a line about the present step.
+
+    waiting: said of what has not begun, where a run goes on.
+    """
     order = ("failed", "at work", "waits", "done")
     step = min(model.steps, key=lambda step: order.index(step.status))
     if not model.buckets or step.name != "embed":
-        waits = f"is {WAITING}" if alive else "has not begun"
+        waits = f"is {waiting}" if waiting else "has not begun"
         words = {"failed": "failed", "at work": "is at work"}.get(step.status, waits)
         yield Text(f"{step.name} {words}")
         return
@@ -360,13 +350,15 @@ def _now(model: Progress, alive: bool) -> Iterator[RenderableType]:
         text.append(f", {len(model.failures):,} failed", style="bold red")
     if stalled := sum(bool(worker.trouble) for worker in model.workers):
         text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
-    if model.eta is None:
-        idle = WAITING if alive else "no worker is running"
-        yield text.append(f"; {'no speed known yet' if model.running else idle}")
-        return
-    end = datetime.now() + timedelta(seconds=model.eta)
-    text.append(f"; {model.tokens_per_second:,.0f} tokens/s")
-    yield text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
+    if model.eta is not None:
+        end = datetime.now() + timedelta(seconds=model.eta)
+        speed = f"{model.tokens_per_second:,.0f} tokens/s"
+        text.append(f"; {speed}, about {duration(model.eta)} left, until {end:%a %H:%M}")
+    elif model.running:
+        text.append("; no speed known yet")
+    else:
+        text.append(f"; {waiting or 'no worker is running'}")
+    yield text
 
 
 def _table(look: Look) -> Table:
@@ -387,7 +379,7 @@ def _table(look: Look) -> Table:
             "loading" if rate is None else f"{100 * job.fraction:.0f} %",
             "" if rate is None else f"{rate:,.0f}",
             "" if eta is None else duration(eta),
-            f"{duration(worker.age)} ago {worker.trouble.upper()}".rstrip(),
+            f"{duration(job.age)} ago {worker.trouble.upper()}".rstrip(),
             style="bold red" if worker.trouble else "",
         )
     return table

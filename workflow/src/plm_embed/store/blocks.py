@@ -17,7 +17,7 @@ from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.store.checksums import Sums
-from plm_embed.store.hdf5 import Array, Numbers, flat_rows, take_bits
+from plm_embed.store.hdf5 import Array, Numbers, flat_rows
 from plm_embed.store.parts import Part, PartInfo, parts_folder
 
 BLOCK_BYTES = 16 << 20
@@ -153,5 +153,8 @@ def _read(located: Located, name: str, start: int, stop: int) -> Array:
         if flat:
             rows = flat_rows(part.offset[rows], counts[mine])
             mine = flat_rows(first[mine], counts[mine])
-        bits[mine] = take_bits(part.vectors[name], rows)
+        taken: Array = part.unchecked_bits(name, rows)
+        if len(taken) == len(bits):
+            return taken
+        bits[mine] = taken
     return bits

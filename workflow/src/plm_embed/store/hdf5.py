@@ -6,12 +6,13 @@ whatever the type, NaN included; `decode` turns them into numbers. Equal content
 space is allocated when a dataset is made, so the order of the writes does not show.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO, NamedTuple, Self, get_args
 
 import h5py
 import numpy as np
@@ -215,14 +216,63 @@ def read_bits(dataset: h5py.Dataset, start: int, stop: int) -> Array:
 
 
 def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
-    """Read the given rows (strictly increasing) of a dataset in as few reads as is sensible:
-    (k, D) stored bits, or (k,) of a column.
-
-    Needs little more memory than its result, however far the rows lie apart.
+    """Read the given rows (strictly increasing) of a dataset: (k, D) stored bits, or (k,) of a
+    column.
     """
     kind, columns = dataset.id.get_type(), dataset.shape[1:]
+    # h5py keeps an account of each space: making one takes as long as reading a row
+    space, memory = dataset.id.get_space(), cache(h5s.create_simple)
+
+    def read(first: int, block: Array) -> None:
+        space.select_hyperslab((first, 0)[: block.ndim], block.shape)
+        dataset.id.read(memory(block.shape), space, block, kind)
+
     dtype = np.dtype(f"<u{kind.get_size()}") if columns else dataset.dtype
-    out = np.empty((len(rows), *columns), dtype)
+    return _take(read, rows, np.empty((len(rows), *columns), dtype))
+
+
+class Extent(NamedTuple):
+    """(n, D) vectors that lie row after row in an open file, to be read past HDF5, which lets in
+    one thread at a time: from byte `begin` on, D numbers of so many bytes each.
+    """
+
+    file: int
+    begin: int
+    dim: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, dataset: h5py.Dataset) -> Self | None:
+        """Return where the vectors of a dataset lie; None where HDF5 has scattered them."""
+        dim, itemsize = dataset.shape[1], dataset.id.get_type().get_size()
+        places = set[int]()
+        if dataset.chunks:
+            dataset.id.chunk_iter(
+                lambda at: places.add(at.byte_offset - at.chunk_offset[0] * dim * itemsize)
+            )
+        if len(places) != 1:
+            return None
+        return cls(dataset.file.id.get_vfd_handle(), places.pop(), dim, itemsize)
+
+    def take(self, rows: Numbers) -> Array:
+        """Read as `take_bits` does. OSError where the file is too short."""
+
+        def read(first: int, block: Array) -> None:
+            place, left = self.begin + first * block.strides[0], block.data.cast("B")
+            while left:
+                if not (count := os.preadv(self.file, [left], place)):
+                    raise OSError(f"the file ends at byte {place:,}")
+                place, left = place + count, left[count:]
+
+        return _take(read, rows, np.empty((len(rows), self.dim), f"<u{self.itemsize}"))
+
+
+def _take(read: Callable[[int, Array], None], rows: Numbers, out: Array) -> Array:
+    """Fill an array with the given rows (strictly increasing) by as few calls of `read` as is
+    sensible, each with the first row and the block to be read from there on.
+
+    Needs little more memory than the array, however far the rows lie apart.
+    """
     if not out.size:
         return out
     edges = [0, len(rows)]
@@ -231,15 +281,12 @@ def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
         spans = (rows - rows[0]) // max(_SPAN_BYTES // width, 1)
         apart = (np.diff(rows) > max(_GAP_BYTES // width, 1)) | (np.diff(spans) > 0)
         edges[1:1] = (np.flatnonzero(apart) + 1).tolist()
-    # h5py keeps an account of each space: making one takes as long as reading a row
-    space, memory = dataset.id.get_space(), cache(h5s.create_simple)
     for begin, end in pairwise(edges):
         first, count = int(rows[begin]), int(rows[end - 1] - rows[begin]) + 1
         block = out[begin:end]
         if count > end - begin:
-            block = np.empty((count, *columns), dtype)
-        space.select_hyperslab((first, 0)[: out.ndim], block.shape)
-        dataset.id.read(memory(block.shape), space, block, kind)
+            block = np.empty((count, *out.shape[1:]), out.dtype)
+        read(first, block)
         if count > end - begin:
             out[begin:end] = block[rows[begin:end] - first]
     return out

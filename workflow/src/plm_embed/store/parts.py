@@ -22,6 +22,7 @@ from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
     DAMAGES,
     Array,
+    Extent,
     Numbers,
     connect,
     create_dataset,
@@ -231,6 +232,10 @@ class Part:
         return rows
 
     @cached_property
+    def _extents(self) -> dict[str, Extent | None]:
+        return {name: Extent.of(data) for name, data in self.vectors.items()}
+
+    @cached_property
     def offset(self) -> Numbers:
         """(n + 1,): where each sequence begins in the flat per-residue datasets."""
         return self.column_at("offset", np.arange(self.count + 1))
@@ -281,6 +286,14 @@ class Part:
                 sums = checksums.of_rows(bits)
             checksums.check(name, rows, self.sums_at(name, rows), sums)
         return bits
+
+    def unchecked_bits(self, name: str, rows: Numbers) -> Array:
+        """Read stored bits without a look at checksums; rows (strictly increasing) are those of the
+        dataset, flat when per residue. Threads read at the same time.
+        """
+        with self._reading():
+            extent = self._extents[name]
+            return extent.take(rows) if extent else take_bits(self.vectors[name], rows)
 
     def rows(self, name: str, rows: Numbers) -> Array | list[Array]:
         """Read the vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D)
