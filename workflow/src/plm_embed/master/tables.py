@@ -49,7 +49,7 @@ class Tables:
         self._first = np.cumsum(counts) - counts
         # row + 1, or minus the number of a reason; 0: unknown
         kind = np.int32 if campaign.vectors < np.iinfo(np.int32).max else np.int64
-        self._outcomes = np.zeros(int(counts.sum()), kind)
+        self._outcomes: NDArray[np.signedinteger] = np.zeros(int(counts.sum()), kind)
         self._reasons = [""]
         self.index = self._index()
 
