@@ -30,7 +30,7 @@ from plm_embed.master.validation_record import Problem, Validation
 from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.checksums import check_attributes as check_seal
-from plm_embed.store.hdf5 import open_hdf5, storage_dtype
+from plm_embed.store.hdf5 import open_hdf5, storage_dtype, trailing_bytes
 from plm_embed.store.parts import Part, column_types
 from plm_embed.store.store import FINGERPRINT, part_names
 from plm_embed.wording import now
@@ -67,7 +67,12 @@ def validate(
         check_parts(validation, campaign)
         check_weights(validation, campaign, weights)
         meaning, again = "The file with all vectors can be opened and read.", delete(master)
-        with validation.check("master", meaning, again), open_hdf5(master, again) as file:
+        with (
+            validation.check("master", meaning, again) as problem,
+            open_hdf5(master, again) as file,
+        ):
+            if surplus := trailing_bytes(master):
+                problem(f"{master}: {surplus:,} bytes follow its end")
             check_attributes(validation, file, campaign)
             if check_layout(validation, file, campaign):
                 check_rows(validation, file, campaign)
