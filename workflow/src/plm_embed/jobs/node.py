@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.progress import progress
+from plm_embed.io.terminal import progress
 from plm_embed.jobs.gpus import assign
 from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
 from plm_embed.jobs.process import Chunk, Message, WorkerProcess

@@ -27,9 +27,9 @@ from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
+from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store

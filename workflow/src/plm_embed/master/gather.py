@@ -21,7 +21,7 @@ from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.threads import Behind, ahead
+from plm_embed.io.threads import ahead, behind
 from plm_embed.jobs.completion_record import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
 from plm_embed.master.tables import Tables
@@ -184,14 +184,14 @@ def write_pieces(path: Path, file: h5py.File, pieces: Iterator[Piece]) -> None:
     brings what is written to the disk, so that little is left to wait for at the end.
     """
     unsynced = 0
-    with path.open("rb") as disk, Behind(1) as behind:
+    with path.open("rb") as disk, behind(1) as sync:
         for piece in ahead(pieces, 2):
             write_bits(file[piece.path], piece.start, piece.values)
             if piece.sums is not None:
                 checksums.write(file, piece.name, piece.first, piece.sums)
             unsynced += piece.values.nbytes
             if unsynced > SYNC_BYTES:
-                behind.do(os.fdatasync, disk.fileno())
+                sync(os.fdatasync, disk.fileno())
                 unsynced = 0
 
 
