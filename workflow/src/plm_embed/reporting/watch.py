@@ -21,9 +21,8 @@ from rich.text import Text
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
-from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
-from plm_embed.jobs.completion_record import WorkerInfo, store_of
+from plm_embed.jobs.completion_record import WorkerInfo, is_done, store_of
 from plm_embed.jobs.heartbeat import SILENT_SECONDS, Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF, VALIDATION
