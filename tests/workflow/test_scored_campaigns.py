@@ -102,7 +102,7 @@ def test_every_score_is_computed_again_by_the_reference(folder: Path) -> None:
     assert checked.count("pseudo_perplexity") >= 7  # those in one piece
     assert max(spot.relative_l2 for spot in proof.spot_checks) < 1e-3
     report = (folder / "results" / MODEL / "report.html").read_text(encoding="utf-8")
-    assert '<th scope="row">log_likelihood</th><td>median -' in report
+    assert '"name": "log_likelihood", "numbers": [' in report, "a color of the map"
     assert "entropy, mean entropy (nats) of" in report
     told = CliRunner().invoke(group, ["summary", str(folder / "results")]).output
     assert "\nscores: log_likelihood, entropy, pseudo_perplexity\n" in told

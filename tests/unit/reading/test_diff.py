@@ -1,5 +1,6 @@
 """Two masters compared: equal, within a tolerance, or which records differ and by how much."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import LongSequences
 from plm_embed.reading import diff
-from plm_embed.reading.diff import compare, in_words
+from plm_embed.reading.diff import compare
 from support.campaigns import EVERYTHING, MEAN, gathered_campaign
 from support.made_up_sequences import make_records
 
@@ -21,10 +23,12 @@ def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch
     monkeypatch.setattr(diff, "_VECTORS_AT_ONCE", 7)
     first = gathered_campaign(tmp_path / "1", fingerprint=fingerprint)
     second = gathered_campaign(tmp_path / "2", fingerprint=fingerprint, buckets=5)
-    found = compare(first.master, second.master, 0)
-    assert found.equal and found.keys_both == 58 and not found.fingerprint
-    assert all(each == diff.Compared(equal=58) for each in found.representations.values())
-    assert in_words(found).endswith("\nequal")
+    equal, text = compare(first.master, second.master, 0)
+    keys, *rest, last = text.splitlines()
+    assert keys == "keys: 58 in both, 0 only in the first, 0 only in the second"
+    assert equal and last == "equal" and len(rest) == len(fingerprint.representations)
+    same = ": 58 equal, 0 within the tolerance, 0 different; largest difference 0, smallest cosine "
+    assert all(f"{same}1.000000" in line for line in rest)
     with h5py.File(second.master, "r+") as file:
         del file["checksums"]  # else the changes are damages
         file["emb"][11] = file["emb"][11] + np.float16(0.01)
@@ -32,23 +36,20 @@ def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch
         file["emb"][13] = 0
         if fingerprint == EVERYTHING:
             file["representations/per_residue_l3"][100, 2] += 5
-        keys = [key.decode() for key in file["emb_keys"][11:14]]
-    found = compare(first.master, second.master, 0.02)
-    name = fingerprint.representations[0]
-    compared = found.representations[name]
-    assert (compared.equal, compared.within, compared.different, compared.max_abs) == (
-        55,
-        1,
-        2,
-        np.inf,
+        changed = [key.decode() for key in file["emb_keys"][11:14]]
+    equal, text = compare(first.master, second.master, 0.02)
+    lines, name = text.splitlines(), fingerprint.representations[0]
+    place = next(number for number, line in enumerate(lines) if line.startswith(f"{name}: "))
+    assert lines[place].removeprefix(f"{name}: ") == (
+        "55 equal, 1 within the tolerance, 2 different; largest difference inf, "
+        "smallest cosine 0.000000"
     )
-    assert [key for _, key in compared.worst] == keys[1:] and compared.min_cosine == 0
-    ids = [record["id"] for record in make_records() if record["key"] == keys[2]]
-    assert found.ids[keys[2]] == ids
-    assert not found.equal
+    ids = [record["id"] for record in make_records() if record["key"] == changed[2]]
+    assert lines[place + 1].startswith(f"  {changed[1]} (") and lines[place + 1].endswith("): inf")
+    assert lines[place + 2].startswith(f"  {changed[2]} ({', '.join(ids)}): ")
+    assert not equal and lines[-1] == "different"
     if fingerprint == EVERYTHING:
-        assert found.representations["per_residue_l3"].different == 1
-        assert found.representations["per_residue_l3"].max_abs == pytest.approx(5, rel=1e-2)
+        assert "per_residue_l3: 57 equal, 0 within the tolerance, 1 different; largest diff" in text
 
 
 def test_other_keys_settings_and_types(tmp_path: Path) -> None:
@@ -56,26 +57,24 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     first = gathered_campaign(tmp_path / "1", records=records[:60])
     other = replace(MEAN, pooling=("max", "mean"), storage_dtype="float32")
     second = gathered_campaign(tmp_path / "2", fingerprint=other)
-    found = compare(first.master, second.master, 1e-2)
-    assert found.only == (0, 58 - found.keys_both) and found.only[1] > 0
-    assert found.representations_only == ([], ["max_l3"])
-    assert found.fingerprint == [
-        "pooling: ('mean',) here, ('max', 'mean') there",
-        "storage_dtype: float16 here, float32 there",
-    ]
-    compared = found.representations["mean_l3"]
-    assert compared.within > 0 and compared.different == 0 and compared.min_cosine > 0.9999
-    text = in_words(found)
-    assert text.endswith("\ndifferent")
-    absent = found.examples[1][0]
-    ids = [record["id"] for record in records if record["key"] == absent]
-    assert found.ids[absent] == ids and ids
-    assert f"only in the second: {absent} ({ids[0]}" in text
-    back = compare(second.master, first.master, 1e-2)
-    assert back.only == (found.only[1], 0)
-    assert back.ids[absent] == ids
+    equal, text = compare(first.master, second.master, 1e-2)
+    assert not equal and text.endswith("\ndifferent")
+    (both, number) = map(int, re.findall(r"^keys: (\d+) in both, 0 .*, (\d+) only", text)[0])
+    assert both + number == 58 and number == 3
+    assert "\nmax_l3: only in the second\nmean_l3: " in text
+    assert "\nsettings: pooling: ('mean',) here, ('max', 'mean') there\n" in text
+    assert "\nsettings: storage_dtype: float16 here, float32 there\n" in text
+    assert re.search(r"\nmean_l3: \d+ equal, [1-9]\d* within the tolerance, 0 different", text)
+    absent = re.findall(r"  only in the second: (\w{64}) \((.*)\)\n", text)
+    assert len(absent) == diff.EXAMPLES
+    for key, names in absent:
+        ids = [record["id"] for record in records if record["key"] == key]
+        assert names.partition(" and ")[0].split(", ") == ids[:5]
+    back = compare(second.master, first.master, 1e-2).text
+    assert f"\n  only in the first: {absent[0][0]} ({absent[0][1]})\n" in back
     second.index.unlink()
-    assert f"only in the first: {absent}\n" in in_words(compare(second.master, first.master, 1e-2))
+    alone = compare(second.master, first.master, 1e-2).text
+    assert f"\n  only in the first: {absent[0][0]}\n" in alone
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
     with pytest.raises(PlmEmbedError, match="not a file of embeddings"):
@@ -83,21 +82,16 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
 
 
 def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
-    short = replace(
-        EVERYTHING,
-        long_sequences=replace(
-            EVERYTHING.long_sequences, policy="crop", max_residues=20, overlap=0
-        ),
-    )
-    first, second = (
-        gathered_campaign(tmp_path / "1", fingerprint=EVERYTHING),
-        gathered_campaign(tmp_path / "2", fingerprint=short),
-    )
-    compared = compare(first.master, second.master, 100).representations["per_residue_l2"]
+    crop = LongSequences("crop", 20)
+    first = gathered_campaign(tmp_path / "1", fingerprint=EVERYTHING)
+    short = replace(EVERYTHING, long_sequences=crop)
+    second = gathered_campaign(tmp_path / "2", fingerprint=short)
     longer = {record["key"] for record in make_records() if record["key"] and record["length"] > 20}
-    assert (compared.different, compared.equal) == (len(longer), 58 - len(longer))
+    counts = f"{58 - len(longer)} equal, 0 within the tolerance, {len(longer)} different"
+    assert f"\nper_residue_l2: {counts}" in compare(first.master, second.master, 100).text
     empty = gathered_campaign(tmp_path / "3", records=[], fingerprint=EVERYTHING)
-    assert compare(empty.master, first.master, 0).only == (0, 58)
+    text = compare(empty.master, first.master, 0).text
+    assert text.startswith("keys: 0 in both, 0 only in the first, 58 only in the second\n")
     assert compare(empty.master, empty.master, 0).equal
 
 
@@ -112,19 +106,16 @@ def test_scores_are_compared_like_vectors(tmp_path: Path) -> None:
         file["entropy"][7] += 0.5
         file["entropy"][8] = np.nan
         key = file["emb_keys"][7].decode()
-    found = compare(first.master, second.master, 0.1)
-    entropy = found.representations["entropy"]
-    assert (entropy.equal, entropy.different, entropy.max_abs) == (56, 2, np.inf)
-    assert found.representations["log_likelihood"].equal == 58 and not found.equal
-    text = in_words(found)
+    equal, text = compare(first.master, second.master, 0.1)
+    assert not equal and "\nlog_likelihood: 58 equal, " in text
     assert (
         "\nentropy: 56 equal, 0 within the tolerance, 2 different; largest difference inf\n" in text
     )
     (line,) = [line for line in text.splitlines() if key in line]
     assert line.endswith("): 0.5")  # a number has no cosine
-    found = compare(first.master, plain.master, 0)
-    assert found.representations_only == (["entropy", "log_likelihood"], [])
-    assert found.representations["mean_l3"].equal == 58 and not found.equal
+    equal, text = compare(first.master, plain.master, 0)
+    assert "\nentropy: only in the first\nlog_likelihood: only in the first\nmean_l3: 58 eq" in text
+    assert not equal
 
 
 @pytest.mark.workflow

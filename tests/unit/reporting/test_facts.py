@@ -1,20 +1,13 @@
-"""Sums over the completion records of a campaign."""
+"""The completion records of a campaign that count."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.fingerprint import Pooling
 from plm_embed.io.json_files import write_sealed
-from plm_embed.reporting.facts import last_runs, savings
+from plm_embed.reporting.facts import last_runs
 from support.campaigns import MEAN, completion
 from support.made_up_sequences import counted
-
-
-def test_savings_are_told_in_words() -> None:
-    assert savings([]) == ""
-    record = completion(found=1002, spared_tokens=7_200_000, tokens_per_second=1000.0)
-    words = "1,002 vectors from the store (saved about 2 h 0 min)"
-    assert savings([record, completion()]) == words
 
 
 def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:

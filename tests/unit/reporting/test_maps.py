@@ -3,9 +3,11 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,53 +16,67 @@ import pytest
 
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting import maps
-from plm_embed.reporting.facts import collect
-from plm_embed.reporting.maps import Map, make_map, principal_components
+from plm_embed.reporting.maps import map_data
 from support.finished import MODEL
 
 
-def drawn(results: Path) -> Map:
+def drawn(results: Path) -> dict[str, Any]:
     folder = results / MODEL
-    master = folder / "master_esm2_embeddings.h5"
-    with Embeddings(master) as embeddings:
-        made = make_map(embeddings, folder / "records.parquet")
-    assert made
-    return made
+    with Embeddings(folder / "master_esm2_embeddings.h5") as embeddings:
+        data = map_data(embeddings, folder / "records.parquet")
+    assert data
+    return data
 
 
 def numbers(text: str, kind: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), kind)
 
 
-@pytest.mark.parametrize("count", [50, 5], ids=["more than dimensions", "fewer"])
-def test_principal_components_are_those_of_a_singular_value_decomposition(count: int) -> None:
-    vectors = np.random.default_rng(1).normal(size=(count, 8)).astype(np.float32) * range(1, 9)
-    center, axes, shares = principal_components(vectors.astype(np.float32))
-    _, values, directions = np.linalg.svd(vectors - vectors.mean(axis=0))
-    assert shares == pytest.approx((values**2 / (values**2).sum())[:2], rel=1e-4)
-    assert np.abs(np.diag(directions[:2] @ axes)) == pytest.approx([1, 1], abs=1e-4)
-    assert center == pytest.approx(vectors.mean(axis=0), abs=1e-5)
-
-
 def test_places_ids_and_lengths_are_those_of_the_rows(results: Path) -> None:
-    made = drawn(results)
+    data = drawn(results)
     master = results / MODEL / "master_esm2_embeddings.h5"
     index = pq.read_table(master.with_suffix(".parquet"))
-    layout = next(one for one in made.data["layouts"] if one["name"] == "principal components")
+    layout = data["maps"][0]["layouts"][-1]
     with Embeddings(master) as embeddings:
         vectors = embeddings.rows(list(range(len(embeddings))), "emb").astype(np.float32)
-    center, axes, _ = principal_components(vectors)
+    centered = vectors - vectors.mean(axis=0)
+    _, values, directions = np.linalg.svd(centered.astype(np.float64))
+    share = 100 * values[0] ** 2 / (values**2).sum()
+    assert layout["axes"][0] == f"component 1 ({share:.0f} %)"
     cells = np.stack([numbers(layout[axis], "<u2") for axis in "xy"], axis=1)
     places = np.array(layout["low"]) + cells / 65535 * np.array(layout["span"])
-    assert places == pytest.approx((vectors - center) @ axes, abs=1e-3)
+    expected = np.abs(centered @ directions[:2].T)  # the sign of an axis is free
+    assert np.abs(places) == pytest.approx(expected, abs=1e-3)
     first = dict(zip(index["row"].to_pylist()[::-1], index["id"].to_pylist()[::-1], strict=True))
-    assert made.data["ids"] == [first[row] for row in range(len(vectors))]
+    assert data["ids"] == [first[row] for row in range(len(vectors))]
     lengths = dict(zip(index["row"].to_pylist(), index["length"].to_pylist(), strict=True))
-    assert made.data["lengths"] == [lengths[row] for row in range(len(vectors))]
+    assert data["lengths"] == [lengths[row] for row in range(len(vectors))]
+
+
+def test_records_that_share_a_vector_share_what_only_some_have(
+    results: Path, tmp_path: Path
+) -> None:
+    names = {3: ["a", "b"], 5: [None, "", "c", "d"], 8: [""]}
+    name = "master_esm2_embeddings.parquet"
+    index = pq.read_table(results / MODEL / name)
+    of_row = {line["row"]: line for line in index.to_pylist()}
+    lines = [
+        of_row[row] | {"id": f"{row} {number}", "protein_name": value}
+        for row, values in names.items()
+        for number, value in enumerate(values)
+    ]
+    folder = tmp_path / MODEL
+    shutil.copytree(results / MODEL, folder, ignore=shutil.ignore_patterns("store"))
+    pq.write_table(pa.Table.from_pylist(lines, index.schema), folder / name)
+    with Embeddings(folder / "master_esm2_embeddings.h5") as embeddings:
+        firsts = maps.first_records(embeddings, np.array([*names]))
+    assert firsts.column_names == index.column_names
+    assert firsts["id"].to_pylist() == ["3 0", "5 0", "8 0"]
+    assert firsts["protein_name"].to_pylist() == ["a", "c", None]
 
 
 def test_every_record_can_be_found(results: Path) -> None:
-    data = drawn(results).data
+    data = drawn(results)
     records = pq.read_table(results / MODEL / "records.parquet").to_pylist()
     known = sorted([*data["ids"], *(id for id, _ in data["further"])])
     assert known == sorted(record["id"] or "" for record in records) and data["complete"]
@@ -75,7 +91,7 @@ def test_a_page_that_cannot_hold_all_ids_says_so(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maps, "LETTERS", 100)
-    data = drawn(results).data
+    data = drawn(results)
     assert not data["complete"] and 0 < len(data["further"]) < 10
 
 
@@ -84,16 +100,16 @@ def test_of_many_vectors_some_are_drawn_over_the_density_of_all(
 ) -> None:
     monkeypatch.setattr(maps, "POINTS", 50)
     monkeypatch.setattr(maps, "FITTED", 40)
-    made = drawn(results)
-    assert made.words.startswith("50 of 129 vectors, drawn at random")
-    layout = made.data["layouts"][-1]
+    data = drawn(results)
+    assert data["words"].startswith("50 of 129 vectors, drawn at random")
+    layout = data["maps"][0]["layouts"][-1]
     density = numbers(layout["density"], "u1").reshape(maps.GRID, maps.GRID)
     assert density.max() == 255
     for x, y in zip(numbers(layout["x"], "<u2"), numbers(layout["y"], "<u2"), strict=True):
         column, row = (min(int(place) * maps.GRID // 65535, maps.GRID - 1) for place in (x, y))
         around = density[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
         assert around.max() > 0, "a point lies where vectors were counted"
-    assert -1 in [where for _, where in made.data["further"]], "has a vector that is not drawn"
+    assert -1 in [where for _, where in data["further"]], "has a vector that is not drawn"
 
 
 def test_columns_are_numbers_or_values_with_as_many_codes_as_they_need() -> None:
@@ -116,17 +132,19 @@ def test_columns_are_numbers_or_values_with_as_many_codes_as_they_need() -> None
 
 def test_two_vectors_make_no_map(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "POINTS", 2)
-    facts = collect(results)
-    assert facts.map is None and facts.example
+    with Embeddings(results / MODEL) as embeddings:
+        assert map_data(embeddings, results / MODEL / "records.parquet") is None
 
 
 UMAP = """
 import json, sys
 from pathlib import Path
 from plm_embed.reporting import maps
-from plm_embed.reporting.facts import collect
+from plm_embed.reading.open import Embeddings
 maps.POINTS, maps.WORTH_UMAP = 30, 20
-print(json.dumps(collect(Path(sys.argv[1])).map.data["layouts"]))
+folder = Path(sys.argv[1])
+data = maps.map_data(Embeddings(folder), folder / "records.parquet")
+print(json.dumps(data["maps"][0]["layouts"]))
 """
 
 
@@ -134,7 +152,7 @@ print(json.dumps(collect(Path(sys.argv[1])).map.data["layouts"]))
 def test_umap_is_a_layout_of_its_own(results: Path) -> None:
     # its functions take longer to compile than to run
     done = subprocess.run(
-        [sys.executable, "-c", UMAP, str(results)],
+        [sys.executable, "-c", UMAP, str(results / MODEL)],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -15,11 +16,11 @@ from hypothesis import strategies as st
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import (
     VALIDATION,
     Outlier,
     read_validation,
-    write_validation,
 )
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import LABELS, histogram, write_report
@@ -71,17 +72,19 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize("missing", ["validation.json", "master_esm2_embeddings.h5", ""])
+@pytest.mark.parametrize(
+    "missing", ["validation.json", "master_esm2_embeddings.h5", "embedded/*.json"]
+)
 def test_an_unfinished_campaign_has_what_there_is(
     results: Path, tmp_path: Path, missing: str
 ) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     model = copy / MODEL
-    for path in (model / "validation.json", model / missing):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in {model / "validation.json", *model.glob(missing)}:
+        path.unlink()
     result = CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
-    page = (model if missing else copy) / "report.html"
+    page = model / "report.html"
     assert str(page) in result.output
     text = words(page)
     assert (
@@ -89,8 +92,8 @@ def test_an_unfinished_campaign_has_what_there_is(
         and "Not validated yet" in text
         and "Lengths of the distinct sequences" in text
     )
-    assert ("No master file yet" in text) == (missing in ("", "master_esm2_embeddings.h5"))
-    assert ("No bucket is finished yet" in text) == (missing == "")
+    assert ("No master file yet" in text) == (missing == "master_esm2_embeddings.h5")
+    assert ("No bucket is finished yet" in text) == (missing == "embedded/*.json")
 
 
 def test_a_job_at_work_is_no_attempt_that_ended(results: Path, tmp_path: Path) -> None:
@@ -100,7 +103,7 @@ def test_a_job_at_work_is_no_attempt_that_ended(results: Path, tmp_path: Path) -
     note(copy / MODEL, "0002", ended="", host="x2")
     write_report(collect(copy), page)
     assert "2 attempts." in words(page) and "x2" not in words(page)
-    (path,) = (copy / MODEL / "embedded" / "jobs").glob("*-0002-*.json")
+    path = max((copy / MODEL / "embedded" / "jobs").glob("*-0002-*.json"))
     beat = json.loads(path.read_text())
     path.write_text(json.dumps(beat | {"updated": beat["started"].replace("20", "19", 1)}))
     write_report(collect(copy), page)
@@ -145,10 +148,11 @@ def test_vectors_with_unusual_norms_are_named_by_their_records(
     assert validation
     ((name, norms),) = validation.norms.items()
     listed = (Outlier(row=41, key="", norm=5.292, z=7.3),)
-    write_validation(path, replace(validation, norms={name: replace(norms, listed=listed)}))
-    facts = collect(copy)
-    write_report(facts, tmp_path / "report.html")
-    assert f"{facts.map.data['ids'][41]} 5.292 7.3 41" in words(tmp_path / "report.html")
+    write_sealed(path, replace(validation, norms={name: replace(norms, listed=listed)}))
+    write_report(collect(copy), tmp_path / "report.html")
+    index = pq.read_table(copy / MODEL / "master_esm2_embeddings.parquet", columns=["id", "row"])
+    first = index["id"][index["row"].index(41).as_py()]
+    assert f"{first} 5.292 7.3 41" in words(tmp_path / "report.html")
 
 
 @given(st.dictionaries(st.integers(1, 40_000), st.integers(1, 10**6), min_size=1, max_size=50))

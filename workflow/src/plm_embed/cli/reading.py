@@ -196,10 +196,10 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     Example:
       plm-embed diff old/master_esm2_embeddings.h5 new/master_esm2_embeddings.h5 --tolerance 1e-3
     """
-    from plm_embed.reading.diff import compare, in_words
+    from plm_embed.reading.diff import compare
 
     difference = compare(first, second, tolerance)
-    say(in_words(difference))
+    say(difference.text)
     if not difference.equal:
         sys.exit(1)
 

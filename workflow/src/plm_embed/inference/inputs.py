@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow.compute as pc
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
-from plm_embed.sequences.batch import Batch, Faults, batch_of
-from plm_embed.sequences.normalize import normalize_batch
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
+from plm_embed.sequences.batch import Batch, Faults, batch_of, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
+from plm_embed.sequences.settings import OnError, Table
 from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
 

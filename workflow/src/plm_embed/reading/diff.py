@@ -2,13 +2,12 @@
 much.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
@@ -20,12 +19,21 @@ from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
 _VECTORS_AT_ONCE, _MATRICES_AT_ONCE = 1 << 14, 1 << 4
-LISTED = 20
-"""So many keys, and so many of those that differ most, are listed."""
+LISTED, EXAMPLES = 20, 3
+"""So many of the keys that differ most, and of those that only one has, are listed."""
+
+
+class Difference(NamedTuple):
+    """The outcome in lines, the last of which is `equal` or `different`. equal: both have the same
+    keys, representations and scores, and no number differs by more than the tolerance.
+    """
+
+    equal: bool
+    text: str
 
 
 @dataclass
-class Compared:
+class _Compared:
     """Differences of one representation or score, over the keys that both masters have.
 
     equal: the same numbers; within: different ones, but by no more than the tolerance; different:
@@ -53,30 +61,6 @@ class Compared:
         self.worst = sorted([*self.worst, *pairs], reverse=True)[:LISTED]
 
 
-@dataclass
-class Difference:
-    """Differences of two masters: how many keys both have, and how many only one, with the first of
-    them; settings; representations and scores that only one has, and Compared by the others; ids:
-    of the records of the keys that are named.
-    """
-
-    keys_both: int
-    only: tuple[int, int]
-    examples: tuple[list[str], list[str]]
-    fingerprint: list[str]
-    representations_only: tuple[list[str], list[str]]
-    representations: dict[str, Compared] = field(default_factory=dict)
-    ids: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def equal(self) -> bool:
-        """Return whether both have the same keys, representations and scores, and no number differs
-        by more than the tolerance.
-        """
-        lacking = any(self.only) or any(self.representations_only)
-        return not (lacking or any(part.different for part in self.representations.values()))
-
-
 def compare(first: Path, second: Path, tolerance: float) -> Difference:
     """Compare two masters (or stores), row by row; 64 bytes of memory for each key of both.
 
@@ -86,24 +70,45 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         places, both = find(b.keys, a.keys)
         rows = np.flatnonzero(both), places[both]
         only = np.delete(a.keys, rows[0]), np.delete(b.keys, rows[1])
-        examples = [keys[:LISTED].astype(str).tolist() for keys in only]
-        names = [{*part.names, *part.fingerprint.scores} for part in (a, b)]
-        difference = Difference(
-            len(rows[0]),
-            (len(only[0]), len(only[1])),
-            (examples[0], examples[1]),
-            a.fingerprint.differences(b.fingerprint),
-            (sorted(names[0] - names[1]), sorted(names[1] - names[0])),
-        )
-        for name in sorted(names[0] & names[1]):
+        lines = [
+            f"keys: {len(rows[0]):,} in both, {len(only[0]):,} only in the first, {len(only[1]):,} "
+            "only in the second"
+        ]
+        for part, keys, place in ((a, only[0], "first"), (b, only[1], "second")):
+            named = _with_ids(keys[:EXAMPLES].astype(str).tolist(), part)
+            lines += [f"  only in the {place}: {key}" for key in named]
+        lines += [f"settings: {line}" for line in a.fingerprint.differences(b.fingerprint)]
+        mine, theirs = ({*part.names, *part.fingerprint.scores} for part in (a, b))
+        lines += [f"{name}: only in the first" for name in sorted(mine - theirs)]
+        lines += [f"{name}: only in the second" for name in sorted(theirs - mine)]
+        equal = not (only[0].size or only[1].size or mine ^ theirs)
+        for name in sorted(mine & theirs):
             if a.dim != b.dim and len(a) and len(b):
                 raise PlmEmbedError(f"{a.path} has {a.dim} numbers per vector, {b.path} {b.dim}")
-            compared = difference.representations[name] = Compared()
+            compared = _Compared()
             for keys, largest, cosines in _distances(a, b, name, *rows):
                 compared.add(keys, largest, cosines, tolerance)
-        worst = [key for part in difference.representations.values() for _, key in part.worst]
-        difference.ids = _ids([*worst, *examples[0]], a) | _ids(examples[1], b)
-    return difference
+            cosine = "" if name in SCORES else f", smallest cosine {compared.min_cosine:.6f}"
+            lines.append(
+                f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
+                f"{compared.different:,} different; largest difference {compared.max_abs:.3g}"
+                f"{cosine}"
+            )
+            named = _with_ids([key for _, key in compared.worst], a)
+            for (most, _), key in zip(compared.worst, named, strict=True):
+                lines.append(f"  {key}: {most:.3g}")
+            equal = equal and not compared.different
+    return Difference(equal, "\n".join([*lines, "equal" if equal else "different"]))
+
+
+def _with_ids(keys: Sequence[str], embeddings: Embeddings) -> list[str]:
+    """Return the keys, followed by the ids of their records where the index is there."""
+    ids: dict[str, list[str]] = {key: [] for key in keys}
+    if keys and embeddings.index and embeddings.index.is_file():
+        rows = np.searchsorted(embeddings.keys, np.array(sorted(keys), "S64"))
+        for line in embeddings.records.lines_of(rows).to_pylist():
+            ids[line["cache_key"]].append(line["id"])
+    return [f"{key} ({some(ids[key])})" if ids[key] else key for key in keys]
 
 
 def _distances(
@@ -145,40 +150,3 @@ def _cosines(x: Array, y: Array, heads: Rows) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         cosine = np.nan_to_num(np.minimum(both / np.sqrt(x_squares * y_squares), 1))
     return np.where((x_squares == 0) & (y_squares == 0), 1.0, cosine)
-
-
-def _ids(keys: list[str], embeddings: Embeddings) -> dict[str, list[str]]:
-    """Return the ids of the records of each key, where the index is there."""
-    ids: dict[str, list[str]] = {key: [] for key in keys}
-    if ids and embeddings.index and embeddings.index.is_file():
-        listed = pa.array(sorted(ids))
-        for lines in embeddings.records.lines(["id", "cache_key"]):
-            for line in lines.filter(pc.is_in(lines["cache_key"], listed)).to_pylist():
-                ids[line["cache_key"]].append(line["id"])
-    return ids
-
-
-def in_words(difference: Difference) -> str:
-    """Return the difference as lines; the last one is `equal` or `different`."""
-
-    def named(key: str) -> str:
-        return f"{key} ({some(ids)})" if (ids := difference.ids[key]) else key
-
-    only = difference.only
-    lines = [
-        f"keys: {difference.keys_both:,} in both, {only[0]:,} only in the first, {only[1]:,} only "
-        "in the second"
-    ]
-    for keys, place in zip(difference.examples, ("first", "second"), strict=True):
-        lines += [f"  only in the {place}: {named(key)}" for key in keys[:3]]
-    lines += [f"settings: {line}" for line in difference.fingerprint]
-    for names, place in zip(difference.representations_only, ("first", "second"), strict=True):
-        lines += [f"{name}: only in the {place}" for name in names]
-    for name, compared in difference.representations.items():
-        cosine = "" if name in SCORES else f", smallest cosine {compared.min_cosine:.6f}"
-        lines.append(
-            f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
-            f"{compared.different:,} different; largest difference {compared.max_abs:.3g}{cosine}"
-        )
-        lines += [f"  {named(key)}: {largest:.3g}" for largest, key in compared.worst]
-    return "\n".join([*lines, "equal" if difference.equal else "different"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,6 @@ Embedder = Callable[..., tuple[list[str], NDArray[np.float32]]]
 vectors (q, D).
 """
 KEY = re.compile("[0-9a-f]{64}")
-T = TypeVar("T")
 
 
 class Embeddings:
@@ -127,26 +126,29 @@ class Embeddings:
                 remedy = "adopt vectors of another program with `plm-embed import`"
             raise StoreError(words, path=path, remedy=remedy) from error
 
-    def _read(self, rows: Rows, read: Callable[[Part, Rows], T]) -> Iterator[tuple[Any, T]]:
-        """Read rows (increasing) by a function of a part and its rows. Yield the places in `rows`
-        that a part holds, and the value of the function.
+    def _read(
+        self,
+        rows: Rows,
+        read: Callable[[Part, Rows], Array],
+        kind: DTypeLike,
+        *shape: int,
+        counts: Rows | None = None,
+    ) -> Array:
+        """Return the values that a function of a part and its rows reads for rows (increasing):
+        (k, *shape), or flat (R, *shape) if `counts` says how many belong to each row.
         """
         if self.index:
             with self._part() as part:
-                yield slice(None), read(part, rows)
-            return
+                return read(part, rows)
+        height = len(rows) if counts is None else int(counts.sum())
+        values = np.empty((height, *shape), kind)
         owners = self._owner[rows]
         for number in np.unique(owners).tolist():
             places = np.flatnonzero(owners == number)
             with self._part(number) as part:
-                yield places, read(part, self._row[rows[places]])
-
-    def _collect(
-        self, rows: Rows, read: Callable[[Part, Rows], Array], kind: DTypeLike, *shape: int
-    ) -> Array:
-        """Return what a function of a part and its rows reads of rows (increasing): (k, *shape)."""
-        values = np.empty((len(rows), *shape), kind)
-        for places, block in self._read(rows, read):
+                block = read(part, self._row[rows[places]])
+            if counts is not None:
+                places = flat_rows((np.cumsum(counts) - counts)[places], counts[places])
             values[places] = block
         return values
 
@@ -199,7 +201,7 @@ class Embeddings:
 
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the residues of the sequences of these rows (increasing)."""
-        return self._collect(rows, lambda part, held: part.column_at("length", held), np.int32)
+        return self._read(rows, lambda part, held: part.column_at("length", held), np.int32)
 
     def scores(self, name: str, rows: Rows | None = None) -> NDArray[np.float32]:
         """Return a score of each row (n,), such as "log_likelihood", or of some rows (increasing).
@@ -212,7 +214,7 @@ class Embeddings:
                 remedy=f"for the next run: `embedding.scores: [{name}]`",
             )
         rows = np.arange(len(self)) if rows is None else rows
-        return self._collect(rows, lambda part, held: part.column_at(name, held), np.float32)
+        return self._read(rows, lambda part, held: part.column_at(name, held), np.float32)
 
     @cached_property
     def records(self) -> RecordIndex:
@@ -249,13 +251,10 @@ class Embeddings:
         if isinstance(rows, slice):
             return self.rows(range(len(self))[rows])
         numbers = np.asarray(rows)
-        if numbers.ndim == 0:
-            return self.rows(numbers[None]).reshape(-1)
         if numbers.dtype == bool:
-            if numbers.shape != (len(self),):
-                raise IndexError(f"a mask of shape {numbers.shape} for {len(self)} rows")
-            numbers = np.flatnonzero(numbers)
-        return self.rows(numbers)
+            numbers = np.arange(len(self))[numbers]  # IndexError for a mask of another length
+        vectors = self.rows(np.atleast_1d(numbers))
+        return vectors if numbers.ndim else vectors.reshape(-1)
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Return the vectors (k, D) of these ids, in their order.
@@ -414,28 +413,21 @@ class Embeddings:
         matrix.
         """
         dtype = self.fingerprint.storage_dtype
-        if self.index:
-            with self._part() as part:
-                return decode(part.bits(name, rows), dtype)
-
-        def read(part: Part, held: Rows) -> Array:
-            return part.bits(name, held)
-
-        kind = f"<u{storage_bytes(dtype)}"
-        if name not in self._matrices:
-            return decode(self._collect(rows, read, kind, self.dim), dtype)
-        counts = self.residues_at(rows)
-        starts = np.cumsum(counts) - counts
-        bits = np.empty((int(counts.sum()), columns(name, self.dim)), kind)
-        for places, block in self._read(rows, read):
-            bits[flat_rows(starts[places], counts[places])] = block
+        flat = not self.index and name in self._matrices
+        bits = self._read(
+            rows,
+            lambda part, held: part.bits(name, held),
+            f"<u{storage_bytes(dtype)}",
+            columns(name, self.dim),
+            counts=self.residues_at(rows) if flat else None,
+        )
         return decode(bits, dtype)
 
     def residues_at(self, rows: Rows) -> Rows:
         """Return how many rows of a flat representation belong to each of these rows
         (increasing).
         """
-        return self._collect(rows, Part.residues_at, np.int64)
+        return self._read(rows, Part.residues_at, np.int64)
 
     def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
         """Return the row of each id of a master, or key of a store."""

@@ -62,18 +62,16 @@ def nearest_rows(  # noqa: PLR0917
         raise PlmEmbedError(f"queries have the shape {queries.shape}, not (q, {embeddings.dim})")
     if not np.isfinite(queries).all():
         raise PlmEmbedError("a query has numbers that are not finite")
-    found = Neighbors(np.empty((len(queries), k), np.int64), np.empty((len(queries), k)))
+    rows, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k))
     width = min(k + SPARE, len(embeddings))
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        some = slice(start, start + QUERIES_AT_ONCE)
-        candidates = _candidates(embeddings, queries[some], width, metric, name, threads)
-        for query, rows, *best in zip(
-            queries[some], candidates, found.rows[some], found.scores[some], strict=True
-        ):
-            scores = _exact(query, embeddings.rows(rows, name), metric)
-            order = np.lexsort((rows, scores if metric == "euclidean" else -scores))[:k]
-            best[0][:], best[1][:] = rows[order], scores[order]
-    return found
+        some = queries[start : start + QUERIES_AT_ONCE]
+        candidates = _candidates(embeddings, some, width, metric, name, threads)
+        for place, near in enumerate(candidates, start):
+            exact = _exact(queries[place], embeddings.rows(near, name), metric)
+            order = np.lexsort((near, exact if metric == "euclidean" else -exact))[:k]
+            rows[place], scores[place] = near[order], exact[order]
+    return Neighbors(rows, scores)
 
 
 def _candidates(  # noqa: PLR0917
@@ -98,13 +96,12 @@ def _candidates(  # noqa: PLR0917
         scores, squares = np.empty((height, count), np.float32), np.empty(height, np.float32)
         block = np.zeros((piece, dim), np.float32)
         for first in range(0, len(vectors), piece):
-            some = vectors[first : first + piece]
-            as_float32(some, block[: len(some)])
-            np.matmul(block, turned, out=scores[first : first + piece])
-            np.einsum("ij,ij->i", block, block, out=squares[first : first + piece])
-        if not squares.max(initial=0) < SURELY_FINITE and not (
-            np.isfinite(vectors).all() and np.isfinite(squares).all()
-        ):
+            some = slice(first, first + piece)
+            as_float32(vectors[some], block[: len(vectors) - first])
+            np.matmul(block, turned, out=scores[some])
+            np.einsum("ij,ij->i", block, block, out=squares[some])
+        doubtful = not squares.max(initial=0) < SURELY_FINITE  # also of NaN
+        if doubtful and not (np.isfinite(vectors).all() and np.isfinite(squares).all()):
             raise StoreError(
                 f"{embeddings.path}: holds numbers that are not finite, or whose squares are not",
                 remedy="run `plm-embed validate`",
@@ -129,8 +126,7 @@ def _candidates(  # noqa: PLR0917
             query, row = np.concatenate([query, whose]), np.concatenate([row, start + place])
             score = np.concatenate([score, scores.ravel()[better]])
             order = np.lexsort((-score, query))  # stable: of equal scores the first rows stay
-            sorted_query = query[order]
-            rank = np.arange(len(order)) - np.searchsorted(sorted_query, sorted_query)
+            rank = np.arange(len(order)) - np.searchsorted(query[order], query[order])
             order = order[rank < best]
             query, row, score = query[order], row[order], score[order]
             worst = score.reshape(count, best)[:, -1].copy()

@@ -1,6 +1,6 @@
 """The comparison of the models of a campaign: one HTML file that stands by itself, offline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import islice
 from pathlib import Path
@@ -13,13 +13,7 @@ from plm_embed.io.files import size
 from plm_embed.keys import Keys
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.facts import Facts, device_time, speed
-from plm_embed.reporting.maps import (
-    Vectors,
-    columns_of,
-    component_layout,
-    encode,
-    first_records,
-)
+from plm_embed.reporting.maps import Vectors, component_layout, encode, shown_records
 from plm_embed.reporting.report import write_page
 from plm_embed.wording import readable
 
@@ -47,27 +41,25 @@ def write_comparison(models: Sequence[Facts], output: Path) -> bool:
     for facts, (keys, vectors) in zip(models, samples, strict=True):
         chosen = vectors[np.searchsorted(keys, common)]
         neighbors.append(nearest(chosen))
-        layout, _ = component_layout(facts.model, chosen)
-        maps.append(layout | {"neighbors": encode(neighbors[-1].astype("<u2"))})
+        layout, _ = component_layout(chosen)
+        near = encode(neighbors[-1].astype("<u2"))
+        maps.append({"name": facts.model, "layouts": [layout], "neighbors": near})
     assert models[0].master
     with Embeddings(models[0].master) as embeddings:
-        records = first_records(embeddings, np.searchsorted(samples[0][0], common).tolist())
+        records = shown_records(embeddings, np.searchsorted(samples[0][0], common))
     write_page(
         "comparison.html.j2",
         output,
+        f"Comparison of {len(models)} models",
+        ("Models", "Neighbors", "Maps"),
         results=models[0].results,
-        models=[list(_row(facts)) for facts in models],
+        models=[_row(facts) for facts in models],
         names=[facts.model for facts in models],
         agreement=[[agreement(first, second) for second in neighbors] for first in neighbors],
         chance=NEIGHBORS / (len(common) - 1),
         neighbors=NEIGHBORS,
         sequences=len(common),
-        data={
-            "maps": maps,
-            "ids": [id or "" for id in records["id"].to_pylist()],
-            "columns": list(columns_of(records)),
-            "neighbors": NEIGHBORS,
-        },
+        data=records | {"maps": maps, "neighbors": NEIGHBORS, "further": [], "complete": True},
     )
     return True
 
@@ -101,17 +93,20 @@ def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
     return keys, np.nan_to_num(vectors.astype(np.float32))
 
 
-def _row(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield titles and values of a model's line in the table."""
+def _row(facts: Facts) -> dict[str, str]:
+    """Return a model's line in the table."""
     assert facts.master
-    runs, norms = facts.runs, facts.norms
-    spread = f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
-    yield "model", facts.model
-    yield "vectors", f"{facts.rows:,}"
-    yield "width", f"{facts.dim:,}"
-    yield "master", readable(size(facts.master))
-    yield "tokens/s of a worker", speed(runs)
-    yield "device time", device_time(runs)
-    yield "device", ", ".join(sorted({run.worker.device for run in runs}))
-    yield "median norm (range)", spread
-    yield "weights", facts.caveat or "the published ones"
+    norms = facts.norms
+    return {
+        "model": facts.model,
+        "vectors": f"{facts.rows:,}",
+        "width": f"{facts.dim:,}",
+        "master": readable(size(facts.master)),
+        "tokens/s of a worker": speed(facts.runs),
+        "device time": device_time(facts.runs),
+        "median norm (range)": (
+            f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
+        ),
+        "device": ", ".join(sorted({run.worker.device for run in facts.runs})),
+        "weights": facts.caveat or "the published ones",
+    }

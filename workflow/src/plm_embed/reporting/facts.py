@@ -4,12 +4,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,11 +14,7 @@ from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.completion_record import (
-    Completion,
-    completion_records,
-    read_completion,
-)
+from plm_embed.jobs.completion_record import Completion, completion_records, read_completion
 from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
@@ -29,15 +22,11 @@ from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import Manifest, caveat, read_record
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
-from plm_embed.reporting.maps import Map, make_map
 from plm_embed.reporting.outputs import CONFIG, RECORDS, reader
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.wording import count, duration, in_python
 from plm_embed.workflow.config import input_paths, input_tables
 from plm_embed.workflow.kept_config import read_kept
-
-SCORES_READ = 1_000_000
-"""Sequences whose scores are summarized, at most."""
 
 
 @dataclass
@@ -46,8 +35,8 @@ class Facts:
 
     results: the folder that the models of a campaign share; folder: that of the model; runs:
     completion records; rows, dim: of the master; names: its representations, the default one first;
-    scores: their distributions, in words; example: the id of a record with a vector; statuses,
-    reasons: records by outcome, and skipped ones by reason.
+    example: the id of a record with a vector; statuses, reasons: records by outcome, and skipped
+    ones by reason.
     """
 
     results: Path
@@ -63,7 +52,6 @@ class Facts:
     rows: int = 0
     dim: int = 0
     names: tuple[str, ...] = ()
-    scores: dict[str, str] = field(default_factory=dict)
     example: str = ""
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -146,14 +134,6 @@ class Facts:
         opened = f"embeddings = plm_embed.open({in_python(self.folder)})"
         return f"import plm_embed\n{opened}\nembeddings.{method}({argument})"
 
-    @cached_property
-    def map(self) -> Map | None:
-        """Return the map of the vectors; None without a master, or with too few vectors."""
-        if not self.master:
-            return None
-        with Embeddings(self.master) as embeddings:
-            return make_map(embeddings, self.folder / RECORDS)
-
 
 def model_folders(path: Path) -> list[Path]:
     """Return the model folders of a results folder, by name; of a model's folder, itself."""
@@ -163,58 +143,43 @@ def model_folders(path: Path) -> list[Path]:
 
 
 def collect(folder: Path) -> Facts:
-    """Read the folder of a model, or a results folder with at most one.
+    """Read the folder of a model, or a results folder with one model.
 
-    Raises StoreError when there is nothing of a campaign in it, or several models are.
+    Raises StoreError when no model has begun in it, or several have.
     """
     models = model_folders(folder)
     if len(models) > 1:
         remedy = f"name the folder of one: {', '.join(map(str, models))}"
         raise StoreError(f"{folder}: holds {len(models)} models", path=folder, remedy=remedy)
-    results = Path(os.path.normpath(models[0] / "..")) if models else folder
-    sequences = results / "sequences"
-    summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
-    if not models and summary is None:
+    if not models:
         remedy = "run the workflow first, or run it again if it was interrupted"
         raise StoreError(f"{folder}: no campaign in it yet", path=folder, remedy=remedy)
-    if not models:
-        return Facts(folder, folder, "", summary)
     (folder,) = models
-    facts = Facts(results, folder, folder.resolve().name, summary)
-    facts.runs = last_runs(folder, summary)
+    results = Path(os.path.normpath(folder / ".."))
+    facts = Facts(results, folder, folder.resolve().name)
+    if (results / "sequences" / SUMMARY).is_file():
+        facts.summary = read_summary(results / "sequences")
+    facts.runs = last_runs(folder, facts.summary)
     facts.attempts = heartbeats(folder)
     facts.validation = read_validation(folder / VALIDATION)
     facts.master = next(iter(masters(folder)), None)
     if facts.master:
         with Embeddings(facts.master) as embeddings:
-            _add_master(facts, embeddings)
+            facts.metadata = embeddings.metadata
+            facts.rows, facts.dim = embeddings.shape
+            first = embeddings.resolved("emb")
+            facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
+        facts.example = _example(facts.master.with_suffix(".parquet"))
     records = folder / RECORDS
     if records.is_file():
         for table in read_batches(records, ["status", "reason"], delete(records)):
             for column, counter in (("status", facts.statuses), ("reason", facts.reasons)):
                 for entry in pc.value_counts(table[column].drop_null()).to_pylist():
                     counter[entry["values"]] += entry["counts"]
-    sha256 = facts.metadata.get("weights_sha256")
-    if facts.fingerprint:
-        sha256 = facts.fingerprint.weights_sha256
-    weights = read_record(folder)
-    facts.weights = weights if weights and weights.weights_sha256 == sha256 else None
+    weights, fingerprint = read_record(folder), facts.fingerprint
+    if weights and fingerprint and weights.weights_sha256 == fingerprint.weights_sha256:
+        facts.weights = weights
     return facts
-
-
-def _add_master(facts: Facts, embeddings: Embeddings) -> None:
-    """Add the facts in a master and its index."""
-    facts.metadata = embeddings.metadata
-    facts.rows, facts.dim = embeddings.shape
-    if not facts.rows:
-        return
-    first = embeddings.resolved("emb")
-    facts.names = tuple(sorted(embeddings.names, key=lambda name: name != first))
-    rows = np.arange(min(facts.rows, SCORES_READ))  # in the order of hashes: at random
-    for name in embeddings.fingerprint.scores:
-        least, middle, most = np.quantile(embeddings.scores(name, rows), (0, 0.5, 1))
-        facts.scores[name] = f"median {middle:.4g} ({least:.4g} to {most:.4g})"
-    facts.example = _example(embeddings.path.with_suffix(".parquet"))
 
 
 def _example(index: Path) -> str:
@@ -253,14 +218,9 @@ def device_time(runs: Iterable[Completion]) -> str:
     return duration(sum(run.seconds * len(run.workers) for run in runs))
 
 
-def savings(runs: Iterable[Completion]) -> str:
-    """Return '3 vectors from the store (saved about 30 min)', of a device; '' for none.
-
-    Vectors that an interrupted job of the same campaign computed count as in the store when it is
-    run again. The time is estimated from the speed of the jobs, if that is known.
+def reused(runs: Iterable[Completion]) -> str:
+    """Return '3 vectors from the store'; '' for none. Those that an interrupted job of the same
+    campaign computed count as in the store when it is run again.
     """
-    runs = list(runs)
-    speeds = [run.tokens_per_second for run in runs if run.tokens_per_second]
-    tokens, reused = sum(run.spared_tokens for run in runs), sum(run.found for run in runs)
-    time = f" (saved about {duration(tokens / median(speeds))})" if speeds else ""
-    return f"{count(reused, 'vector')} from the store{time}" if reused else ""
+    number = sum(run.found for run in runs)
+    return f"{count(number, 'vector')} from the store" if number else ""

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
+from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.workflow.run_note import read_run
 
 AGAIN = "Fix the problem and rerun the same command; finished work is kept."
@@ -31,8 +34,21 @@ def failures(results: Path, models: Iterable[str]) -> list[Failure]:
         done = {path.stem for path in whole_files(results / folder.name / RECORDS, "*.json")}
         buckets = whole_files(folder / "embed", "*.log")
         logs += [*whole_files(folder, "*.log"), *(log for log in buckets if log.stem not in done)]
-    failed = [Failure(log, reason) for log in logs if (reason := error_at_the_end(log))]
+        logs.append(results / folder.name / VALIDATION)
+    failed = [Failure(log, reason) for log in logs if (reason := _reason(log))]
     return sorted(failed, key=lambda failure: changed(failure.log))
+
+
+def _reason(log: Path) -> str:
+    """Return why a step failed; '' where it did not. A validation outside the workflow has no log;
+    its record stays, while Snakemake deletes its own.
+    """
+    if log.name != VALIDATION:
+        return error_at_the_end(log)
+    with suppress(StoreError):
+        if (validation := read_validation(log)) and validation.problems:
+            return "\n".join(filter(None, [validation.problems[0], validation.remedy]))
+    return ""
 
 
 def run_failure(results: Path) -> Failure | None:

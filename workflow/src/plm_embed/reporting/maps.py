@@ -5,9 +5,9 @@ a reader may look for.
 import base64
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ GRID = 256
 """Cells of the density in each direction."""
 BATCH = 10_000
 """Vectors that are read at a time for that."""
-FITTED = 2_000
+FITTED = 1_000
 """Vectors from which the principal components are computed."""
 WORTH_UMAP = 1_000
 """Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
@@ -42,22 +42,17 @@ VALUES = 1_000
 Vectors = NDArray[np.float32]
 
 
-class Map(NamedTuple):
-    """The map as the page draws it; data: for the script, words: how many vectors are drawn."""
+def map_data(embeddings: Embeddings, records: Path) -> dict[str, Any] | None:
+    """Return what the script draws of the default representation of a master, with the number of
+    vectors in words; None where that is not pooled, and with fewer than three vectors.
 
-    data: dict[str, Any]
-    words: str
-
-
-def make_map(embeddings: Embeddings, records: Path) -> Map | None:
-    """Return the map of the default representation of a master; None where that is not pooled, and
-    with fewer than three vectors. records: the file of all records.
+    records: the file of all records.
     """
     name, count = embeddings.resolved("emb"), min(len(embeddings), POINTS)
     if has_matrix(name) or count < 3:
         return None
     vectors = _read(embeddings, 0, count, name)
-    layout, project = component_layout("principal components", vectors)
+    layout, project = component_layout(vectors)
     if count < len(embeddings):
         layout["density"] = _density(embeddings, name, layout, project)
     layouts = [layout]
@@ -66,30 +61,23 @@ def make_map(embeddings: Embeddings, records: Path) -> Map | None:
 
         umap = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1)
         layouts.insert(0, layout_of("UMAP", umap.fit_transform(vectors), ["UMAP 1", "UMAP 2"]))
-    firsts = first_records(embeddings, range(count))
-    ids = [id or "" for id in firsts["id"].to_pylist()]
     further, room = [], LETTERS
     for id, place in _further_records(embeddings.records, records, count):
         room -= len(id) + 10
         if room < 0:
             break
         further.append((id, place))
-    columns = list(columns_of(firsts))
-    data = {
-        "layouts": layouts,
-        "grid": GRID,
-        "ids": ids,
-        "lengths": embeddings.lengths_of(np.arange(count)).tolist(),
-        "columns": columns,
-        # a column that says little comes after the length
-        "before_length": sum(column["known"] >= count / 2 for column in columns),
-        "further": further,
-        "complete": room >= 0,
-    }
     drawn = f"All {count:,} vectors"
     if count < len(embeddings):
         drawn = f"{count:,} of {len(embeddings):,} vectors, drawn at random"
-    return Map(data, f"{drawn} ({name}), one for each distinct sequence.")
+    return {
+        **shown_records(embeddings, np.arange(count)),
+        "maps": [{"name": name, "layouts": layouts}],
+        "grid": GRID,
+        "further": further,
+        "complete": room >= 0,
+        "words": f"{drawn} ({name}), one for each distinct sequence.",
+    }
 
 
 def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
@@ -110,36 +98,20 @@ def _density(
     return encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
 
 
-def component_layout(
-    name: str, vectors: Vectors
-) -> tuple[dict[str, Any], Callable[[Vectors], Vectors]]:
+def component_layout(vectors: Vectors) -> tuple[dict[str, Any], Callable[[Vectors], Vectors]]:
     """Return the layout of vectors (k, D) by the first two principal components of the first of
     them, and the function from vectors to places (k, 2) in it.
     """
-    center, axes, shares = principal_components(vectors[:FITTED])
+    center = vectors[:FITTED].mean(axis=0)
+    _, values, directions = np.linalg.svd(vectors[:FITTED] - center, full_matrices=False)
+    shares = 100 * values[:2] ** 2 / max((values**2).sum(), 1e-30)
 
     def project(vectors: Vectors) -> Vectors:
-        places: Vectors = ((vectors - center) @ axes).astype(np.float32)
+        places: Vectors = (vectors - center) @ directions[:2].T
         return places
 
-    labels = [f"component {n + 1} ({100 * share:.0f} %)" for n, share in enumerate(shares)]
-    return layout_of(name, project(vectors), labels), project
-
-
-def principal_components(vectors: Vectors) -> tuple[Vectors, Vectors, tuple[float, float]]:
-    """Return the mean (D,), the first two principal axes (D, 2) and their shares of the variance
-    of vectors (k, D).
-    """
-    center = vectors.mean(axis=0)
-    centered = (vectors - center).astype(np.float64)
-    # of products, the smaller one: a fourth of the time of a singular value decomposition
-    wide = len(centered) < centered.shape[1]
-    values, axes = np.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
-    axes = centered.T @ axes[:, :-3:-1] if wide else axes[:, :-3:-1]
-    axes /= np.maximum(np.linalg.norm(axes, axis=0), 1e-30)
-    axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0, -1, 1)
-    total = float(values.sum()) or 1.0
-    return center, axes.astype(np.float32), (values[-1] / total, values[-2] / total)
+    axes = [f"component {n} ({share:.0f} %)" for n, share in enumerate(shares, start=1)]
+    return layout_of("principal components", project(vectors), axes), project
 
 
 def layout_of(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
@@ -151,12 +123,31 @@ def layout_of(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
     return {"name": name, "axes": axes, "x": encode(cells[:, 0]), "y": encode(cells[:, 1])} | extent
 
 
-def first_records(embeddings: Embeddings, rows: Sequence[int]) -> pa.Table:
+def shown_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return what a page says of the points of these rows (increasing): ids, lengths, columns."""
+    firsts = first_records(embeddings, rows)
+    columns = list(columns_of(firsts))
+    return {
+        "ids": [id or "" for id in firsts["id"].to_pylist()],
+        "lengths": embeddings.lengths_of(rows).tolist(),
+        "columns": columns,
+        # a column that says little comes after the length
+        "before_length": sum(column["known"] >= len(rows) / 2 for column in columns),
+    }
+
+
+def first_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> pa.Table:
     """Return the first record of each of these rows (increasing) of a master, with the columns of
-    the index.
+    the index; a kept value that it lacks is that of the first record which has one.
     """
-    lines = embeddings.records.lines_of(np.array(rows, np.int64))
-    return lines.take(np.unique(lines["row"].to_numpy(), return_index=True)[1])
+    lines = embeddings.records.lines_of(rows)
+    firsts = lines.take(np.unique(lines["row"].to_numpy(), return_index=True)[1])
+    for place, name in enumerate(lines.column_names):
+        if name not in INDEX:
+            valued = lines.filter(pc.not_equal(pc.cast(lines[name], pa.string()), ""))
+            matches = pc.index_in(firsts["row"], valued["row"].combine_chunks())
+            firsts = firsts.set_column(place, name, valued[name].take(matches))
+    return firsts
 
 
 def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:

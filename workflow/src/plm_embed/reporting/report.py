@@ -19,12 +19,11 @@ from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
 from plm_embed.jobs.completion_record import store_of
 from plm_embed.jobs.heartbeat import SILENT_SECONDS
-from plm_embed.master.validation_record import Outlier
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.citing import citation, methods, provenance
-from plm_embed.reporting.facts import Facts, device_time, savings, speed
+from plm_embed.reporting.facts import Facts, device_time, reused, speed
 from plm_embed.reporting.failures import AGAIN, failures
-from plm_embed.reporting.maps import first_records
+from plm_embed.reporting.maps import first_records, map_data
 from plm_embed.reporting.outputs import (
     CONFIG,
     CRATE,
@@ -48,39 +47,42 @@ LISTED = 20
 """Rows at most of a table that names records or attempts."""
 BINS, LABELS = 30, 6
 """Bars of the histogram of lengths, and those with a label below them, at most."""
+Row = tuple[str, ...]
 
 
 def write_report(facts: Facts, output: Path) -> None:
     """Write the report."""
-    config = facts.folder / CONFIG
-    places = (facts.folder / RECORDS, facts.results / "sequences" / RECORDS)
-    records = next(filter(Path.is_file, places), None)
-    spots = facts.validation.spot_checks if facts.validation else ()
+    folder, summary, config = facts.folder, facts.summary, facts.folder / CONFIG
+    lengths, bars = histogram(summary.lengths if summary else {})
+    points, unusual = None, list[Row]()
+    if facts.master:
+        with Embeddings(facts.master) as embeddings:
+            points = map_data(embeddings, folder / RECORDS)
+            unusual = list(_unusual(facts, embeddings))
     write_page(
         "report.html.j2",
         output,
+        f"{facts.model} embeddings",
+        ("Result", "Map", "Input", "Computation", "Validation", "Files", "Settings", "Provenance"),
+        search=f"plm-embed search {shlex.quote(str(folder))} --id ",
         facts=facts,
-        title=f"{facts.model} embeddings" if facts.model else "Embeddings",
         status=STATUSES[facts.status],
         answers=list(answers(facts)),
         commands=commands(facts),
-        search=f"plm-embed search {shlex.quote(str(facts.folder))} --id ",
-        unusual=list(_unusual(facts)),
-        lengths=histogram(facts.summary.lengths if facts.summary else {}),
+        map=points,
+        unusual=unusual,
+        inputs=list(_inputs(facts)),
+        lengths=lengths,
+        bars=bars,
         outcomes=_outcomes(facts),
         listed=LISTED,
-        skipped=list(islice(skipped_records(records), LISTED)) if records else [],
-        all_skipped=SKIPPED if (facts.folder / SKIPPED).is_file() else "",
+        skipped=list(_skipped(facts)),
+        all_skipped=SKIPPED if (folder / SKIPPED).is_file() else "",
         devices=list(_devices(facts)),
-        reused=savings(facts.runs),
+        reused=reused(facts.runs),
         attempts=list(_unfinished_attempts(facts)),
-        cosine=min((spot.cosine for spot in spots), default=None),
-        # the report and the crate are being written
-        files=[
-            (file, size(file.path) if file.path.name not in (REPORT, CRATE) else None)
-            for file in outputs(facts.folder, facts.master)
-        ],
-        store=size(store_of(facts.folder)),
+        files=list(_files(facts)),
+        store=size(store_of(folder)),
         config=config.read_text("utf-8", "replace") if config.is_file() else "",
         command=shell_line(["--configfile", str(config), "--cores", "all"]),
         scheduled=any(attempt.job for attempt in facts.attempts),
@@ -90,8 +92,13 @@ def write_report(facts: Facts, output: Path) -> None:
     )
 
 
-def write_page(template: str, output: Path, **content: Any) -> None:
-    """Write a page from a template of this package, with the style sheet and the script."""
+def write_page(
+    template: str, output: Path, title: str, sections: Row, search: str = "", **content: Any
+) -> None:
+    """Write a page from a template of this package, with the style sheet and the script.
+
+    search: the start of a command that looks in the files for a record that the page lacks.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("plm_embed.reporting", ""),
         autoescape=True,
@@ -107,9 +114,10 @@ def write_page(template: str, output: Path, **content: Any) -> None:
         Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
         for name in ("report.css", "report.js")
     )
+    content |= {"title": title, "sections": sections, "search": search, "version": __version__}
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     page = environment.get_template(template).render(
-        style=style, script=script, version=__version__, made=made, **content
+        style=style, script=script, made=made, **content
     )
     with atomic_path(output) as temporary:
         temporary.write_text(page, encoding="utf-8")
@@ -145,8 +153,7 @@ def _complete(facts: Facts) -> tuple[str, str, str]:
     done, total = len(facts.runs), facts.summary.buckets
     text = "Every bucket is finished, but the vectors are not validated yet."
     if done < total:
-        verb = "is" if done == 1 else "are"
-        text = f"Not yet: {done:,} of {count(total, 'bucket')} {verb} finished."
+        text = f"Not yet: {done:,} of {count(total, 'bucket')} finished."
     return text, "computation", "Computation"
 
 
@@ -223,32 +230,41 @@ def _outcomes(facts: Facts) -> dict[str, int]:
     return {name.replace("_", " "): number for name, number in outcomes.items()}
 
 
-def _unusual(facts: Facts) -> Iterator[tuple[str, Outlier]]:
-    """Yield the first vectors with unusual norms, each with the id of its first record."""
-    outliers = facts.norms.listed[:LISTED] if facts.norms else ()
-    if facts.master and outliers:
-        with Embeddings(facts.master) as embeddings:
-            table = first_records(embeddings, sorted(outlier.row for outlier in outliers))
+def _unusual(facts: Facts, embeddings: Embeddings) -> Iterator[Row]:
+    """Yield the first vectors with unusual norms: the id of the first record, norm, z, row."""
+    if outliers := facts.norms.listed[:LISTED] if facts.norms else ():
+        table = first_records(embeddings, np.sort([outlier.row for outlier in outliers]))
         ids = dict(zip(table["row"].to_pylist(), table["id"].to_pylist(), strict=True))
         for outlier in outliers:
-            yield ids[outlier.row] or "", outlier
+            norm, z = f"{outlier.norm:.4g}", f"{outlier.z:.1f}"
+            yield ids[outlier.row] or "", norm, z, f"{outlier.row:,}"
 
 
-def _devices(facts: Facts) -> Iterator[dict[str, str]]:
-    """Yield a table row for each kind of device."""
+def _inputs(facts: Facts) -> Iterator[Row]:
+    """Yield of each input file the path, format, records, size and SHA-256."""
+    for file in facts.summary.inputs if facts.summary else ():
+        kind = file.format if file.compression == "none" else f"{file.format}, {file.compression}"
+        records, sha256 = f"{file.records:,}", f"{file.sha256[:16]}…"
+        yield file.path, kind, records, readable(file.bytes), sha256
+
+
+def _skipped(facts: Facts) -> Iterator[Row]:
+    """Yield of the first skipped records the id, reason, detail, file and number."""
+    places = (facts.folder / RECORDS, facts.results / "sequences" / RECORDS)
+    for records in islice(filter(Path.is_file, places), 1):
+        for id, reason, *rest in islice(skipped_records(records), LISTED):
+            yield id or "(no id)", reason.replace("_", " "), *rest
+
+
+def _devices(facts: Facts) -> Iterator[Row]:
+    """Yield of each kind of device the buckets, sequences, tokens, time and speed."""
     for device in sorted({run.worker.device for run in facts.runs}):
         runs = [run for run in facts.runs if run.worker.device == device]
-        yield {
-            "device": device,
-            "buckets": f"{len(runs):,}",
-            "sequences": f"{sum(run.computed for run in runs):,}",
-            "tokens": f"{sum(run.tokens for run in runs):,}",
-            "device time": device_time(runs),
-            "tokens/s": speed(runs),
-        }
+        sums = len(runs), sum(run.computed for run in runs), sum(run.tokens for run in runs)
+        yield device, *map("{:,}".format, sums), device_time(runs), speed(runs)
 
 
-def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
+def _unfinished_attempts(facts: Facts) -> Iterator[Row]:
     """Yield the attempts that did not complete, but those at work: bucket, start, place, reason."""
     finished = {run.bucket for run in facts.runs}
     for attempt in facts.attempts:
@@ -257,3 +273,10 @@ def _unfinished_attempts(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
             reason = attempt.reason or "killed (time limit, out of memory or canceled)"
             place = f"{attempt.host}, job {attempt.job}" if attempt.job else attempt.host
             yield attempt.bucket, attempt.started[:19].replace("T", " "), place, reason
+
+
+def _files(facts: Facts) -> Iterator[Row]:
+    """Yield of each file of the model the name, size, content, and what opens it."""
+    for path, content, opening, _ in outputs(facts.folder, facts.master):
+        written_now = path.name in (REPORT, CRATE)
+        yield path.name, "" if written_now else readable(size(path)), content, opening

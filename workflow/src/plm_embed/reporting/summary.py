@@ -8,7 +8,7 @@ from plm_embed.errors import StoreError
 from plm_embed.io.files import size
 from plm_embed.master.validation_record import VALIDATION
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reporting.facts import Facts, collect, model_folders, savings
+from plm_embed.reporting.facts import Facts, collect, model_folders, reused
 from plm_embed.reporting.outputs import RECORDS, REPORT, SKIPPED
 from plm_embed.wording import count, readable
 
@@ -28,8 +28,8 @@ def summarize(models: list[Facts]) -> str:
     """Return plain text about gathered models."""
     blocks = []
     for facts in models:
-        names = [("model", facts.model)] if len(models) > 1 else []
-        lines = [f"{name:<11} {value}" for name, value in [*names, *_facts(facts)] if value]
+        lines = [f"model       {facts.model}"] if models[1:] else []
+        lines += [f"{name:<11} {value}" for name, value in _facts(facts) if value]
         if facts.without_vectors:
             lines.insert(0, facts.without_vectors)
         else:
@@ -47,7 +47,7 @@ def _facts(facts: Facts) -> Iterator[tuple[str, str]]:
     report, table = folder / REPORT, folder / SKIPPED
     yield "records", f"{statuses.total():,}"
     yield "unique", count(facts.summary.unique, "sequence") if facts.summary else ""
-    yield "reused", savings(facts.runs)
+    yield "reused", reused(facts.runs)
     yield "embedded", count(statuses["embedded"] + events, "record") + with_events
     yield "skipped", count(statuses["skipped"], "record") + reasons
     yield "validation", _validation(facts)
@@ -77,8 +77,8 @@ def _about_master(facts: Facts) -> Iterator[str]:
     yield f"{facts.master}: {facts.model}, {shape}"
     if facts.names[1:]:
         yield f"default representation: {facts.names[0]}; also: {', '.join(facts.names[1:])}"
-    if facts.scores:
-        yield f"scores: {', '.join(facts.scores)}"
+    if facts.fingerprint and facts.fingerprint.scores:
+        yield f"scores: {', '.join(facts.fingerprint.scores)}"
     if facts.caveat:
         yield f"weights: {facts.caveat}"
     if facts.license:

@@ -21,22 +21,14 @@ from rich.text import Text
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
-from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
-from plm_embed.jobs.completion_record import WorkerInfo, store_of
+from plm_embed.jobs.completion_record import WorkerInfo, is_done, store_of
 from plm_embed.jobs.heartbeat import SILENT_SECONDS, Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
-from plm_embed.master.validation_record import PROOF, VALIDATION, read_validation
+from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.models.weights import RECORD
 from plm_embed.reading.find import MASTERS
-from plm_embed.reporting.failures import (
-    AGAIN,
-    Failure,
-    alike,
-    changed,
-    failures,
-    run_failure,
-)
+from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, run_failure
 from plm_embed.reporting.outputs import REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.startup import program
@@ -72,11 +64,10 @@ class Step(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A worker, its job, seconds since their last sign of life, and its trouble or ''."""
+    """A worker, its job, and its trouble or ''."""
 
     job: Heartbeat
     info: WorkerInfo
-    age: float
     trouble: str
 
 
@@ -104,17 +95,13 @@ class Progress:
         """Return whether every step is done."""
         return all(step.status == "done" for step in self.steps)
 
-    @property
-    def at_work(self) -> bool:
-        """Return whether a worker lives, or a step writes to its log."""
-        alive = any(not worker.trouble for worker in self.workers)
-        return alive or any(step.status == "at work" for step in self.steps)
-
 
 @dataclass(frozen=True)
 class Look:
     """A results folder at one moment. run: the last of Snakemake, None where none was noted; alive:
-    whether it goes on; failure: of a run that has ended.
+    whether it goes on; failure: of a run that has ended. finished: every step is done, and the run
+    has ended; failed: a step ended with an error and has not begun again; at_work: a worker lives,
+    or a step writes to its log; over: nothing more will come.
     """
 
     results: Path
@@ -122,27 +109,10 @@ class Look:
     run: Run | None
     alive: bool
     failure: Failure | None
-
-    @property
-    def finished(self) -> bool:
-        """Return whether every step of every model is done, and the run has ended."""
-        return not self.alive and bool(self.models) and all(model.finished for model in self.models)
-
-    @property
-    def failed(self) -> bool:
-        """Return whether a step ended with an error and has not begun again."""
-        return bool(self.failure) or any(model.failures for model in self.models)
-
-    @property
-    def at_work(self) -> bool:
-        """Return whether any model is at work."""
-        return any(model.at_work for model in self.models)
-
-    @property
-    def over(self) -> bool:
-        """Return whether nothing more will come. Without a noted run, an error may be its end."""
-        ended = bool(self.run) or self.finished or self.failed
-        return ended and not self.alive and not self.at_work
+    finished: bool
+    failed: bool
+    at_work: bool
+    over: bool
 
 
 def watch(results: Path, *, once: bool) -> int:
@@ -179,12 +149,18 @@ def look(results: Path) -> Look:
     if results.exists() and not results.is_dir():
         remedy = "name the results folder of a campaign"
         raise StoreError(f"{results}: is not a folder", path=results, remedy=remedy)
-    run = read_run(results)
+    run, failure = read_run(results), run_failure(results)
     begun = {log.parent.name for log in results.glob("logs/*/weights.log")}
     begun |= {path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}")}
-    alive = bool(run and run.alive)
-    models = [_progress(results, name, run, alive) for name in sorted(run.models if run else begun)]
-    return Look(results, tuple(models), run, alive, run_failure(results))
+    alive, names = bool(run and run.alive), sorted(run.models if run else begun)
+    models = tuple(_progress(results, name, run, alive) for name in names)
+    finished = not alive and bool(models) and all(model.finished for model in models)
+    failed = bool(failure) or any(model.failures for model in models)
+    steps = [step.status for model in models for step in model.steps]
+    at_work = "at work" in steps or any(model.running for model in models)
+    # without a noted run, an error may be its end
+    over = bool(run or finished or failed) and not alive and not at_work
+    return Look(results, models, run, alive, failure, finished, failed, at_work, over)
 
 
 def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:
@@ -198,24 +174,21 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         if _is_done(sequences, store, records[bucket], changed(records[bucket]), since)
     }
     beats = heartbeats(folder, done)
-    workers = [] if run and run.ended else list(_workers(beats))
-    jobs = {id(worker.job): worker.job for worker in workers if not worker.trouble}.values()
-    running = {job.bucket for job in jobs}
+    workers = () if run and run.ended else tuple(_workers(beats))
+    living = [worker for worker in workers if not worker.trouble]
+    running = {worker.job.bucket for worker in living}
     attempts = [work for bucket, work in _attempts(beats).items() if bucket in buckets]
     shares = sum(computed / total for computed, total in attempts)
-    fraction = (len(done) + shares) / len(buckets) if buckets else 0.0
     # buckets are cut by hashes: those that have not begun take as many tokens as others
     tokens = sum(total for _, total in attempts) / max(len(attempts), 1)
     left = (len(buckets) - len(done) - shares) * tokens
-    rate = sum(w.info.tokens_per_second or 0.0 for w in workers if not w.trouble)
+    rate = sum(worker.info.tokens_per_second or 0.0 for worker in living)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
-    by_hand = list(_failed_by_hand(folder))
-    errors = [*failures(results, [model]), *by_hand]
-    errors = [error for error in errors if changed(error.log) >= start]
-    lost = {error.log.stem for error in errors if error.log.parent.name == "embed"} - running
+    errors = [error for error in failures(results, [model]) if changed(error.log) >= start]
+    failed_logs = {error.log for error in errors}
+    lost = {log.stem for log in failed_logs if log.parent.name == "embed"} - running
     complete = bool(buckets) and done == buckets
     embed: Status = "failed" if lost else "at work" if running else "waits"
-    failed_logs = {error.log for error in errors}
     # a step that has not said why did not end well either
     begun: Status = "at work" if alive or not run else "failed" if run.failure else "waits"
 
@@ -231,11 +204,12 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         Step("embed", "done" if complete else embed),
     ]
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
-        written = max(map(changed, folder.glob(pattern)), default=0)
-        own = [error.log for error in by_hand] if name == "validate" else []
-        next_step = step(name, written, max([logs / f"{name}.log", *own], key=changed), newest)
+        written, log = max(map(changed, folder.glob(pattern)), default=0), logs / f"{name}.log"
+        if name == "validate":  # by hand, it leaves its record
+            log = max(log, folder / VALIDATION, key=changed)
         # older than its input, it is not done
-        steps.append(next_step if steps[-1].status == "done" else Step(name, "waits"))
+        before = steps[-1].status == "done"
+        steps.append(step(name, written, log, newest) if before else Step(name, "waits"))
         newest = max(newest, written)
     stopped = {step.log for step in steps if step.status == "failed"}
     return Progress(
@@ -245,21 +219,12 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         len(done),
         len(running),
         len(buckets - done - running - lost),
-        tuple(workers),
+        workers,
         tuple(error for error in errors if error.log in stopped or error.log.stem in lost),
-        fraction,
+        (len(done) + shares) / max(len(buckets), 1),
         rate,
         0.0 if complete else left / rate if left and rate else None,
     )
-
-
-def _failed_by_hand(folder: Path) -> Iterator[Failure]:
-    """Yield the failure of a validation outside the workflow: Snakemake deletes its own record."""
-    with suppress(StoreError):
-        validation = read_validation(folder / VALIDATION)
-        if validation and validation.problems:
-            remedy = [validation.remedy] if validation.remedy else []
-            yield Failure(folder / VALIDATION, "\n".join([*validation.problems[:1], *remedy]))
 
 
 @lru_cache(1 << 15)
@@ -294,25 +259,24 @@ def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
     for beat in sorted(beats, key=lambda beat: beat.bucket):
         if beat.started < starts.get(beat.bucket, ""):
             continue
-        age = beat.age
         for worker in beat.workers:
             progressed = datetime.fromisoformat(worker.progressed or now.isoformat())
             idle = (now - progressed).total_seconds() if worker.state == "computing" else 0.0
-            trouble = "silent" if age > SILENT_SECONDS else "stuck" if idle > STUCK_SECONDS else ""
-            yield Worker(beat, worker, age, trouble)
+            stuck = "stuck" if idle > STUCK_SECONDS else ""
+            yield Worker(beat, worker, "silent" if beat.age > SILENT_SECONDS else stuck)
 
 
 def view(look: Look) -> RenderableType:
     """Return a look for a console, which cuts it at the height of a terminal."""
-    return Group(*_head(look), _table(look))
+    return Group(*_lines(look), _table(look))
 
 
-def _head(look: Look) -> Iterator[RenderableType]:
-    stopped = look.run and look.run.stopped
-    idle = "stopped; nothing is running" if stopped else "nothing is running"
-    words = "at work" if look.at_work else WAITING if look.alive else idle
+def _lines(look: Look) -> Iterator[RenderableType]:
+    words = "at work" if look.at_work else WAITING if look.alive else "nothing is running"
     if look.finished:
         words = "finished: every step is done, and the result is validated"
+    elif look.run and look.run.stopped:
+        words = f"stopped; {words}"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
     if not look.models:
         begun = look.results.is_dir()
@@ -322,7 +286,7 @@ def _head(look: Look) -> Iterator[RenderableType]:
         steps = Text(" ").join(Text(mark + name, style) for (mark, style), name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
         if not model.finished:
-            yield from _now(model, look.alive)
+            yield from _present_step(model, WAITING if look.alive else "")
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
     for first, *more in alike(errors or filter(None, [look.failure])):
         others = f"  and {len(more):,} more alike" if more else ""
@@ -330,29 +294,35 @@ def _head(look: Look) -> Iterator[RenderableType]:
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.run and look.alive and (reasons := failed_attempts(look.run)):
         yield Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}")
+    yield Text(_advice(look))
+
+
+def _advice(look: Look) -> str:
+    """Return what to do next, or whom to ask; '' while a run is at work."""
+    rerun = "rerun the same command to continue; finished work is kept"
     if look.finished:
-        yield Text(f"next: {program()} summary {look.results}")
-    elif look.at_work or (look.run and look.run.killed):  # which has said what to do
-        return
-    elif look.run and look.alive:
-        yield Text(f"Snakemake has not ended: {look.run.process}")
-    elif look.failed:
-        yield Text(f"next: {AGAIN}")
-    elif stopped:
-        yield Text("next: rerun the same command to continue; finished work is kept")
-    elif look.models:
-        yield Text(
-            "next: if the run has ended, rerun the same command; finished work is kept. If "
-            "Snakemake says that the folder is locked, give the command with --unlock first"
-        )
+        return f"next: {program()} summary {look.results}"
+    if look.at_work or not look.models or (look.run and look.run.killed):  # which says what to do
+        return ""
+    if look.run and look.alive:
+        return f"Snakemake has not ended: {look.run.process}"
+    if look.failed:
+        return f"next: {AGAIN}"
+    if look.run and look.run.stopped:
+        return f"next: {rerun}"
+    locked = "If Snakemake says that the folder is locked, give the command with --unlock first"
+    return f"next: if the run has ended, {rerun}. {locked}"
 
 
-def _now(model: Progress, alive: bool) -> Iterator[RenderableType]:
-    """Yield a bar and numbers while buckets are embedded, else a line about the present step."""
+def _present_step(model: Progress, waiting: str) -> Iterator[RenderableType]:
+    """Yield a bar and numbers while buckets are embedded, else a line about the present step.
+
+    waiting: said of what has not begun, where a run goes on.
+    """
     order = ("failed", "at work", "waits", "done")
     step = min(model.steps, key=lambda step: order.index(step.status))
     if not model.buckets or step.name != "embed":
-        waits = f"is {WAITING}" if alive else "has not begun"
+        waits = f"is {waiting}" if waiting else "has not begun"
         words = {"failed": "failed", "at work": "is at work"}.get(step.status, waits)
         yield Text(f"{step.name} {words}")
         return
@@ -366,13 +336,15 @@ def _now(model: Progress, alive: bool) -> Iterator[RenderableType]:
         text.append(f", {len(model.failures):,} failed", style="bold red")
     if stalled := sum(bool(worker.trouble) for worker in model.workers):
         text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
-    if model.eta is None:
-        idle = WAITING if alive else "no worker is running"
-        yield text.append(f"; {'no speed known yet' if model.running else idle}")
-        return
-    end = datetime.now() + timedelta(seconds=model.eta)
-    text.append(f"; {model.tokens_per_second:,.0f} tokens/s")
-    yield text.append(f", about {duration(model.eta)} left, until {end:%a %H:%M}")
+    if model.eta is not None:
+        end = datetime.now() + timedelta(seconds=model.eta)
+        speed = f"{model.tokens_per_second:,.0f} tokens/s"
+        text.append(f"; {speed}, about {duration(model.eta)} left, until {end:%a %H:%M}")
+    elif model.running:
+        text.append("; no speed known yet")
+    else:
+        text.append(f"; {waiting or 'no worker is running'}")
+    yield text
 
 
 def _table(look: Look) -> Table:
@@ -393,7 +365,7 @@ def _table(look: Look) -> Table:
             "loading" if rate is None else f"{100 * job.fraction:.0f} %",
             "" if rate is None else f"{rate:,.0f}",
             "" if eta is None else duration(eta),
-            f"{duration(worker.age)} ago {worker.trouble.upper()}".rstrip(),
+            f"{duration(job.age)} ago {worker.trouble.upper()}".rstrip(),
             style="bold red" if worker.trouble else "",
         )
     return table

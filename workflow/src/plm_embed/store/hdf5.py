@@ -112,6 +112,16 @@ def _check_contained(file: h5py.File) -> None:
                 raise ValueError(f"{inside} has shape {dataset.shape}, expected {rank} dimensions")
 
 
+def trailing_bytes(path: Path) -> int:
+    """Return how many bytes follow the end of an HDF5 file, which ignores them; 0 where the format
+    is older than `connect` writes it.
+    """
+    with path.open("rb") as file:
+        superblock = file.read(36)  # at 8 its version; from version 2 on the file's end is at 28
+    end = int.from_bytes(superblock[28:], "little")
+    return path.stat().st_size - end if superblock[8] >= 2 else 0
+
+
 def contained(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     """Open what a group of a foreign file holds. KeyError where there is no such name; ValueError
     for data that lie in another place.
