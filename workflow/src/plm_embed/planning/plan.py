@@ -11,11 +11,11 @@ from pathlib import Path
 import yaml
 
 from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import MATRICES, storage_bytes
 from plm_embed.inference.settings import resolved
 from plm_embed.io.files import sha256_file
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
-from plm_embed.jobs.completion_record import completion_records
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.kernels.hardware import cpu_name, nvidia_gpus
@@ -30,6 +30,14 @@ from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.config import Config, models_of, read_config, settings_of, source_of
 from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
+BYTES_PER_SCORE = 12
+"""Bytes for a score and its checksum."""
+BYTES_PER_ROW = 108
+"""Bytes for a vector's key, length, number of windows and checksums."""
+BYTES_PER_RECORD = 80
+"""Bytes for a record in each of members, index and records.parquet: key, id, a line of header."""
+BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
+"""Bytes in a bucket's file: the key, and residues as Parquet packs those of proteins."""
 STARTUP_HOURS = 0.05
 """Time until a worker's first batch: Python, weights, self-test."""
 HOURS_PER_JOB = 3.0
@@ -167,11 +175,8 @@ def _forecast(
     todo = costs.work(model, left, *policies, masked=masked)
     whole = costs.work(model, counted.lengths, *policies, masked=masked)
     plain = costs.work(model, counted.lengths, *policies)
-    measured: dict[str, Speed] = {}
-    for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
-        records = completion_records(folder)
-        for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
-            measured.setdefault(speed.device, speed)
+    folders = (Path(config["results"], model.name, "embedded"), *elsewhere)
+    measured = costs.measured(model.name, dtype, folders)
     if not devices:  # this machine's, and what has been at work
         present = [device_label(gpu.name) for gpu in nvidia_gpus()] or [device_label(cpu_name(), 1)]
         devices = [*present, *measured]
@@ -211,28 +216,33 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     return f"{source}, {check}{terms}", bool(model.sha256)
 
 
-def _download_bytes(model: Model) -> int:
-    return model.bytes or 4 * model.parameters
-
-
 def _bytes(config: Config, counted: Input) -> dict[str, int]:
     """Return the bytes that a campaign writes, by their kind."""
-    settings, models = settings_of(config), list(models_of(config).values())
-    buckets = costs.BYTES_PER_SEQUENCE * counted.unique + costs.BYTES_PER_RESIDUE * counted.residues
-    per_record = costs.BYTES_PER_RECORD * counted.records
-    vectors = sum(costs.vector_bytes(settings, model, counted.lengths) for model in models)
-    weights = 0
+    settings, models = settings_of(config), models_of(config).values()
+    buckets = BYTES_PER_SEQUENCE * counted.unique + BYTES_PER_RESIDUE * counted.residues
+    records = 2 * BYTES_PER_RECORD * counted.records
+    pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
+    vectors, weights = 0, 0
     for model in models:
+        per_row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
+        per_row += pooled * model.dim * storage_bytes(settings.storage_dtype)
+        rows = costs.work(model, counted.lengths, settings.long_sequences).sequences
+        matrices = costs.per_residue_bytes(settings, model.dim, model.family, counted.lengths)
+        vectors += rows * per_row + matrices
         if not read_record(Path(config["results"], model.name)):
             source = source_of(config, model) or model.shipped
             weights += size_of(Path(source)) if source else _download_bytes(model)
     return {
-        "sequences": round(buckets) + 2 * per_record,
+        "sequences": round(buckets) + records,
         "store": vectors,
         "master": vectors,
-        "index and records": 2 * per_record * len(models),
+        "index and records": records * len(models),
         "weights": weights,
     }
+
+
+def _download_bytes(model: Model) -> int:
+    return model.bytes or 4 * model.parameters
 
 
 def _jobs(hours: float, resources: Config, local: int, gpus: int, buckets: int) -> Jobs:
