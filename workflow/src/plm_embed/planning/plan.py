@@ -114,12 +114,9 @@ def plan(
     if lengths and not named:
         settings = ("inputs=your_file", *settings)
     config, gpus = read_config(configfile, settings), len(visible_gpus())
-    resources, threads = _embed_job(profile) if profile else ({}, 1)
+    resources, device = _embed_job(profile) if profile else ({}, "")
     if profile and not devices:
-        gpu = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
-        devices = [gpu if gpu in costs.gpu_table()["gpus"] else "A100"]
-        if resources.get("device") == "cpu" or not asks_for_gpu(resources):
-            devices = [device_label(cpu_name(), max(1, threads // (int(resources["gpu"]) or 1)))]
+        devices = [device]
     with counted_input(config, lengths) as counted:
         models = tuple(
             _forecast(config, model, counted, devices, elsewhere)
@@ -127,11 +124,12 @@ def plan(
         )
     local = 0 if devices else 1 if gpus else cores()
     jobs = _jobs(max(model.hours for model in models), resources, local, gpus, config["buckets"])
-    words = ["--cores", str(cores()), *local_resources(gpus)]
-    if devices:  # of another machine
-        words = ["--cores", "all", *local_resources(int(devices[0] in costs.gpu_table()["gpus"]))]
     if profile:
         words = ["--profile", profile_folder(profile)]
+    elif devices:  # of another machine
+        words = ["--cores", "all", *local_resources(int(devices[0] in costs.gpu_table()["gpus"]))]
+    else:
+        words = ["--cores", str(cores()), *local_resources(gpus)]
     if configfile:
         words += ["--configfile", str(configfile)]
     changes = [word for word in settings if not word.startswith("buckets=")]
@@ -144,9 +142,9 @@ def plan(
     return Plan(counted, models, jobs, _bytes(config, counted), free, command)
 
 
-def _embed_job(profile: str) -> tuple[Config, int]:
-    """Return the resources and the threads of a job of embed by a profile, from where Snakemake
-    finds it. ConfigError where there is no such profile.
+def _embed_job(profile: str) -> tuple[Config, str]:
+    """Return the resources of a job of embed by a profile, from where Snakemake finds it, and its
+    device: the GPU that it names, else an A100, or CPU cores. ConfigError for no such profile.
     """
     folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
     paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
@@ -161,7 +159,12 @@ def _embed_job(profile: str) -> tuple[Config, int]:
         rules.get("embed") if isinstance(rules := content.get(key), dict) else None
         for key in ("set-resources", "set-threads")
     )
-    return {"gpu": 1} | (resources or {}), int(threads or 1)
+    resources = {"gpu": 1} | (resources or {})
+    if resources.get("device") == "cpu" or not asks_for_gpu(resources):
+        workers = int(resources["gpu"]) or 1
+        return resources, device_label(cpu_name(), max(1, int(threads or 1) // workers))
+    gpu = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
+    return resources, gpu if gpu in costs.gpu_table()["gpus"] else "A100"
 
 
 def _forecast(
