@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 from random_weights import write_checkpoint
 
-from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_json
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import read_summary
 

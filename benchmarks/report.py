@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.io.files import write_json
-from plm_embed.io.json_files import write_sealed
+from plm_embed.io.json_files import write_json, write_sealed
 from plm_embed.jobs.completion_record import Completion, WorkerInfo
 from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_json
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import connect, create_dataset, write_bits
 

@@ -23,7 +23,7 @@ from cluster import Cluster
 from slurm_campaign import Campaign
 from snakemake_run import MODEL, ROOT
 
-from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_json
 
 BUCKETS = 32
 FLAGS = {"embed": ("--partition=gpu", "--gpus=1", "--mem=6000", "--time=10")}

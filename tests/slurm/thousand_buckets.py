@@ -20,7 +20,7 @@ from pathlib import Path
 from cluster import Cluster
 from slurm_campaign import MASTER, Campaign
 
-from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_json
 
 BUCKETS = 1024
 SETTLED = 30.0

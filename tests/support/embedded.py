@@ -9,10 +9,10 @@ import numpy as np
 from plm_embed.accuracy import SelfTest
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.bucket import is_done, missing, read_sequences
-from plm_embed.jobs.completion_record import Completion, read_completion
+from plm_embed.jobs.completion_record import Completion, is_done, read_completion
 from plm_embed.jobs.heartbeat import Heartbeat
 from plm_embed.jobs.job import Job, write_record
+from plm_embed.jobs.node import missing, read_sequences
 from plm_embed.jobs.worker import Worker
 from plm_embed.keys import key
 from plm_embed.models.weights import read_manifest

@@ -14,8 +14,9 @@ from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import collect
+from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.settings import ResiduePolicy, Table
+from plm_embed.sequences.settings import Table
 from support import checkpoints
 from support.embedded import Embedder
 

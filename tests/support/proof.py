@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plm_embed.io.files import sha256_file
-from plm_embed.master.validation_record import VALIDATION, Counts, Validation, write_validation
+from plm_embed.io.json_files import write_sealed
+from plm_embed.master.validation_record import VALIDATION, Counts, Validation
 
 
 def prove(proof: Path, files: Sequence[Path]) -> None:
@@ -20,6 +21,6 @@ def prove(proof: Path, files: Sequence[Path]) -> None:
         fingerprint=None,
         files=digests,
     )
-    write_validation(said, validation)
+    write_sealed(said, validation)
     listed = digests | {said.name: sha256_file(said)}
     proof.write_text("".join(f"{sha256}  {name}\n" for name, sha256 in listed.items()))

@@ -2,7 +2,9 @@
 text.
 """
 
+import errno
 import gzip
+import os
 import pickle
 import re
 import tomllib
@@ -20,6 +22,7 @@ from plm_embed.errors import (
     missing_extra,
     out_of_memory,
     some_path,
+    unusable_path,
 )
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.records import Reader
@@ -179,3 +182,26 @@ def test_memory_of_the_host_runs_out_too() -> None:
 def test_what_no_file_can_be_called_is_no_path(given: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{said}$"):
         some_path("weights", given)
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = tmp_path / "store" / "parts"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    said = f"{tmp_path}: cannot be written to; change its permissions"
+    assert unusable_path(PermissionError(13, "Permission denied", str(wanted))).startswith(said)
+
+
+def test_other_paths_are_named_with_what_the_system_says(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(OSError) as raised:
+        (file / "x").mkdir()
+    assert unusable_path(raised.value) == f"{file / 'x'}: Not a directory"
+    unreadable = PermissionError(errno.EACCES, "Permission denied", str(file))
+    assert unusable_path(unreadable) == f"{file}: Permission denied"
+    renamed = FileExistsError(errno.EEXIST, "File exists", ".tmp-x", None, str(file))
+    assert unusable_path(renamed) == f"{file}: File exists"
+    assert unusable_path(PermissionError(errno.EPERM, "no")) == "[Errno 1] no"
+    assert unusable_path(OSError(errno.EIO, "broken", "x")) == unusable_path(ValueError()) == ""

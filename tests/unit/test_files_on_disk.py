@@ -15,7 +15,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.io.json_files import read_sealed, write_sealed
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.jobs.heartbeat import read_heartbeat
-from plm_embed.master.validation_record import read_validation, write_validation
+from plm_embed.master.validation_record import read_validation
 from plm_embed.models.weights import read_record
 from plm_embed.sequences.summary import read_summary
 
@@ -80,7 +80,7 @@ KINDS = [
         "a report of validate",
         "delete .*validation.json and run the campaign again",
         read_validation,
-        write_validation,
+        write_sealed,
         optional=("remedy", "counts", "norms", "spot_checks", "fingerprint", "files"),
     ),
 ]

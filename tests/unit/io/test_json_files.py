@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.json_files import read_sealed, to_plain, write_sealed
+from plm_embed.io.json_files import read_sealed, to_plain, write_json, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -98,3 +98,9 @@ def test_defaults_are_written_whoever_made_the_record(tmp_path: Path) -> None:
     assert record == Record({30: 2})
     assert to_plain(record) == plain
     assert to_plain(Record({}, share=np.float32(0.5)))["share"] == 0.5
+
+
+def test_json_is_readable_and_stable(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"b": "é", "a": 1})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "a": 1,\n  "b": "é"\n}\n'
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": 1, "b": "é"}

@@ -2,6 +2,8 @@
 character of theirs.
 """
 
+import io
+import logging
 import os
 import re
 import subprocess
@@ -14,7 +16,8 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from plm_embed.io.terminal import printable, terminal
+from plm_embed.io import terminal as module
+from plm_embed.io.terminal import printable, progress, terminal
 from support.campaign_runs import snakemake, working_folder
 from support.campaigns import gathered_campaign
 from support.made_up_sequences import make_records
@@ -96,3 +99,32 @@ def test_what_snakemake_says_for_us(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stdout
     # a value is shown as Python writes it
     assert not CONTROL.search(done.stdout) and r"a\x1b]0;owned\x07" in done.stdout, done.stdout
+
+
+def test_a_log_gets_a_line_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with caplog.at_level(logging.INFO), progress("embed", 100_000, "tokens") as meter:
+        meter.advance(25_000)
+        assert caplog.text == ""
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.0)
+        meter.advance(25_000)
+    assert "embed: 50 % (50,000 of 100,000 tokens)" in caplog.text
+    assert "s left" in caplog.text
+
+
+def test_a_terminal_gets_a_bar(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", screen)
+    with progress("embed", 4, "tokens") as meter:
+        meter.advance(4)
+    assert "100%" in screen.getvalue()
+    assert capfd.readouterr().err == ""
+    before = screen.getvalue()
+    with progress("embed", 4, "tokens", bar=False) as meter:
+        meter.advance(4)
+    assert screen.getvalue() == before

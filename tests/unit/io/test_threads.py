@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.io import threads
-from plm_embed.io.threads import Behind, ahead, cores, spread
+from plm_embed.io.threads import ahead, behind, cores, spread
 
 
 @pytest.mark.parametrize(
@@ -114,29 +114,28 @@ def test_what_several_threads_make_comes_in_order_and_not_too_early() -> None:
 
 def test_calls_are_made_in_order_in_one_other_thread() -> None:
     seen: list[tuple[int, int]] = []
-    with Behind(2) as behind:
+    with behind(2) as in_thread:
         for number in range(20):
-            behind.do(lambda number: seen.append((number, threading.get_ident())), number)
+            in_thread(lambda number: seen.append((number, threading.get_ident())), number)
     assert [number for number, _ in seen] == list(range(20))
     assert {thread for _, thread in seen}.isdisjoint({threading.get_ident()}) and len({*seen}) == 20
 
 
-def test_nothing_is_done_after_a_failure() -> None:
-    seen: list[int] = []
+def test_an_error_of_a_call_is_raised_later_on_or_at_the_end() -> None:
+    calls: list[int] = []
 
-    def work(number: int) -> None:
+    def fail(number: int) -> None:
         if number == 3:
             raise KeyError(number)
-        seen.append(number)
 
-    with pytest.raises(KeyError), Behind(2) as behind:
+    with pytest.raises(KeyError), behind(2) as in_thread:
         for number in range(20):
-            behind.do(work, number)
-    assert seen == [0, 1, 2]
-    with pytest.raises(KeyError), Behind(9) as behind:
+            calls.append(number)
+            in_thread(fail, number)
+    assert calls == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(KeyError), behind(9) as in_thread:
         for number in range(5):
-            behind.do(work, number)
-    assert seen == [0, 1, 2, 0, 1, 2]
-    with pytest.raises(ValueError, match="mine"), Behind(9) as behind:
-        behind.do(work, 7)
+            in_thread(fail, number)
+    with pytest.raises(ValueError, match="mine"), behind(9) as in_thread:
+        in_thread(fail, 3)
         raise ValueError("mine")

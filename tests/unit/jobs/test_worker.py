@@ -15,8 +15,7 @@ import torch
 from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.bucket import is_done
-from plm_embed.jobs.completion_record import Skipped, read_completion
+from plm_embed.jobs.completion_record import Skipped, is_done, read_completion
 from plm_embed.jobs.worker import Rows
 from plm_embed.kernels import attention, devices
 from plm_embed.keys import key

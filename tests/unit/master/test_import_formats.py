@@ -207,8 +207,8 @@ def test_cut_sequences_are_noticed_for_the_longest_are_computed(
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ({"linker": "GGS"}, "linker is 'GGS', '' is asked for"),
-        ({"strand": "canonical"}, "strand is 'canonical', 'as_given' is asked for"),
+        ({"linker": "GGS"}, "linker is GGS, none is asked for"),
+        ({"strand": "canonical"}, "strand is canonical, as_given is asked for"),
         ({"long_sequences": {"max_residues": 12}}, "48 a sequence that may have been cut"),
     ],
 )

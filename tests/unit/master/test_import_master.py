@@ -56,7 +56,7 @@ def test_a_master_of_this_package_lists_layers_and_poolings(tmp_path: Path, prep
     stated["fingerprint"] = '{"strand": "as_given"}'
     assert adopted(foreign_master(tmp_path, prepared, **stated), prepared).rows == 48
     stated["pooling"] = ["max", "mean"]
-    with pytest.raises(PlmEmbedError, match="pooling is max, only mean can be adopted"):
+    with pytest.raises(PlmEmbedError, match="pooling is max, mean is asked for"):
         adopted(foreign_master(tmp_path, prepared, **stated), prepared)
 
 
@@ -95,9 +95,9 @@ def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared:
     [
         (
             {"model_name": "esm2_t6_8M_UR50D"},
-            "model_name is esm2_t6_8M_UR50D, the weights are of esm2_t3_untrained",
+            "model_name is esm2_t6_8M_UR50D, esm2_t3_untrained is asked for",
         ),
-        ({"pooling": "cls"}, "pooling is cls, only mean"),
+        ({"pooling": "cls"}, "pooling is cls, mean is asked for"),
         (
             {"max_length": 12},
             "none of its 48 rows can be adopted: 48 a sequence that may have been cut",
@@ -130,9 +130,9 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
         file["x"] = file["emb"][:, :8]
         del file["emb"]
         file["emb"] = file["x"]
-    with pytest.raises(PlmEmbedError, match="vectors have 8 numbers, the model's 32"):
+    with pytest.raises(PlmEmbedError, match="vector size is 8, 32 is asked for"):
         adopted(files, prepared)
-    with pytest.raises(PlmEmbedError, match="its numbers are float16, float32 is asked for"):
+    with pytest.raises(PlmEmbedError, match="storage_dtype is float16, float32 is asked for"):
         adopted(
             foreign_master(tmp_path, prepared),
             prepared,

@@ -8,7 +8,8 @@ import pytest
 
 import plm_embed
 from plm_embed.fingerprint import SPANS
-from plm_embed.master.validation_record import VALIDATION, read_validation, write_validation
+from plm_embed.io.json_files import write_sealed
+from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.reporting.facts import Facts, collect
 from plm_embed.reporting.outputs import reader
 from plm_embed.reporting.report import answers, commands
@@ -54,7 +55,7 @@ def test_nobody_is_led_to_vectors_that_failed(folder: Path) -> None:
     assert found
     first, *others = found.checks
     bad = replace(first, result="failed", problems=1, listed=("0001.json: no such file",))
-    write_validation(folder / VALIDATION, replace(found, status="failed", checks=(bad, *others)))
+    write_sealed(folder / VALIDATION, replace(found, status="failed", checks=(bad, *others)))
     facts = collect(folder)
     told = said(facts)
     assert told["Is it right?"].startswith("No: 1 of 14 checks failed (completion records).")

@@ -120,4 +120,4 @@ def test_a_selection_shows_in_every_map(models: list[Facts], tmp_path: Path, wid
     assert looked["scroll"] <= width and looked["maps"] == looked["redrawn"] == 2
     assert looked["selected"].startswith(f"sp|P11736|CU32_LOCMI and its nearest in {MODEL}: ")
     assert looked["selected"].count(", ") == NEIGHBORS - 1
-    assert looked["cleared"] == "" and looked["legend"] == 7
+    assert looked["cleared"] == "" and looked["legend"] == 8

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,28 @@ def test_places_ids_and_lengths_are_those_of_the_rows(results: Path) -> None:
     assert data["ids"] == [first[row] for row in range(len(vectors))]
     lengths = dict(zip(index["row"].to_pylist(), index["length"].to_pylist(), strict=True))
     assert data["lengths"] == [lengths[row] for row in range(len(vectors))]
+
+
+def test_records_that_share_a_vector_share_what_only_some_have(
+    results: Path, tmp_path: Path
+) -> None:
+    names = {3: ["a", "b"], 5: [None, "", "c", "d"], 8: [""]}
+    name = "master_esm2_embeddings.parquet"
+    index = pq.read_table(results / MODEL / name)
+    of_row = {line["row"]: line for line in index.to_pylist()}
+    lines = [
+        of_row[row] | {"id": f"{row} {number}", "protein_name": value}
+        for row, values in names.items()
+        for number, value in enumerate(values)
+    ]
+    folder = tmp_path / MODEL
+    shutil.copytree(results / MODEL, folder, ignore=shutil.ignore_patterns("store"))
+    pq.write_table(pa.Table.from_pylist(lines, index.schema), folder / name)
+    with Embeddings(folder / "master_esm2_embeddings.h5") as embeddings:
+        firsts = maps.first_records(embeddings, np.array([*names]))
+    assert firsts.column_names == index.column_names
+    assert firsts["id"].to_pylist() == ["3 0", "5 0", "8 0"]
+    assert firsts["protein_name"].to_pylist() == ["a", "c", None]
 
 
 def test_every_record_can_be_found(results: Path) -> None:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import (
     VALIDATION,
     Outlier,
     read_validation,
-    write_validation,
 )
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import LABELS, histogram, write_report
@@ -103,7 +103,7 @@ def test_a_job_at_work_is_no_attempt_that_ended(results: Path, tmp_path: Path) -
     note(copy / MODEL, "0002", ended="", host="x2")
     write_report(collect(copy), page)
     assert "2 attempts." in words(page) and "x2" not in words(page)
-    (path,) = (copy / MODEL / "embedded" / "jobs").glob("*-0002-*.json")
+    path = max((copy / MODEL / "embedded" / "jobs").glob("*-0002-*.json"))
     beat = json.loads(path.read_text())
     path.write_text(json.dumps(beat | {"updated": beat["started"].replace("20", "19", 1)}))
     write_report(collect(copy), page)
@@ -148,7 +148,7 @@ def test_vectors_with_unusual_norms_are_named_by_their_records(
     assert validation
     ((name, norms),) = validation.norms.items()
     listed = (Outlier(row=41, key="", norm=5.292, z=7.3),)
-    write_validation(path, replace(validation, norms={name: replace(norms, listed=listed)}))
+    write_sealed(path, replace(validation, norms={name: replace(norms, listed=listed)}))
     write_report(collect(copy), tmp_path / "report.html")
     index = pq.read_table(copy / MODEL / "master_esm2_embeddings.parquet", columns=["id", "row"])
     first = index["id"][index["row"].index(41).as_py()]

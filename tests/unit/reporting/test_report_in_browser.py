@@ -64,6 +64,11 @@ async function look(width) {
   seen.absent = page.getElementById("matches").textContent;
   change("find", "");
   page.querySelectorAll("details").forEach(one => one.open = true);
+  seen.covering = [...page.querySelectorAll(".copy")].filter(button => {
+    const text = button.previousElementSibling.getBoundingClientRect();
+    const { left, top } = button.getBoundingClientRect();
+    return left < text.right && top < text.bottom;
+  }).length;
   const axe = page.createElement("script");
   axe.textContent = AXE;
   page.body.append(axe);
@@ -82,7 +87,7 @@ look(WIDTH).catch(error => results.push(String(error))).then(() => {
 
 @pytest.mark.workflow
 @needs_browser
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 390)])
 def test_a_browser_draws_and_axe_finds_nothing(
     results: Path, tmp_path: Path, scheme: str, width: int
 ) -> None:
@@ -103,9 +108,10 @@ def test_a_browser_draws_and_axe_finds_nothing(
     assert "principal components" in look["layouts"]
     assert look["colorings"] == ["length", "assembly_id", "protein_name"]
     assert look["continuous"] > 20, "a scale of colors"
-    assert (look["legend"], look["pressed"]) == (7, 1)
+    assert (look["legend"], look["pressed"]) == (8, 1)
     assert look["sought"][0] == ID and look["sought"][1].startswith(f"{ID}\n")
     assert look["zoomed"] and look["hidden"] == "hidden"
     assert look["skipped"] == "XFD33108.1: skipped, unknown residues."
+    assert look["covering"] == 0, "no button lies over the text that it copies"
     assert look["absent"] == "No record found."
     assert look["violations"] == [] and look["passes"] > 20

@@ -8,13 +8,13 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import (
     VALIDATION,
     Check,
     Counts,
     Spot,
     Validation,
-    write_validation,
 )
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.outputs import CONFIG
@@ -92,17 +92,17 @@ def test_summary_says_which_of_several_vectors_is_read_without_a_name(tmp_path: 
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     report = campaign.master.with_name("validation.json")
-    write_validation(report, PASSED)
+    write_sealed(report, PASSED)
     assert "validation  passed (2 checks, 2 sequences recomputed)" in summarize(
         gathered(campaign.results)
     )
-    write_validation(report, replace(PASSED, finished="2026-11-26T20:10:05"))
+    write_sealed(report, replace(PASSED, finished="2026-11-26T20:10:05"))
     assert "validation  passed on 2026-11-26 20:10 (2 checks" in summarize(
         gathered(campaign.results)
     )
     keys, finite = PASSED.checks
     failed = replace(finite, result="failed", problems=3)
-    write_validation(report, replace(PASSED, status="failed", checks=(keys, failed)))
+    write_sealed(report, replace(PASSED, status="failed", checks=(keys, failed)))
     assert f"validation  FAILED: finite (see {report})" in summarize(gathered(campaign.results))
     flip_a_bit(report)
     with pytest.raises(
@@ -133,7 +133,7 @@ def test_a_wrong_column_of_sequences_is_asked_about(tmp_path: Path) -> None:
     table = {"path": SOURCES[1], "sequence": "lab"}
     folder = campaign.master.parent
     write_kept(folder / CONFIG, {"inputs": [SOURCES[0], table]}, "as run")
-    write_validation(folder / VALIDATION, PASSED)
+    write_sealed(folder / VALIDATION, PASSED)
     first, *_ = summarize(gathered(campaign.results)).splitlines()
     assert first == (
         "No record could be embedded: 3 unknown_residues. Is `lab` the right column of sequences?"

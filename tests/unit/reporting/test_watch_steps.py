@@ -4,7 +4,8 @@ import os
 import time
 from pathlib import Path
 
-from plm_embed.master.validation_record import Check, Validation, write_validation
+from plm_embed.io.json_files import write_sealed
+from plm_embed.master.validation_record import Check, Validation
 from support.watched import MODEL, campaign, finish, look, shown, written
 
 
@@ -45,7 +46,7 @@ def test_a_validation_that_failed_by_hand_is_named(tmp_path: Path) -> None:
     written(tmp_path / "logs" / MODEL / "validate.log", "# plm-embed validate\nvalid\n", at=-70)
     check = Check(check="finite", result="failed", problems=1, listed=["row 5 has no numbers"])
     record = Validation(status="failed", remedy="delete it and run again", checks=[check])
-    write_validation(model / "validation.json", record)
+    write_sealed(model / "validation.json", record)
     assert "validate failed" in shown(tmp_path) and look(tmp_path).failures
     assert "finite: row 5 has no numbers\n  delete it and run again\n" in shown(tmp_path)
     written(model / "master_esm2_embeddings.h5", at=60)  # gathered again since

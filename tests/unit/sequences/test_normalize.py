@@ -4,16 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import ConfigError
-from plm_embed.sequences.alphabet import ALPHABETS, DNA
-from plm_embed.sequences.batch import Faults, batch_of
-from plm_embed.sequences.normalize import (
-    EVENTS,
-    Normalized,
-    Skipped,
-    normalize,
-    normalize_batch,
-)
-from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.alphabet import ALPHABETS, DNA, ResiduePolicy
+from plm_embed.sequences.batch import Faults, batch_of, normalize_batch
+from plm_embed.sequences.normalize import EVENTS, Normalized, Skipped, normalize
 
 SKIP = ResiduePolicy()
 SUBSTITUTE = ResiduePolicy(unknown="substitute")

@@ -8,9 +8,10 @@ import pytest
 
 from plm_embed.errors import InputError
 from plm_embed.keys import key
+from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import Normalized, Skipped, normalize, normalize_pair
-from plm_embed.sequences.settings import ResiduePolicy, Table
+from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import Summary
 from support.nasty_inputs import write
 

@@ -221,6 +221,35 @@ def limit_reached(error: BaseException) -> str:
     return ""
 
 
+_UNUSABLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
+"""Errors of the system about a path that a user named and that cannot serve."""
+
+
+def unusable_path(error: BaseException) -> str:
+    """Return a message when `error` is the system's, about a path that cannot serve; else ''."""
+    if not (isinstance(error, OSError) and error.errno in _UNUSABLE):
+        return ""
+    # of two, the second is where a file was to go; the first has a temporary name
+    path = error.filename2 or error.filename
+    if not path:
+        return str(error)
+    if isinstance(error, PermissionError) and not Path(path).is_file():
+        places = Path(path), *Path(path).parents
+        nearest = next(place for place in places if os.path.exists(place))  # noqa: PTH110
+        if not os.access(nearest, os.W_OK):
+            remedy = "change its permissions or name another place, and rerun"
+            return f"{nearest}: cannot be written to; {remedy}"
+    return f"{path}: {error.strerror}"
+
+
 def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -> int:
     """Return a whole number that a caller in Python gave. ConfigError for anything else."""
     try:

@@ -54,6 +54,12 @@ def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[
     return counts
 
 
+def too_long(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.bool_]:
+    """Mark the sequences that the policy for long sequences gives no vector."""
+    none: NDArray[np.bool_] = window_counts(lengths, policy) == 0
+    return none & (policy.policy == "skip")
+
+
 def whole(
     fingerprint: Fingerprint,
     pieces: Sequence[Mapping[str, NDArray[np.float32]]],

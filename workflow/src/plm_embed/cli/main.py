@@ -20,8 +20,8 @@ from plm_embed.errors import (
     limit_reached,
     missing_extra,
     no_space,
+    unusable_path,
 )
-from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.startup import (
     COMPUTING,

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow.compute as pc
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
-from plm_embed.sequences.batch import Batch, Faults, batch_of
-from plm_embed.sequences.normalize import normalize_batch
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
+from plm_embed.sequences.batch import Batch, Faults, batch_of, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import OnError, ResiduePolicy, Table
+from plm_embed.sequences.settings import OnError, Table
 from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
 
@@ -176,10 +175,15 @@ def _id_and_residues(item: Any, number: int, in_pairs: bool) -> tuple[str, str |
     if isinstance(item, tuple | list) and len(item) == 2 and not (in_pairs and _are_chains(item)):
         id, value = item
     value = getattr(value, "seq", value)
-    missing = _is_missing(value)
-    if in_pairs and _are_chains(value):
-        missing = any(map(_is_missing, value))
-        value = SEPARATOR.join(map(str, value))
+    chains = value if in_pairs and _are_chains(value) else (value,)
+    missing = any(
+        chain is None
+        or type(chain).__name__ in ("NAType", "NaTType")  # of pandas
+        or (isinstance(chain, float) and math.isnan(chain))
+        for chain in chains
+    )
+    if len(chains) == 2:
+        value = SEPARATOR.join(map(str, chains))
     elif hasattr(value, "reverse_complement"):  # Biopython's Seq
         value = str(value)
     if isinstance(value, Path) or (
@@ -207,14 +211,6 @@ def _are_chains(value: object) -> bool:
         and len(value) == 2
         and not isinstance(value[1], tuple | list)
         and SEPARATOR not in str(value[1])
-    )
-
-
-def _is_missing(value: object) -> bool:
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        or (isinstance(value, float) and math.isnan(value))
     )
 
 

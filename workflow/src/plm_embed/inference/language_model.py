@@ -35,12 +35,13 @@ from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_head, with_sha256
-from plm_embed.io.progress import progress
+from plm_embed.io.terminal import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.checkpoints import model_of
 from plm_embed.sequence_windows import span_ends, spans
-from plm_embed.sequences.settings import OnError, ResiduePolicy
+from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import decode, encode
 
 Array = NDArray[np.float32]

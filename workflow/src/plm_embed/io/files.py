@@ -1,21 +1,23 @@
-"""Files that are either whole or absent: write beside the final place, sync, rename."""
+"""Files that are either whole or absent: write beside the final place, sync, rename. And paths that
+a user names.
+"""
 
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.wording import did_you_mean
 
 ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}-")
@@ -108,13 +110,6 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON with sorted keys, atomically."""
-    with atomic_path(path) as temporary:
-        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
 def read_shipped(path: Path) -> Any:
     """Return the content of a YAML file of this package; by libyaml in a tenth of the time."""
     import yaml
@@ -128,6 +123,39 @@ def whole_files(folder: Path, pattern: str) -> list[Path]:
     under a hidden name.
     """
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
+
+
+def missing(path: Path) -> str:
+    """Return why nothing can be read at a path, with the nearest name in its folder; else ''."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return f"{error.strerror}"
+    else:
+        return ""
+    if path.is_symlink():
+        return "is a link to something that does not exist"
+    if set("*?[") & set(path.name):
+        return "not found; patterns are not expanded here: name the files, or leave it to the shell"
+    if ":/" in str(path) or str(path) == "-":
+        return "addresses and standard input are not read: save them to a file, and name that"
+    base = "" if path.is_absolute() else f" in {Path.cwd()}"
+    if path.parent.is_dir():
+        names = os.listdir(path.parent) if os.access(path.parent, os.R_OK) else []  # noqa: PTH208
+        return "not found" + (did_you_mean(path.name, names) or base)
+    absent = next(folder for folder in reversed(path.parents) if not folder.is_dir())
+    return f"not found: there is no folder {absent}{base}"
+
+
+def repeated(inputs: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield each input that is the same file as an earlier one, and that one."""
+    earlier: dict[str, Path] = {}
+    for path in inputs:
+        real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
+        if earlier.setdefault(real, path) is not path:
+            yield path, earlier[real]
 
 
 def cache_folder() -> Path:

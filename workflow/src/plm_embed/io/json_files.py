@@ -15,10 +15,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from plm_embed.errors import PlmEmbedError, StoreError, delete
-from plm_embed.io.files import write_json
+from plm_embed.io.files import atomic_path
 
 SEAL = "sha256"
 T = TypeVar("T")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON with sorted keys, atomically."""
+    with atomic_path(path) as temporary:
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def write_sealed(path: Path, record: object) -> None:

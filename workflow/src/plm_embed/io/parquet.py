@@ -5,7 +5,6 @@ The bytes that are written do not depend on how the rows were cut into pieces.
 
 import hashlib
 import io
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,10 +47,8 @@ class RowGroupWriter:
     `sha256` is known once the file is whole, if it is hashed.
     """
 
-    def __init__(self, file: io.BufferedWriter, writer: pq.ParquetWriter) -> None:
+    def __init__(self, writer: pq.ParquetWriter) -> None:
         self.sha256 = ""
-        self._file = file
-        self.schema: pa.Schema = writer.schema
         self._writer = writer
         self._pending: list[pa.RecordBatch] = []
         self._group = 0
@@ -77,16 +74,10 @@ class RowGroupWriter:
 
     def flush(self) -> None:
         # the writer would cut pages where the pieces end
-        table = pa.Table.from_batches(self._pending, self.schema).combine_chunks()
+        table = pa.Table.from_batches(self._pending, self._writer.schema).combine_chunks()
         if table.num_rows:
             self._writer.write_table(table, row_group_size=table.num_rows)
         self._pending = []
-
-    def sync(self) -> None:
-        """After the last row: wait for the disk, so that less is left to wait for at the end."""
-        self.flush()
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
 
 @contextmanager
@@ -112,7 +103,7 @@ def row_group_writer(
             write_statistics=[name for name in columns if name in _BOUNDED],
             write_page_checksum=True,
         ) as writer:
-            rows = RowGroupWriter(file, writer)
+            rows = RowGroupWriter(writer)
             yield rows
             rows.flush()
         if isinstance(file, _File):

@@ -1,17 +1,23 @@
-"""Text for a terminal or a log: ids, file names and column names are foreign text and must not
-steer the screen.
+"""Text and progress on a terminal or in a log: ids, file names and column names are foreign text
+that must not steer the screen.
 """
 
 import logging
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
+log = logging.getLogger(__name__)
+SECONDS_BETWEEN_LINES = 30.0
 # C0 except tab and line feed, DEL, C1, and surrogates, which no terminal can be sent
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -50,3 +56,45 @@ def terminal(**options: Any) -> "Console":
                 yield part if part.control else segment.Segment(printable(part.text), part.style)
 
     return Terminal(**options)
+
+
+@dataclass
+class Meter:
+    """Counts steps done of `total`; `unit` names a step. `draw` moves a bar on."""
+
+    label: str
+    total: float
+    unit: str
+    draw: Callable[[float], None] | None = None
+    done: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+    logged: float = field(default_factory=time.monotonic)
+
+    def advance(self, steps: float) -> None:
+        self.done += steps
+        now = time.monotonic()
+        if self.draw:
+            self.draw(steps)
+        elif now - self.logged >= SECONDS_BETWEEN_LINES:
+            self.logged = now
+            rate = self.done / (now - self.started)
+            left = (self.total - self.done) / rate if rate else float("inf")
+            percent = 100 * self.done / max(self.total, 1)
+            log.info(
+                f"{self.label}: {percent:.0f} % ({self.done:,.0f} of {self.total:,.0f} {self.unit}"
+                f"), {rate:,.0f} {self.unit}/s, about {left:.0f} s left"
+            )
+
+
+@contextmanager
+def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[Meter]:
+    """Yield a meter that draws a bar on stderr when that is a terminal and a `bar` is wanted, and
+    logs otherwise.
+    """
+    if not (bar and sys.stderr.isatty()):
+        yield Meter(label, total, unit)
+        return
+    from rich import progress as rich_progress
+
+    with rich_progress.Progress(console=terminal(stderr=True)) as drawn:
+        yield Meter(label, total, unit, partial(drawn.advance, drawn.add_task(label, total=total)))

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -73,42 +73,28 @@ def give_up(pool: ThreadPoolExecutor) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Behind:
-    """Makes calls one after the other in a thread, at most `count` behind; a context manager.
+@contextmanager
+def behind(count: int) -> Iterator[Callable[..., Future[Any]]]:
+    """Yield a function that has calls made one after the other in a thread, at most `count` behind;
+    all are made when the block ends, unless it fails.
 
-    After a call that fails none is made any more, and the error is raised by the next `do` or at
-    the end.
+    The error of a call is raised by a later one, or at the end.
     """
+    pool = ThreadPoolExecutor(1)
+    waiting: deque[Future[Any]] = deque()
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._pool = ThreadPoolExecutor(1)
-        self._waiting: deque[Future[None]] = deque()
-        self._failed = False
+    def call(function: Callable[..., object], *arguments: object) -> Future[Any]:
+        if len(waiting) == count:
+            waiting.popleft().result()
+        waiting.append(pool.submit(function, *arguments))
+        return waiting[-1]
 
-    def do(self, call: Callable[..., object], *arguments: Any) -> None:
-        def make() -> None:
-            if not self._failed:
-                self._failed = True  # unless the call returns
-                call(*arguments)
-                self._failed = False
-
-        if len(self._waiting) == self._count:
-            self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(make))
-
-    def wait(self) -> None:
-        """Return when all calls are made. Raises what one raised."""
-        while self._waiting:
-            self._waiting.popleft().result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=kind is not None)
-        if kind is None:
-            self.wait()
+    try:
+        yield call
+        for result in waiting:
+            result.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def cores() -> int:

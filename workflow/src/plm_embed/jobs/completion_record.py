@@ -1,5 +1,5 @@
 """The completion record of a bucket, `embedded/{bucket}.json`: the store holds a vector of each of
-its sequences, and how they were computed.
+its sequences, and how they were computed. It says when a bucket is done.
 """
 
 from collections.abc import Iterator
@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import read_sealed
-from plm_embed.store.parts import PartInfo
+from plm_embed.keys import key_array, keys_sha256
+from plm_embed.sequence_windows import too_long
+from plm_embed.sequences.summary import bucket_table
+from plm_embed.store.blocks import StoredBucket
+from plm_embed.store.parts import PartInfo, parts_folder
 
 FOLDER = "embedded"
 """Folder of the completion records, in that of a model."""
@@ -104,20 +110,58 @@ class Completion:
         """Return all workers of the job."""
         return (self.worker, *self.other_workers)
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that computed the vectors, as far as they are known."""
-        return (*(worker.device for worker in self.workers), *self.reused_devices)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Return whether the job's self-test saw bits that depend on the batch."""
-        return self.self_test is not None and not self.self_test.batch_invariant
+@dataclass(frozen=True)
+class Bucket(StoredBucket):
+    """The sequences of a bucket that have a vector, with the content of its completion record."""
+
+    completion: Completion
 
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
     return read_sealed(path, Completion, "a completion record")
+
+
+def read_bucket(path: Path, record: Path) -> Bucket:
+    """Read a bucket's keys and its completion record, and check that they belong together."""
+    completion = read_completion(record)
+    table = bucket_table(path, ["key", "length"])
+    keys, length = key_array(table["key"]), table["length"].to_numpy().astype(np.int32)
+    reasons = completion.reasons
+    has_vector = ~np.isin(keys, np.array([*reasons], dtype="S64"))
+    # only a device can say what it has no memory for; what is too long follows from the settings
+    long = keys[too_long(length, completion.fingerprint.long_sequences)].tolist()
+    if (
+        keys_sha256(keys) != completion.keys_sha256
+        or np.count_nonzero(~has_vector) != len(reasons)
+        or {key for key, reason in reasons.items() if reason == "too_long"} != set(long)
+    ):
+        problem = f"{record}: made for other sequences or another number of buckets"
+        raise StoreError(problem, remedy=delete(record), path=record)
+    fingerprint, parts = completion.fingerprint, completion.parts
+    keys, length = keys[has_vector], length[has_vector]
+    return Bucket(path.stem, keys, length, fingerprint, parts, record, completion)
+
+
+def is_done(path: Path, record: Path, store: Path, fingerprint: Fingerprint | None = None) -> bool:
+    """Tell whether a bucket is done: its completion record is whole, of its sequences and, if one
+    is named, of this fingerprint; and the parts that it names are in the store.
+
+    A job writes the record when no key is missing in those parts, which never change. Their bytes
+    are compared where something is made of them.
+    """
+    try:
+        completion = read_completion(record)
+        if record.stat().st_mtime_ns < path.stat().st_mtime_ns:  # of a copy, or other sequences
+            read_bucket(path, record)
+        folder = parts_folder(store, completion.fingerprint)
+        sizes = [(folder / part.name).stat().st_size for part in completion.parts]
+    except (PlmEmbedError, OSError):
+        return False
+    return fingerprint in (None, completion.fingerprint) and sizes == [
+        part.bytes for part in completion.parts
+    ]
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:

@@ -4,11 +4,13 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
+from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.settings import Settings
 from plm_embed.kernels.hardware import nvidia_gpus
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,21 @@ def take_gpus(count: int) -> None:
             log.info("waiting for %d of %d GPUs: other jobs have taken them", count, len(names))
         waiting = True
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def assign(count: int, settings: Settings) -> Sequence[str | None]:
+    """Return CUDA_VISIBLE_DEVICES for each of so many workers; None leaves it as it is."""
+    if count == 1 or settings.device == "cpu":
+        return [None] * count
+    gpus = visible_gpus()
+    if len(gpus) < count and (not gpus or "CUDA_VISIBLE_DEVICES" in os.environ):
+        raise PlmEmbedError(
+            f"{count} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
+            "request as many GPUs as the rule's resource `gpu` says"
+        )
+    if len(gpus) < count:
+        log.warning("this node shows only %d of %d GPUs: going on with those", len(gpus), count)
+    return gpus[:count]
 
 
 def _lock(name: str) -> int | None:

@@ -26,7 +26,7 @@ SECONDS_BETWEEN_BEATS = 10.0
 SILENT_SECONDS = 120.0
 """A job that has not written its heartbeat for longer is taken for dead or cut off."""
 FOLDER = "jobs"
-"""Folder beside the completion records, for jobs at work, or killed; below it `ended`."""
+"""Folder beside the completion records."""
 
 
 def job_id() -> str:
@@ -87,22 +87,14 @@ def heartbeat_path(records: Path, bucket: str) -> Path:
     return records / FOLDER / name
 
 
-def ended_path(path: Path) -> Path:
-    """Return where a heartbeat lies when its job has ended."""
-    return path.parent / "ended" / path.name
-
-
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
-    """Replace the file at once. A look at jobs at work reads none that ended."""
+    """Replace the file at once."""
     beat.updated = moment()
-    final = ended_path(path) if beat.ended else path
-    temporary = final.with_name(f".tmp-{final.name}")  # not synced: a lost one does no harm
+    temporary = path.with_name(f".tmp-{path.name}")  # not synced: a lost one does no harm
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(msgspec.json.encode(beat))
-        temporary.replace(final)
-        if beat.ended:
-            path.unlink(missing_ok=True)
+        temporary.replace(path)
     except OSError as error:
         log.debug("no heartbeat: %s", error)
 
@@ -117,8 +109,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 def heartbeats(model_folder: Path, without: Container[str] = ()) -> list[Heartbeat]:
     """Read the heartbeats of a model's jobs, in the order of their starts, but of some buckets."""
-    folder = model_folder / RECORDS / FOLDER
-    paths = whole_files(folder, "*.json") + whole_files(folder, "ended/*.json")
+    paths = whole_files(model_folder / RECORDS / FOLDER, "*.json")
     left = [path for path in paths if path.name.partition("-")[2].partition("-")[0] not in without]
     beats = [beat for path in left if (beat := read_heartbeat(path))]
     return sorted(beats, key=lambda beat: beat.started)

@@ -21,19 +21,20 @@ from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path
 from plm_embed.io.json_files import write_sealed
-from plm_embed.jobs.bucket import Sequences, is_done, missing, read_sequences, too_long
-from plm_embed.jobs.completion_record import Completion, Skipped
-from plm_embed.jobs.heartbeat import (
-    Heartbeat,
-    ended_path,
-    heartbeat_path,
-    moment,
-    read_heartbeat,
+from plm_embed.jobs.completion_record import Completion, Skipped, is_done
+from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, moment, read_heartbeat
+from plm_embed.jobs.node import (
+    DIFFERENT,
+    SECONDS_MARGIN,
+    Node,
+    Sequences,
+    missing,
+    read_sequences,
 )
-from plm_embed.jobs.node import DIFFERENT, SECONDS_MARGIN, Node
 from plm_embed.jobs.other_nodes import node_number, start_nodes
 from plm_embed.keys import keys_sha256
 from plm_embed.models.weights import read_manifest
+from plm_embed.sequence_windows import too_long
 from plm_embed.sequences.summary import check_kind
 from plm_embed.store.parts import Part
 from plm_embed.store.store import Store
@@ -122,8 +123,7 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
     left = await node.run(sequences.take(todo[:: job.nodes]), store, family, stored)
     await node.wait(lambda: all(process.poll() is not None for process in node.remote))
     codes = [process.poll() for process in node.remote]
-    paths = [_beat_path(share, number) for number in remote]
-    answers = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in paths]
+    answers = [read_heartbeat(_beat_path(share, number)) for number in remote]
     beats = [node.heartbeat, *filter(None, answers)]
     skipped = {key for beat in beats for key in beat.skipped}
     # what others have renamed may not show at once

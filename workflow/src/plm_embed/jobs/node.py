@@ -7,25 +7,29 @@ others.
 import asyncio
 import logging
 import math
-import os
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.progress import progress
-from plm_embed.jobs.bucket import Sequences, missing
-from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.io.terminal import progress
+from plm_embed.jobs.gpus import assign
 from plm_embed.jobs.heartbeat import SECONDS_BETWEEN_BEATS, Heartbeat, moment, write_heartbeat
 from plm_embed.jobs.process import Chunk, Message, WorkerProcess
+from plm_embed.keys import Keys, key_array
 from plm_embed.models.family import Family
+from plm_embed.sequence_windows import too_long
+from plm_embed.sequences.summary import bucket_table
 from plm_embed.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,40 @@ DIFFERENT = (
     "different devices, so their vectors would differ\n"
     "request GPUs of one type, or set compute_dtype: float32"
 )
+
+
+class Sequences(NamedTuple):
+    """Sequences of a bucket, sorted by key. keys: S64 (n,); lengths: int32 (n,), in residues."""
+
+    keys: Keys
+    texts: list[str]
+    lengths: NDArray[np.int32]
+
+    def take(self, places: NDArray[np.int64]) -> "Sequences":
+        """Return some of the sequences, by index in any order."""
+        places = np.sort(places)
+        texts = [self.texts[i] for i in places]
+        return Sequences(self.keys[places], texts, self.lengths[places])
+
+
+def read_sequences(path: Path) -> Sequences:
+    """Read a bucket file. StoreError where a key is not the SHA-256 of its sequence."""
+    table = bucket_table(path, ["key", "sequence", "length"])
+    lengths = table["length"].to_numpy()
+    return Sequences(key_array(table["key"]), table["sequence"].to_pylist(), lengths)
+
+
+def missing(sequences: Sequences, store: Store, skipped: Collection[str] = ()) -> NDArray[np.int64]:
+    """Return the indices of the sequences that should have a vector and have none in the store,
+    longest first.
+
+    skipped: keys for which the device had no memory, or the model no positions.
+    """
+    absent = store.missing(sequences.keys)
+    absent &= ~too_long(sequences.lengths, store.fingerprint.long_sequences)
+    absent &= ~np.isin(sequences.keys, np.array([*skipped], dtype="S64"))
+    todo = np.flatnonzero(absent)
+    return todo[np.argsort(-sequences.lengths[todo], kind="stable")]
 
 
 class Node:
@@ -285,18 +323,3 @@ class Node:
             worker.info.state = worker.state
         beat.workers = tuple(worker.info for worker in self.workers)
         write_heartbeat(self._path, beat)
-
-
-def assign(count: int, settings: Settings) -> Sequence[str | None]:
-    """Return CUDA_VISIBLE_DEVICES for each of so many workers; None leaves it as it is."""
-    if count == 1 or settings.device == "cpu":
-        return [None] * count
-    gpus = visible_gpus()
-    if len(gpus) < count and (not gpus or "CUDA_VISIBLE_DEVICES" in os.environ):
-        raise PlmEmbedError(
-            f"{count} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
-            "request as many GPUs as the rule's resource `gpu` says"
-        )
-    if len(gpus) < count:
-        log.warning("this node shows only %d of %d GPUs: going on with those", len(gpus), count)
-    return gpus[:count]

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from plm_embed import errors, startup
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import NodeError, PassingError, PlmEmbedError
+from plm_embed.errors import NodeError, PassingError, PlmEmbedError, unusable_path
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.completion_record import WorkerInfo, WorkerState
 from plm_embed.keys import Keys

@@ -27,9 +27,9 @@ from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
+from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
@@ -172,28 +172,32 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     """Compare what the program stated with the settings; return the length of the longest sequence
     that was surely not cut.
     """
-    stated, layer = dict(foreign.stated), fingerprint.layers[0]
-    theirs = foreign.fingerprint
+    stated, theirs = dict(foreign.stated), foreign.fingerprint
     if "representation" in stated:
         stated["pooling"], stated["layer"] = pooling_and_layer(str(stated["representation"]))
-    problems = []
-    name = str(stated.get("model_name", manifest.model))
-    if name != manifest.model and find_model(name).name != manifest.model:
-        problems.append(f"model_name is {name}, the weights are of {manifest.model}")
-    pooling = str(np.atleast_1d(stated.get("pooling", "mean"))[0])  # a master lists several
-    if pooling != "mean":
-        problems.append(f"pooling is {pooling}, only mean can be adopted")
+    model = str(stated.get("model_name", manifest.model))
+    if model != manifest.model:  # which may be one of the user's own
+        model = find_model(model).name
+    # a master lists several poolings and layers, of which its vectors are the first
+    pooling = str(np.atleast_1d(stated.get("pooling", "mean"))[0])
+    (layer,) = fingerprint.layers
     number = str(np.atleast_1d(stated.get("layers", stated.get("layer", layer)))[0])
-    if number != str(layer) and not (number in {"last", "-1"} and layer == manifest.layers):
-        problems.append(f"layer is {number}, {layer} is asked for")
-    for setting, default in (("linker", ""), ("strand", "as_given")):
-        ours, value = getattr(fingerprint, setting), theirs.get(setting, default)
-        if theirs and value != ours:
-            problems.append(f"{setting} is {value!r}, {ours!r} is asked for")
-    if (dim := foreign.vectors.shape[1]) != manifest.dim:
-        problems.append(f"vectors have {dim} numbers, the model's {manifest.dim}")
-    if foreign.vectors.dtype == np.float16 and fingerprint.storage_dtype != "float16":
-        problems.append(f"its numbers are float16, {fingerprint.storage_dtype} is asked for")
+    compared: dict[str, tuple[object, object]] = {
+        "model_name": (model, manifest.model),
+        "pooling": (pooling, "mean"),
+        "layer": (str(manifest.layers) if number in {"last", "-1"} else number, str(layer)),
+        "vector size": (foreign.vectors.shape[1], manifest.dim),
+    }
+    if foreign.vectors.dtype == np.float16:
+        compared["storage_dtype"] = "float16", fingerprint.storage_dtype
+    if theirs:
+        for setting, default in (("linker", ""), ("strand", "as_given")):
+            compared[setting] = theirs.get(setting, default), getattr(fingerprint, setting)
+    problems = [
+        f"{name} is {value}, {expected or 'none'} is asked for"
+        for name, (value, expected) in compared.items()
+        if value != expected
+    ]
     if problems:
         words = f"{foreign.path}: cannot be imported: {'; '.join(problems)}"
         raise StoreError(words, path=foreign.path)

@@ -13,7 +13,7 @@ from typing import Any
 from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.bucket import Bucket, read_bucket
+from plm_embed.jobs.completion_record import Bucket, read_bucket
 from plm_embed.keys import bucket_names
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import read_summary
@@ -75,38 +75,38 @@ class Campaign:
         if "per_residue" in self.fingerprint.pooling:
             rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
             self._residues += int(rows.sum())
-        self.devices.update(completion.devices)
-        self._batch_dependent |= completion.batch_dependent
+        self.devices.update(worker.device for worker in completion.workers)
+        self.devices.update(completion.reused_devices)
+        tested = completion.self_test
+        self._batch_dependent |= tested is not None and not tested.batch_invariant
         for library, version in completion.versions.items():
             self._versions[library].add(version)
 
-    def wrong_parts(self, *, hashed: bool) -> dict[str, str]:
-        """Return the faults of the parts that completion records name, by name; `hashed`: read all
-        of their bytes.
+    def wrong_parts(self, *, hashed: bool) -> list[StoreError]:
+        """Return the errors for parts that are missing or have changed, each with the remedy for
+        all of them; `hashed`: read all of their bytes.
         """
-        wrong = {}
+        faults = {}
         for name, info in sorted(self.parts.items()):
             path = self.parts_folder / name
             if not path.is_file():
-                wrong[name] = f"missing, but {self.records[name][0]} names it"
+                faults[name] = f"missing, but {self.records[name][0]} names it"
             elif (size := path.stat().st_size) != info.bytes:
-                wrong[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
+                faults[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
             elif hashed and sha256_file(path) != info.sha256:
-                wrong[name] = CHANGED
-        return wrong
-
-    def wrong_part(self, faults: Mapping[str, str]) -> StoreError:
-        """Return the error for the first of damaged or missing parts, with the remedy for all."""
-        name, fault = next(iter(faults.items()))
-        path = self.parts_folder / name
-        return StoreError(f"{path}: {fault}", path=path, remedy=self.part_remedy(*faults))
+                faults[name] = CHANGED
+        remedy = self.part_remedy(*faults) if faults else ""
+        paths = map(self.parts_folder.joinpath, faults)
+        return [
+            StoreError(f"{path}: {fault}", path=path, remedy=remedy)
+            for path, fault in zip(paths, faults.values(), strict=True)
+        ]
 
     def part_remedy(self, *names: str) -> str:
         """Return the remedy for damaged or missing parts: delete them, and their records."""
         records = dict.fromkeys(record for name in names for record in self.records[name])
-        few = len(records) <= 3
-        parts = (self.parts_folder / name for name in names)
-        return delete(*parts, *(records if few else [self.embedded]))
+        parts = map(self.parts_folder.joinpath, names)
+        return delete(*parts, *(records if len(records) <= 3 else [self.embedded]))
 
     @cached_property
     def dims(self) -> dict[str, int]:
@@ -170,10 +170,9 @@ class Campaign:
             **provenance,
         }
         # masters of earlier versions, which know of one strand and no scores, lack these
-        newer = {"scores": list(fingerprint.scores), "linker": fingerprint.linker}
+        newer: dict[str, Any] = {"scores": list(fingerprint.scores), "linker": fingerprint.linker}
+        newer["strand"] = fingerprint.strand.replace("as_given", "")
         values |= {name: value for name, value in newer.items() if value}
-        if fingerprint.strand != "as_given":
-            values["strand"] = fingerprint.strand
         return {
             name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
             for name, value in sorted(values.items())
@@ -185,6 +184,6 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     campaign = Campaign(sequences, embedded, store)
     for name in bucket_names(read_summary(sequences).buckets):
         campaign.add(name)
-    if wrong := campaign.wrong_parts(hashed=False):
-        raise campaign.wrong_part(wrong)
+    for error in campaign.wrong_parts(hashed=False):
+        raise error
     return campaign

@@ -17,15 +17,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.threads import Behind, ahead
-from plm_embed.jobs.bucket import Bucket
+from plm_embed.io.threads import ahead, behind
+from plm_embed.jobs.completion_record import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
 from plm_embed.master.tables import Tables
-from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.blocks import blocks, located
 from plm_embed.store.hdf5 import Array, connect, create_dataset, write_bits
@@ -53,23 +52,20 @@ def gather(  # noqa: PLR0917
         folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(embedded, *folders)
     check_room(campaign, master.parent)
-    tables = Tables(campaign, records.parent)
+    tables = Tables(campaign)
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         path = stack.enter_context(atomic_path(master))
         file = stack.enter_context(connect(path, "w"))
-        outputs = [
-            (stack.enter_context(row_group_writer(table, schema, hashed=False)), rows)
-            for table, schema, rows in (
-                (index, tables.index_schema, tables.index),
-                (records, tables.records_schema, tables.records()),
-            )
-        ]
+        lines = stack.enter_context(row_group_writer(index, tables.index_schema, hashed=False))
+        answers = stack.enter_context(
+            row_group_writer(records, tables.records_schema, hashed=False)
+        )
         pool, failed = stack.enter_context(ThreadPoolExecutor(1)), Event()
         stack.callback(failed.set)
 
         def write_tables() -> None:
-            for writer, rows in outputs:
+            for writer, rows in ((lines, tables.index), (answers, tables.records())):
                 for batch in (batch for table in rows for batch in table.to_batches()):
                     if failed.is_set():
                         return
@@ -78,14 +74,7 @@ def gather(  # noqa: PLR0917
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         written = pool.submit(write_tables)
-
-        def unless_failed(pieces: Iterable[Piece]) -> Iterator[Piece]:
-            for piece in pieces:
-                if written.done():
-                    written.result()  # its error need not wait
-                yield piece
-
-        write_pieces(path, file, unless_failed(pieces(unchanged_buckets(campaign), store)))
+        write_pieces(path, file, pieces(unchanged_buckets(campaign), store))
         file.attrs.update(campaign.attributes(provenance))
         checksums.seal_attributes(file)
         written.result()
@@ -93,13 +82,12 @@ def gather(  # noqa: PLR0917
 
 
 def check_room(campaign: Campaign, folder: Path) -> None:
-    """Raise PlmEmbedError unless the disk of a folder has room for the master, for the tables twice
-    (they are compressed, and the new ones have a column more), and for 8 bytes a record meanwhile.
+    """Raise PlmEmbedError unless the disk of a folder has room for the master, and for the tables
+    twice (they are compressed, and the new ones have a column more).
     """
     fingerprint, sequences = campaign.fingerprint, campaign.sequences
     tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
     needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
-    needed += 8 * read_summary(sequences).records
     # a row has a key, three numbers, and a checksum of each of these and of its vectors
     columns = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
     needed += columns * campaign.vectors
@@ -139,7 +127,9 @@ def unchanged_buckets(campaign: Campaign) -> Iterator[Bucket]:
         while not unchanged.issuperset(part.name for part in bucket.completion.parts):
             part = next(unchecked)
             if next(hashes) != part.sha256:
-                raise campaign.wrong_part({part.name: CHANGED})
+                path = campaign.parts_folder / part.name
+                remedy = campaign.part_remedy(part.name)
+                raise StoreError(f"{path}: {CHANGED}", path=path, remedy=remedy)
             unchanged.add(part.name)
         yield bucket
 
@@ -194,14 +184,14 @@ def write_pieces(path: Path, file: h5py.File, pieces: Iterator[Piece]) -> None:
     brings what is written to the disk, so that little is left to wait for at the end.
     """
     unsynced = 0
-    with path.open("rb") as disk, Behind(1) as behind:
+    with path.open("rb") as disk, behind(1) as sync:
         for piece in ahead(pieces, 2):
             write_bits(file[piece.path], piece.start, piece.values)
             if piece.sums is not None:
                 checksums.write(file, piece.name, piece.first, piece.sums)
             unsynced += piece.values.nbytes
             if unsynced > SYNC_BYTES:
-                behind.do(os.fdatasync, disk.fileno())
+                sync(os.fdatasync, disk.fileno())
                 unsynced = 0
 
 

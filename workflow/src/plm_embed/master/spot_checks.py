@@ -15,7 +15,6 @@ from plm_embed.accuracy import STORED, allowed, bound
 from plm_embed.fingerprint import SCORES, SPANS
 from plm_embed.io.parquet import read_table
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.checks import check
 from plm_embed.master.validation_record import Spot, Validation
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import read_manifest
@@ -58,8 +57,7 @@ def check_spots(
     """
     fingerprint, dtype = campaign.fingerprint, campaign.fingerprint.compute_dtype
     with (
-        check(
-            validation,
+        validation.check(
             "spot checks",
             "Some vectors, drawn at random, agree with those of an independent program.",
         ) as problem,

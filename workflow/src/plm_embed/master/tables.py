@@ -2,10 +2,7 @@
 completion records: gather writes them, validate compares them.
 """
 
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,13 +27,11 @@ INDEX = {
 
 class Tables:
     """The two tables of a campaign, in pieces. index: an iterator over the lines of all records
-    that have a vector, by row; it notes the outcome of every record.
-
-    The outcomes (a row, or the reason for having none) lie in a temporary file without a name in
-    `folder`, so that memory stays bounded. OSError where the disk has no room.
+    that have a vector, by row; it notes the outcome of every record (a row, or the reason for
+    having none), in 4 bytes each.
     """
 
-    def __init__(self, campaign: Campaign, folder: Path) -> None:
+    def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
         self._records = verified(campaign.sequences, "records.parquet")
         name = f"members/{next(iter(campaign.rows))}.parquet"
@@ -52,13 +47,9 @@ class Tables:
         # numbers count from 1; whatever stands before the first record of a file is number 0
         counts = np.array([entry.records + 1 for entry in inputs], np.int64)
         self._first = np.cumsum(counts) - counts
-        size = max(1, int(counts.sum()))
-        with tempfile.TemporaryFile(dir=folder) as file:
-            # a file with holes would end the process by a signal once the disk is full
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, 8 * size)
-            # row + 1, or minus the number of a reason; 0: unknown
-            self._outcomes: NDArray[np.int64] = np.memmap(file, np.int64, "w+", shape=(size,))
+        # row + 1, or minus the number of a reason; 0: unknown
+        kind = np.int32 if campaign.vectors < np.iinfo(np.int32).max else np.int64
+        self._outcomes: NDArray[np.signedinteger] = np.zeros(int(counts.sum()), kind)
         self._reasons = [""]
         self.index = self._index()
 
@@ -128,7 +119,7 @@ class Tables:
             values |= {name: pa.array(column, pa.string()) for name, column in texts.items()}
             eventful = np.asarray(pc.not_equal(pc.fill_null(values["events"], ""), ""))
             values["status"] = status.take(pa.array(np.where(has, 1 + eventful, 0)))
-            values["row"] = pa.array(outcomes - 1, mask=~has)
+            values["row"] = pa.array(outcomes.astype(np.int64) - 1, mask=~has)
             ordered = [values[name] for name in self.records_schema.names]
             yield pa.table(ordered, schema=self.records_schema)
 

@@ -2,16 +2,26 @@
 and what was counted on the way.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.json_files import read_sealed, write_sealed
+from plm_embed.io.json_files import read_sealed
+from plm_embed.store.hdf5 import DAMAGES
 
 VALIDATION = "validation.json"
 PROOF = "checksums.sha256"
 """The file beside it, only of a result that is right."""
+LISTED = 20
+"""Problems of a check that are spelled out; the rest is counted."""
+Problem = Callable[..., None]
+"""Notes a problem: a text, and a remedy in place of the one of the check; or an error."""
 
 
 @dataclass(kw_only=True)
@@ -107,6 +117,30 @@ class Validation:
     rounding: str = ""
     not_compared: str = ""
 
+    @contextmanager
+    def check(self, name: str, meaning: str, remedy: str = "") -> Iterator[Problem]:
+        """Make the block a check, whose problems have this remedy. A file that cannot be read is a
+        problem and ends the block; the validation goes on.
+        """
+        check = Check(check=name, meaning=meaning)
+        self.checks.append(check)
+
+        def problem(text: str | PlmEmbedError, remedy: str = remedy) -> None:
+            if isinstance(text, PlmEmbedError):
+                remedy, text = text.remedy, text.message
+            self.status = check.result = "failed"
+            self.remedy = self.remedy or remedy
+            check.problems += 1
+            if check.problems <= LISTED:
+                check.listed.append(text)
+
+        try:
+            yield problem
+        except PlmEmbedError as error:
+            problem(error)
+        except (*DAMAGES, LookupError, pa.ArrowException) as error:
+            problem(str(error))
+
     @property
     def recomputed(self) -> int:
         """Return how many sequences the reference computed."""
@@ -121,11 +155,6 @@ class Validation:
             if more := check.problems - len(check.listed):
                 lines.append(f"{check.check}: and {more:,} more")
         return lines
-
-
-def write_validation(path: Path, validation: Validation) -> None:
-    """Write validation.json."""
-    write_sealed(path, validation)
 
 
 def read_validation(path: Path) -> Validation | None:

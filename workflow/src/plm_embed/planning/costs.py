@@ -112,6 +112,7 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
             raise _unfit(device, f"its speed in {dtype} is not known")
         peak, share = int(threads.split()[0]) * _matrix_rate(), table["cpu_efficiency"]
         basis = f"estimated: {share:.0%} of {peak / 1e9:,.0f} GFLOP/s, measured here just now"
+        basis += f"; no job with {threads} was measured"
         return Speed(device, share * peak / flops, basis)
     gpu = table["gpus"].get(device)
     if gpu is None:

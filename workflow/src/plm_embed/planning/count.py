@@ -11,9 +11,9 @@ import numpy as np
 
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
+from plm_embed.io.files import missing
 from plm_embed.io.parquet import read_table
-from plm_embed.io.paths import missing
-from plm_embed.jobs.bucket import is_done
+from plm_embed.jobs.completion_record import is_done
 from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table

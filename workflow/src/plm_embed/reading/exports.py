@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, refuse_existing
-from plm_embed.io.progress import Meter, progress
+from plm_embed.io.terminal import Meter, progress
 from plm_embed.reading.open import Embeddings
 from plm_embed.store.hdf5 import Array, connect
 from plm_embed.wording import did_you_mean

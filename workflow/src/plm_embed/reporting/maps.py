@@ -138,10 +138,16 @@ def shown_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> dict[str, 
 
 def first_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> pa.Table:
     """Return the first record of each of these rows (increasing) of a master, with the columns of
-    the index.
+    the index; a kept value that it lacks is that of the first record which has one.
     """
     lines = embeddings.records.lines_of(rows)
-    return lines.take(np.unique(lines["row"].to_numpy(), return_index=True)[1])
+    firsts = lines.take(np.unique(lines["row"].to_numpy(), return_index=True)[1])
+    for place, name in enumerate(lines.column_names):
+        if name not in INDEX:
+            valued = lines.filter(pc.not_equal(pc.cast(lines[name], pa.string()), ""))
+            matches = pc.index_in(firsts["row"], valued["row"].combine_chunks())
+            firsts = firsts.set_column(place, name, valued[name].take(matches))
+    return firsts
 
 
 def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:

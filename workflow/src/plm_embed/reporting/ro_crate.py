@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from plm_embed._version import __version__
-from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_json
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.outputs import CRATE, outputs

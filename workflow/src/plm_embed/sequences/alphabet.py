@@ -1,10 +1,12 @@
-"""The letters that a record may have. They decide the key of a sequence; what a model makes of a
-letter is the matter of its tokens.
+"""The letters that a record may have, and the policy for others. They decide the key of a sequence;
+what a model makes of a letter is the matter of its tokens.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from plm_embed.fingerprint import AlphabetName
+from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import AlphabetName, Strand
 
 SEPARATOR = ":"
 """The sign between the two chains of a pair, which is no letter of any alphabet."""
@@ -66,3 +68,27 @@ one of either.
 ALPHABETS: dict[AlphabetName, Alphabet] = {
     alphabet.name: alphabet for alphabet in (PROTEIN, PAIR, DNA, STATES, PROTEIN_3DI)
 }
+ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResiduePolicy:
+    """Policy for a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
+    (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
+
+    ConfigError for strands of proteins, and where no letter stands for an unknown one.
+    """
+
+    alphabet: AlphabetName = "protein"
+    unknown: Literal["skip", "substitute"] = "skip"
+    gaps: Literal["remove", "skip"] = "remove"
+    strand: Strand = "as_given"
+
+    def __post_init__(self) -> None:
+        if self.strand == "canonical" and not ALPHABETS[self.alphabet].complements:
+            raise ConfigError(ONE_STRAND, key="residues.strand")
+        if self.unknown == "substitute" and not ALPHABETS[self.alphabet].unknown:
+            raise ConfigError(
+                "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip",
+                key="residues.unknown",
+            )

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,12 +22,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, InputError
+from plm_embed.io.files import repeated
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.paths import repeated
-from plm_embed.io.progress import progress
 from plm_embed.io.sorting import KeySorter
-from plm_embed.io.threads import Behind, quick_turns
+from plm_embed.io.terminal import progress
+from plm_embed.io.threads import behind, quick_turns
 from plm_embed.keys import (
     KEY,
     KEY_BYTES,
@@ -38,13 +37,19 @@ from plm_embed.keys import (
     digests,
     key_words,
 )
-from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
-from plm_embed.sequences.batch import BLOCK, Batch, strings, text_and_ends
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
+from plm_embed.sequences.batch import (
+    BLOCK,
+    Batch,
+    NormalizedBatch,
+    normalize_batch,
+    strings,
+    text_and_ends,
+)
 from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_digests
-from plm_embed.sequences.normalize import NormalizedBatch, normalize_batch
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import FIRST_CHAIN, ResiduePolicy, Table, why_not_kept
+from plm_embed.sequences.settings import FIRST_CHAIN, Table, why_not_kept
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
 
@@ -65,21 +70,15 @@ _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("lengt
 
 def records_schema(keep: Sequence[str]) -> pa.Schema:
     """Return the columns of records.parquet: one row per input record, in input order."""
-    names = (
+    return _schema(
         *("source", "number", "id", "header", "status", "reason", "detail", "events"),
-        *("key", "length"),
+        *("key", "length", *keep),
     )
-    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()}
-    return pa.schema([(name, types.get(name, pa.string())) for name in (*names, *keep)])
 
 
-def _accepted_schema(keep: Sequence[str]) -> pa.Schema:
-    """Return the columns of accepted records on their way to the buckets; `source` is the place of
-    the file in the inputs.
-    """
-    types = {"key": KEY, "source": pa.int32(), "number": pa.int64(), "length": pa.int32()}
-    types[FIRST_CHAIN] = pa.int32()
-    names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
+def _schema(*names: str, **others: pa.DataType) -> pa.Schema:
+    """Return columns of text, but for numbers and the `others`."""
+    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()} | others
     return pa.schema([(name, types.get(name, pa.string())) for name in names])
 
 
@@ -124,26 +123,28 @@ def deduplicate(
     with (
         quick_turns(),
         tempfile.TemporaryDirectory(prefix=".spill-", dir=output) as spill,
-        row_group_writer(output / "records.parquet", records_schema(keep)) as records,
-        Behind(_BEHIND) as writing,
+        row_group_writer(output / "records.parquet", account.records_schema) as records,
     ):
         sorter = KeySorter(
             Path(spill),
-            _accepted_schema(keep),
+            account.accepted_schema,
             int((memory_mb - OWN_MEMORY_MB) * 1e6),
             lambda: sum(reader.bytes_read for reader in readers) / total,
         )
-        with progress("read", total / 1e6, "MB") as meter, Behind(_BEHIND) as sorting:
+        with (
+            progress("read", total / 1e6, "MB") as meter,
+            behind(_BEHIND) as in_writer,
+            behind(_BEHIND) as in_sorter,
+        ):
             for source, reader in enumerate(readers):
                 for rows, accepted in account.read(reader, source):
-                    writing.do(records.write, rows)
+                    in_writer(records.write, rows)
                     if len(accepted):
-                        sorting.do(sorter.add, accepted)
-                    if accepted.nbytes > _LARGE:
-                        sorting.wait()
+                        added = in_sorter(sorter.add, accepted)
+                        if accepted.nbytes > _LARGE:
+                            added.result()
                     done = sum(reader.bytes_read for reader in readers) / 1e6
                     meter.advance(done - meter.done)
-        writing.do(records.sync)  # the disk is waited for while the buckets are written
         account.end()
         sources = pa.array(map(str, inputs), pa.string())
         files, lengths = _write_buckets(sorter.sorted(), output, names, keep, sources)
@@ -201,6 +202,15 @@ class Account:
     _keys: list[NDArray[np.uint64]] = field(default_factory=list)
     """The first 64 bits of their keys."""
 
+    def __post_init__(self) -> None:
+        self.records_schema = records_schema(self.keep)
+        # on their way to the buckets; `source` is the place of the file in the inputs
+        self.accepted_schema = _schema(
+            *("key", "id", "source", "number", "events", "length", *self.keep, "sequence"),
+            key=KEY,
+            source=pa.int32(),
+        )
+
     def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Yield rows of records.parquet, and of the accepted records among them. InputError when
         the letters are of another kind than the model reads.
@@ -235,36 +245,53 @@ class Account:
         # for each record the place of its sequence among the accepted, null for none
         skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
         places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
-        by_name = dict(zip(reader.table.keep, batch.columns, strict=False))
+        columns = {
+            **dict.fromkeys(self.keep, pa.nulls(count, pa.string())),
+            **dict(zip(reader.table.keep, batch.columns, strict=False)),
+            "source": pa.repeat(str(reader.path), count),
+            "number": pa.array(np.arange(batch.first, batch.first + count)),
+            "id": batch.ids,
+            "header": batch.headers,
+            "status": pa.repeat("accepted", count),
+            "reason": reasons,
+            "detail": details,
+            "events": events,
+            "key": hex_keys(keys),
+            "length": lengths,
+        }
         if alphabet.pairs:
-            by_name[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
-        columns = [by_name.get(name, pa.nulls(count, pa.string())) for name in self.keep]
-        numbers = pa.array(np.arange(batch.first, batch.first + count))
-        accepted = [batch.ids, numbers, events, *columns]
-        statuses, all_keys, all_lengths = pa.repeat("accepted", count), hex_keys(keys), lengths
+            columns[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
+        accepted = columns
         if len(ends) < count:
-            all_keys, all_lengths = all_keys.take(places), lengths.take(places)
-            statuses = pa.array(["accepted", "skipped"]).take(pa.array(skipped.astype(np.int8)))
-            accepted = [column.take(pa.array(np.flatnonzero(~skipped))) for column in accepted]
+            columns["status"] = pc.if_else(pa.array(skipped), "skipped", "accepted")
+            columns |= {name: columns[name].take(places) for name in ("key", "length")}
+            kept = pa.array(np.flatnonzero(~skipped))
+            names = ("id", "number", "events", *self.keep)
+            accepted = {name: columns[name].take(kept) for name in names}
             self.skipped.update(reasons.drop_null().to_pylist())
-        records = [pa.repeat(str(reader.path), count), numbers, batch.ids, batch.headers, statuses]
-        records += [reasons, details, events, all_keys, all_lengths, *columns]
-        ids, numbers, events, *columns = accepted
-        for value in events.value_counts().to_pylist():
+        accepted = accepted | {
+            "key": keys,
+            "source": pa.repeat(pa.scalar(source, pa.int32()), len(ends)),
+            "length": lengths,
+            "sequence": sequences,
+        }
+        for value in accepted["events"].value_counts().to_pylist():
             for event in filter(None, value["values"].split(";")):
                 self.events[event.partition("=")[0]] += value["counts"]
         most, most_bytes = _COMPARED
         if self.records < most and sum(ids.nbytes for ids in self._ids) < most_bytes:
-            self._ids.append(ids)
+            self._ids.append(accepted["id"])
             self._keys.append(key_words(keys)[:, 0])
         self.records += count
         self.accepted += len(ends)
-        sources = pa.repeat(pa.scalar(source, pa.int32()), len(ends))
-        accepted = [keys, ids, sources, numbers, events, lengths, *columns, strings(text, ends)]
-        return (
-            pa.record_batch(records, schema=records_schema(self.keep)),
-            pa.record_batch(accepted, schema=_accepted_schema(self.keep)),
+        records, rows = (
+            pa.record_batch([values[name] for name in schema.names], schema=schema)
+            for values, schema in (
+                (columns, self.records_schema),
+                (accepted, self.accepted_schema),
+            )
         )
+        return records, rows
 
     def end(self) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
@@ -295,30 +322,6 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(KEY_DIGITS, len(digits) + 1, KEY_DIGITS))
 
 
-@contextmanager
-def _bucket_files(
-    folder: Path, schema: pa.Schema, names: Sequence[str], sha256: dict[str, str]
-) -> Iterator[Callable[[str, Callable[[], list[pa.Array]]], None]]:
-    """Yield a function that appends columns to the file of a bucket, in a thread; buckets come in
-    the order of `names`. The SHA-256 of each whole file goes to `sha256`, by folder and name.
-    """
-
-    def write() -> Generator[None, tuple[str, Callable[[], list[pa.Array]]] | None]:
-        item = yield
-        for name in names:
-            with row_group_writer(folder / f"{name}.parquet", schema) as file:
-                while item and item[0] == name:
-                    file.write(pa.record_batch(item[1](), schema=schema))
-                    item = yield
-            sha256[f"{folder.name}/{name}.parquet"] = file.sha256
-
-    # after an error the open file does not appear
-    with closing(write()) as files, Behind(_BEHIND) as behind:
-        next(files)
-        yield lambda name, columns: behind.do(files.send, (name, columns))
-        behind.do(next, files, None)
-
-
 def _write_buckets(
     batches: Iterator[pa.RecordBatch],
     output: Path,
@@ -331,20 +334,28 @@ def _write_buckets(
 
     Return the SHA-256 of each file by its name, and the unique sequences by length.
     """
-    columns = [column for column in _accepted_schema(keep) if column.name != "sequence"]
-    text = {"key", "source"}
-    members_schema = pa.schema(
-        [column.with_type(pa.string()) if column.name in text else column for column in columns]
-    )
-    inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
-    lengths: Counter[int] = Counter()
     sha256: dict[str, str] = {}
+    lengths: Counter[int] = Counter()
+    inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
+    members_schema = _schema("key", "id", "source", "number", "events", "length", *keep)
+
+    def unique(rows: pa.RecordBatch) -> list[pa.Array]:
+        first = rows["sequence"].is_valid()
+        # sorted rows hold no bytes for a null, so the others' are one text already
+        text, ends = text_and_ends(rows["sequence"])
+        sequences = strings(text, ends[first.to_numpy(zero_copy_only=False)])
+        return [hex_keys(rows["key"].filter(first)), sequences, rows["length"].filter(first)]
+
+    def members(rows: pa.RecordBatch) -> list[pa.Array]:
+        key, id, source, *columns, _ = rows.columns
+        return [hex_keys(key), id, sources.take(source), *columns]
+
     with (
         progress("write", len(names), "buckets") as meter,
         # compressing sequences takes longest, so two buckets' at a time
-        _bucket_files(output / "buckets", _SEQUENCES, names[0::2], sha256) as even,
-        _bucket_files(output / "buckets", _SEQUENCES, names[1::2], sha256) as odd,
-        _bucket_files(output / "members", members_schema, names, sha256) as members,
+        _bucket_files(output / "buckets", names[0::2], _SEQUENCES, unique, sha256) as write_even,
+        _bucket_files(output / "buckets", names[1::2], _SEQUENCES, unique, sha256) as write_odd,
+        _bucket_files(output / "members", names, members_schema, members, sha256) as write_members,
     ):
         for rows in batches:
             numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
@@ -354,21 +365,37 @@ def _write_buckets(
                 unique_lengths = part["length"].filter(part["sequence"].is_valid())
                 values, counts = np.unique(unique_lengths, return_counts=True)
                 lengths.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-                (even, odd)[number % 2](names[number], partial(_unique_columns, part))
-                members(names[number], partial(_member_columns, part, sources))
+                (write_even, write_odd)[number % 2](names[number], part)
+                write_members(names[number], part)
                 meter.advance(number - meter.done)
         meter.advance(len(names) - meter.done)
     return sha256, lengths
 
 
-def _unique_columns(rows: pa.RecordBatch) -> list[pa.Array]:
-    first = rows["sequence"].is_valid()
-    keys, lengths = rows["key"].filter(first), rows["length"].filter(first)
-    # sorted rows hold no bytes for a null, so the others' are one text already
-    text, ends = text_and_ends(rows["sequence"])
-    return [hex_keys(keys), strings(text, ends[first.to_numpy(zero_copy_only=False)]), lengths]
+@contextmanager
+def _bucket_files(
+    folder: Path,
+    names: Sequence[str],
+    schema: pa.Schema,
+    columns: Callable[[pa.RecordBatch], list[pa.Array]],
+    sha256: dict[str, str],
+) -> Iterator[Callable[[str, pa.RecordBatch], object]]:
+    """Yield a function that appends the `columns` of rows to the file of a bucket, in a thread;
+    buckets come in the order of `names`, and each gets a file. The SHA-256 of each whole file goes
+    to `sha256`, by folder and name.
+    """
 
+    def write() -> Generator[None, tuple[str, pa.RecordBatch] | None]:
+        item = yield
+        for name in names:
+            with row_group_writer(folder / f"{name}.parquet", schema) as file:
+                while item and item[0] == name:
+                    file.write(pa.record_batch(columns(item[1]), schema=schema))
+                    item = yield
+            sha256[f"{folder.name}/{name}.parquet"] = file.sha256
 
-def _member_columns(rows: pa.RecordBatch, sources: pa.StringArray) -> list[pa.Array]:
-    key, id, source, *columns, _ = rows.columns
-    return [hex_keys(key), id, sources.take(source), *columns]
+    # after an error the open file does not appear
+    with closing(write()) as files, behind(_BEHIND) as in_thread:
+        next(files)
+        yield lambda name, rows: in_thread(files.send, (name, rows))
+        in_thread(next, files, None)

@@ -9,13 +9,7 @@ from dataclasses import replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR
-from plm_embed.sequences.batch import Batch, text_and_ends
-from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
 from plm_embed.wording import count, some
 
 EVENTS = (
@@ -28,16 +22,14 @@ _SHOWN = 20  # letters of a header among residues
 _INTERLEAVED = re.compile("(?:[A-Z#][a-z#])+")
 """A residue and its 3Di state by turns, as models with the alphabet protein_3di read them."""
 _ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper() makes 'SS' of 'ß'
-_CODES = frozenset(
+CODES = frozenset(
     (
         *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS"),
         *("MET", "PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC"),
         "XAA",
     )
 )
-_LEAST_CODES = 4
-_BIG_ENDIAN = np.array([1 << 16, 1 << 8, 1])  # makes a number of three letters
-_CODE_NUMBERS = np.array([[*code.encode()] for code in _CODES]) @ _BIG_ENDIAN
+LEAST_CODES = 4
 
 
 class Normalized(NamedTuple):
@@ -105,7 +97,7 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
             return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
         events["substituted"] = sum(map(upper.count, unknown))
         upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
-    if policy.alphabet == "protein" and upper[:3] in _CODES and _in_three_letters(upper):
+    if policy.alphabet == "protein" and upper[:3] in CODES and _in_three_letters(upper):
         return Skipped("three_letter_code", f"{len(upper) // 3} codes, the first is {upper[:3]}")
     if policy.strand == "canonical" and (reverse := alphabet.reverse_complement(upper)) < upper:
         upper, events["reverse_complemented"] = reverse, len(reverse)
@@ -117,7 +109,7 @@ def _in_three_letters(sequence: str) -> bool:
     chance a triplet is one once in 400 times, but ALAALAALAALA may be a peptide.
     """
     codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
-    return len(codes) >= _LEAST_CODES and len(set(codes)) > 2 and _CODES.issuperset(codes)
+    return len(codes) >= LEAST_CODES and len(set(codes)) > 2 and CODES.issuperset(codes)
 
 
 def _normalize_interleaved(
@@ -189,71 +181,3 @@ def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
                 by_letter.setdefault(name, []).append(str(position))
     listed = "; ".join(f"{name} at {', '.join(places)}" for name, places in by_letter.items())
     return listed if total <= POSITIONS_SHOWN else f"{listed}; {total - POSITIONS_SHOWN} more"
-
-
-class NormalizedBatch(NamedTuple):
-    """The sequences of the accepted records of a batch; and of all records the events, and the
-    reasons and details of those that are skipped, else null.
-    """
-
-    sequences: pa.StringArray
-    events: pa.StringArray
-    reasons: pa.StringArray
-    details: pa.StringArray
-
-
-def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
-    """Normalize each record of a batch, by `normalize` where there is anything to do, or of pairs
-    of chains by `normalize_pair`.
-    """
-    size, record = len(batch), normalize_pair if ALPHABETS[policy.alphabet].pairs else normalize
-    odd = _odd(batch, policy)
-    if not len(odd):
-        none = pa.nulls(size, pa.string())
-        return NormalizedBatch(batch.residues, pa.repeat(pa.scalar(""), size), none, none)
-    events = [""] * size
-    reasons: list[str | None] = [None] * size
-    details: list[str | None] = [None] * size
-    changed: list[str] = []
-    places = np.arange(size)  # of the sequences among those of the file and then the changed ones
-    for place in odd.tolist():
-        fault = batch.faults.get(place)
-        outcome = Skipped(*fault) if fault else record(batch.residues[place].as_py(), policy)
-        if isinstance(outcome, Skipped):
-            reasons[place], details[place] = outcome
-            places[place] = -1
-        else:
-            places[place] = size + len(changed)
-            changed.append(outcome.sequence)
-            events[place] = ";".join(f"{name}={many}" for name, many in outcome.events.items())
-    both = pa.concat_arrays([batch.residues, pa.array(changed, pa.string())])
-    columns = [pa.array(values, pa.string()) for values in (events, reasons, details)]
-    return NormalizedBatch(both.take(pa.array(places[places >= 0])), *columns)
-
-
-def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
-    """Return the places of records with a fault, or to which `normalize` may have something to
-    do.
-    """
-    alphabet = ALPHABETS[policy.alphabet]
-    if policy.strand == "canonical" or alphabet.states or alphabet.pairs:
-        return np.arange(len(batch))
-    text, ends = text_and_ends(batch.residues)
-    codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
-    lengths = ends - starts
-    odd = lengths == 0
-    # bounds and the few codes between them that are no letters: faster than a table of all codes
-    low, *letters, high = sorted(alphabet.letters.encode())
-    no_letters = set(range(low, high)).difference([low, *letters])
-    within = not len(codes) or (codes.min() >= low and codes.max() <= high)
-    if not within or any((codes == code).any() for code in no_letters):
-        unknown = (codes < low) | (codes > high) | np.isin(codes, [*no_letters])
-        odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
-    odd[list(batch.faults)] = True
-    if policy.alphabet == "protein":
-        places = np.flatnonzero((lengths >= 3 * _LEAST_CODES) & (lengths % 3 == 0))
-        for offset in range(0, 3 * _LEAST_CODES, 3):
-            triplets = codes[(starts[places] + offset)[:, None] + np.arange(3)]
-            places = places[np.isin(triplets @ _BIG_ENDIAN, _CODE_NUMBERS)]
-        odd[places] = True
-    return np.flatnonzero(odd)

@@ -4,18 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import AlphabetName, Strand
-from plm_embed.sequences.alphabet import ALPHABETS
-
 OnError = Literal["raise", "skip"]
 """Policy for a sequence without a vector, where sequences are given in memory."""
 LEAST_MEMORY_MB, MEMORY_MB = 500, 2000
 """Memory that a step which reads sequences takes unless told otherwise, in MB."""
 FIRST_CHAIN = "first_chain_length"
 """The column of pairs of chains that has the residues of the first one."""
-ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
-NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"
 _RESULTS = {
     *("id", "cache_key", "key", "row", "length", "source", "number"),
     *("header", "status", "reason", "detail", "events", FIRST_CHAIN),
@@ -62,23 +56,3 @@ def why_not_kept(name: str) -> str:
     if name == "sequence":
         return "the steps call the normalized residues so; rename your column to keep it"
     return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResiduePolicy:
-    """Policy for a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
-    (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
-
-    ConfigError for strands of proteins, and where no letter stands for an unknown one.
-    """
-
-    alphabet: AlphabetName = "protein"
-    unknown: Literal["skip", "substitute"] = "skip"
-    gaps: Literal["remove", "skip"] = "remove"
-    strand: Strand = "as_given"
-
-    def __post_init__(self) -> None:
-        if self.strand == "canonical" and not ALPHABETS[self.alphabet].complements:
-            raise ConfigError(ONE_STRAND, key="residues.strand")
-        if self.unknown == "substitute" and not ALPHABETS[self.alphabet].unknown:
-            raise ConfigError(NO_UNKNOWN, key="residues.unknown")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import mistakes as model_mistakes
 from plm_embed.inference.settings import resolved
+from plm_embed.io.files import missing, repeated
 from plm_embed.io.json_files import to_plain
-from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.registry import Model, find_model
 from plm_embed.models.weights import read_record
@@ -232,4 +232,9 @@ def _model_mistakes(config: Config) -> list[str]:
 
 
 def _unusable(path: str) -> str:
-    return unusable(path) or ("write the whole path, ~ is not expanded" if path[:1] == "~" else "")
+    """Return why a path of the configuration cannot be used whatever lies there; '' when it can."""
+    if set("{}<>") & set(path):
+        return "must not hold braces or < >, which Snakemake takes for wildcards"
+    if re.match(r"\$\w+(/|$)", path):
+        return "environment variables are not expanded; write the whole path"
+    return "write the whole path, ~ is not expanded" if path[:1] == "~" else ""

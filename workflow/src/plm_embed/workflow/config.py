@@ -14,7 +14,8 @@ from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
 from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import Model
-from plm_embed.sequences.settings import ResiduePolicy, Table
+from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.settings import Table
 
 Config = dict[str, Any]
 LINKER = 25 * "G"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from plm_embed.io.files import write_json
+from plm_embed.io.json_files import write_json
 
 _WHY = re.compile(
     r"^(?:    message: (?!None$)|Job \d+ \(.*\) is not submitted: "
