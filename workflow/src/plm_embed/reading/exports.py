@@ -219,7 +219,7 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
     with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches(meter):
-            vectors = [] if matrices else records.vectors(lines)
+            vectors = None if matrices else records.vectors(lines)
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
                 called = id or f"{Path(line['source']).name}:{line['number']}"
@@ -233,7 +233,7 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
                 if name != id:
                     table.writerow([name, id, line["source"], line["number"]])
                 matrix = records.embeddings.matrix
-                values = matrix(row, records.name) if matrices else vectors[place]
+                values = matrix(row, records.name) if vectors is None else vectors[place]
                 dataset = file.create_dataset(name, data=values, track_times=False)
                 dataset.attrs["original_id"] = _without_nul(id)
 
