@@ -155,6 +155,10 @@ DAMAGES = {
         lambda c: edit(c, lambda file: file.__delitem__("representations/max_l2")),
         "max_l2",
     ),
+    "bytes after the master's end": (
+        lambda c: c.master.write_bytes(c.master.read_bytes() + b"more"),
+        r"master: .*\.h5: 4 bytes follow its end",
+    ),
     "truncated master": (
         lambda c: c.master.write_bytes(c.master.read_bytes()[:-100]),
         "master: .*not a whole HDF5 file",

@@ -107,6 +107,11 @@ def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     done = snakemake(folder, goal, "--cores", "1", "--retries", "1", model="esm2_8m")
     assert done.returncode == 1
     assert done.stdout.count("Error in rule weights") == 2, "it may be back"
+    (log,) = (folder / ".snakemake" / "log").glob("*.log")
+    text = log.read_text(encoding="utf-8")
+    assert text.count("\nplm-embed: error: ") == 2, (
+        "the second attempt replaces the log of the first"
+    )
     address = "https://dl.fbaipublicfiles.com/fair-esm/models/esm2_t6_8M_UR50D.pt"
     told(
         done.stdout,

@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 
 from plm_embed.fingerprint import LongSequences
+from plm_embed.models.families import FAMILIES
 from plm_embed.models.registry import MODELS, Model, find_model
+from plm_embed.models.tokens import TokenizerFile
 from plm_embed.planning import costs
 
 ROOT = Path(__file__).parents[3]
 LETTERS = 350
+FAMILY_NAMES = {
+    **{"esm2": "ESM-2", "esm1b": "ESM-1b", "esm1v": "ESM-1v", "esmc": "ESM C", "saprot": "SaProt"},
+    **{"prott5": "ProtT5", "prostt5": "ProstT5", "protbert": "ProtBERT", "ankh": "Ankh"},
+    **{"amplify": "AMPLIFY", "dnabert": "DNABERT", "prostt5_3di": "ProstT5-3Di"},
+    **dict.fromkeys(("nt_v1", "nt_v2"), "Nucleotide Transformer"),
+}
 
 
 def table(page: str, pattern: str) -> dict[str, tuple[str, ...]]:
@@ -42,6 +50,52 @@ def names_of_rows() -> Iterator[tuple[list[tuple[str, str]], tuple[str, ...]]]:
     row = r"^\| (`[^|]+) \| (\d+) \| (\d+) \| ([^|]+) \| ([\d,]+) \|$"
     for names, *cells in re.findall(row, text, re.MULTILINE):
         yield re.findall(r"`(\w[\w.-]+)`(?: \(`([\w.-]+)`\))?(?!\))", names), tuple(cells)
+
+
+def cells_of_families(heading: str) -> dict[str, list[str]]:
+    """The cells of the first table below a heading by the names of families in their first."""
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    lines = text.partition(f"\n## {heading}\n\n")[2].partition("\n\n")[0].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines[2:]]
+    return {name: cells for names, *cells in rows for name in names.partition(" (")[0].split(", ")}
+
+
+def test_the_table_of_licenses_and_longest_sequences() -> None:
+    rows = cells_of_families("License and longest sequence")
+    rows["ProstT5-3Di"] = rows["ProstT5"]
+    assert set(rows) == set(FAMILY_NAMES.values())
+    terms = "MIT|AFL-3.0|CC-BY-NC-SA-4.0|Apache-2.0|Cambrian Open|(?:Cambrian )?non-commercial"
+    for model in filter(lambda model: model.trained, MODELS.values()):
+        longest, license = rows[FAMILY_NAMES[model.family.name]]
+        limits = [f"{most:,} " for most in (model.max_residues, model.family.max_tokens) if most]
+        assert all(limit in longest for limit in limits or ["no limit"]), model.name
+        stated = model.license.replace("its publisher names none", "not stated")
+        words = re.findall(f"{terms}|not stated", stated, re.IGNORECASE)
+        assert words and all(word.lower() in license.lower() for word in words), model.name
+
+
+def test_the_table_of_tokens() -> None:
+    rows = cells_of_families("Tokens")
+    assert set(rows) == set(FAMILY_NAMES.values())
+    for family in FAMILIES.values():
+        rare, special = rows[FAMILY_NAMES[family.name]]
+        if family.name == "prott5":
+            special = special.partition("; of ProstT5 also ")[0]
+        tokens = family.tokenizer
+        assert ("before" in special) == bool(tokens.prefix)
+        assert ("after" in special) == bool(tokens.suffix)
+        if isinstance(tokens, TokenizerFile):
+            assert re.findall("`(.+?)`", special) == [*tokens.prefix, *tokens.suffix]
+            continue
+        fates = {letter: "token" for letter in "UZOB" if letter in tokens.letters}
+        fates |= dict.fromkeys(tokens.read_as, "read as X")
+        fates |= dict.fromkeys(tokens.unknown_letters, "`<unk>`")
+        clauses = [] if rare == "the record is skipped" else rare.split("; ")
+        shown = dict[str, str]()
+        for clause in clauses:
+            letters, fate = re.split(" (?:are|have|has a) ", clause)
+            shown |= dict.fromkeys(letters.split(", "), fate.replace("tokens", "token"))
+        assert shown == fates, family.name
 
 
 def test_the_table_of_all_models() -> None:

@@ -1,9 +1,13 @@
 """What sequences cost, and how fast devices are for them."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
@@ -65,14 +69,18 @@ def test_a_device_that_cannot_serve_is_refused(
         costs.estimated(device, model, TODO, dtype)
 
 
-def test_speeds_are_those_of_the_records_of_this_model_and_dtype() -> None:
+def test_speeds_are_those_of_the_records_of_this_model_and_dtype(tmp_path: Path) -> None:
     first = completion(tokens=1000, tokens_per_second=10.0)
-    records = [first, completion(tokens=3000, tokens_per_second=50.0)]
+    write_sealed(tmp_path / "0000.json", first)
+    write_sealed(tmp_path / "0001.json", completion(tokens=3000, tokens_per_second=50.0))
+    later = tmp_path / "later"
+    write_sealed(later / "0000.json", replace(first, tokens_per_second=1.0))
     model = first.fingerprint.model
-    (found,) = costs.measured(model, "auto", records, "there")
-    assert found.tokens_per_second == pytest.approx(4000 / 160) and found.basis == "measured: there"
-    assert not costs.measured(model, "tfloat32", records, "there")
-    assert not costs.measured("another", "auto", records, "there")
+    (speed,) = costs.measured(model, "auto", [tmp_path, later]).values()
+    assert speed.tokens_per_second == pytest.approx(4000 / 160)
+    assert speed.basis == f"measured: the jobs in {tmp_path}"
+    assert not costs.measured(model, "tfloat32", [tmp_path])
+    assert not costs.measured("another", "auto", [tmp_path])
 
 
 @pytest.mark.parametrize(

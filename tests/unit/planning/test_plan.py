@@ -111,6 +111,7 @@ def test_a_profile_without_gpus_is_planned_for_its_cores(
     cluster = plan(configfile, LARGE, profile=str(own), lengths=lengths)
     (cores,) = cluster.models[0].speeds
     assert cores.device.endswith(", 8 threads") and "GFLOP/s" in cores.basis
+    assert cores.basis.endswith("; no job with 8 threads was measured")
     assert cluster.jobs.workers == 2 and cluster.jobs.local == 0
     shown = text(cluster)
     assert "on 2 workers each" in shown and "on one worker in all" in shown and "GPU" not in shown

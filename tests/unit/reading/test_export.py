@@ -14,8 +14,9 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.reading import exports
-from plm_embed.reading.exports import Format, dataset_name, export
+from plm_embed.reading.exports import Format, export, safe_name
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, gathered_campaign, vectors
+from support.made_up_sequences import make_records
 
 LONG = "L" * 400
 ODD_IDS = [
@@ -220,15 +221,31 @@ def test_an_empty_master(tmp_path: Path) -> None:
     assert anndata.read_h5ad(tmp_path / "out.anndata").shape == (0, 0)
 
 
-def test_names_are_safe_short_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_safe_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "LONGEST_NAME", 60)
-    names: dict[str, tuple[int, str]] = {}
-    given = ["a/b", "a%2Fb", "a\x00b", ".", "..", "x" * 400, "x" * 399 + "y", "é" * 60]
-    found = [dataset_name(id, row, names) for row, id in enumerate(given)]
-    assert found[:4] == ["a%2Fb", "a%252Fb", "a%00b", "%."]
-    assert len(set(found)) == len(given) and all(name and "/" not in name for name in found)
-    assert all(len(name.encode()) <= 60 for name in found if name)
-    again = [dataset_name("p", row, names) for row in (1, 2, 1, 2, 3)]
-    assert again == ["p", "p.2", None, None, "p.3"]
-    again = [dataset_name("p.2", row, names) for row in (2, 9, 2)]
-    assert again == ["p.2.2", "p.2.3", None]
+    ids = ["a/b", "a%2Fb", "a\x00b", ".", "..", "x" * 400, "x" * 399 + "y", "é" * 60]
+    names = [safe_name(id) for id in ids]
+    assert names[:4] == ["a%2Fb", "a%252Fb", "a%00b", "%."]
+    assert len(set(names)) == len(ids) and all("/" not in name for name in names)
+    assert all(len(name.encode()) <= 52 for name in names)
+
+
+def test_ids_that_sequences_share_get_numbers(tmp_path: Path) -> None:
+    ids = ["p", "p", "p", "p.2", "p.2", "p"]
+    sequences = ["MKV", "MKVL", "MKV", "MKVLA", "MKVL", "MKVLAA"]
+    records = make_records()[1:2] * len(ids)
+    for number, (id, sequence) in enumerate(zip(ids, sequences, strict=True), start=1):
+        record = {"number": number, "id": id, "sequence": sequence, "key": key(sequence)}
+        records[number - 1] = records[number - 1] | record | {"length": len(sequence)}
+    campaign = gathered_campaign(tmp_path, records=records)
+    export(campaign.master, "uniprot-h5", output := tmp_path / "out.h5")
+    renamed = names_of(output)
+    assert ("p", 1) not in renamed  # the first in the input keeps it
+    with h5py.File(output) as file:
+        assert len(file) == 5  # the third record is the first again
+        for number in (1, 2, 4, 5, 6):
+            id, sequence = ids[number - 1], sequences[number - 1]
+            name = renamed.get((id, number), id)
+            assert file[name].attrs["original_id"] == id and name.startswith(id)
+            expected = vectors(sequence, MEAN)["mean_l3"].astype(np.float16)
+            np.testing.assert_array_equal(file[name][:], expected)

@@ -175,10 +175,15 @@ def _id_and_residues(item: Any, number: int, in_pairs: bool) -> tuple[str, str |
     if isinstance(item, tuple | list) and len(item) == 2 and not (in_pairs and _are_chains(item)):
         id, value = item
     value = getattr(value, "seq", value)
-    missing = _is_missing(value)
-    if in_pairs and _are_chains(value):
-        missing = any(map(_is_missing, value))
-        value = SEPARATOR.join(map(str, value))
+    chains = value if in_pairs and _are_chains(value) else (value,)
+    missing = any(
+        chain is None
+        or type(chain).__name__ in ("NAType", "NaTType")  # of pandas
+        or (isinstance(chain, float) and math.isnan(chain))
+        for chain in chains
+    )
+    if len(chains) == 2:
+        value = SEPARATOR.join(map(str, chains))
     elif hasattr(value, "reverse_complement"):  # Biopython's Seq
         value = str(value)
     if isinstance(value, Path) or (
@@ -206,14 +211,6 @@ def _are_chains(value: object) -> bool:
         and len(value) == 2
         and not isinstance(value[1], tuple | list)
         and SEPARATOR not in str(value[1])
-    )
-
-
-def _is_missing(value: object) -> bool:
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")  # of pandas
-        or (isinstance(value, float) and math.isnan(value))
     )
 
 

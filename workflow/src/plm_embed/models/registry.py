@@ -169,7 +169,7 @@ def _entry(name: str, family: Family, values: dict[str, Any]) -> Model:
     model = Model(name, family, **values)
     if model.heads_problem:
         raise ValueError(f"{model.heads_problem}; correct it")
-    if model.trained and not model.address:
+    if model.trained and not (model.url or model.hub):
         raise ValueError(
             "url: is missing, and so is hub; add one of them, or for an unpublished model make no "
             "entry: a name and weights are enough"

@@ -11,7 +11,8 @@ torch here before tensors are read or written.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -128,7 +129,7 @@ class Stored(NamedTuple):
         return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), lambda: tensor)
 
 
-class Tensors(Mapping[str, "torch.Tensor"]):
+class Tensors(UserDict[str, Any]):
     """The tensors of a safetensors file by name, each read whenever it is looked up, and kept by
     nobody here.
 
@@ -140,22 +141,11 @@ class Tensors(Mapping[str, "torch.Tensor"]):
         from safetensors import safe_open
 
         file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
-        self._file, self._names = file, dict.fromkeys(file.keys())
+        super().__init__(dict.fromkeys(file.keys(), file))
 
     def __getitem__(self, name: str) -> "torch.Tensor":
-        if name not in self._names:
-            raise KeyError(name)
-        tensor: torch.Tensor = self._file.get_tensor(name)
+        tensor: torch.Tensor = self.data[name].get_tensor(name)
         return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def caveat(name: str, manifest: Manifest | None) -> str:

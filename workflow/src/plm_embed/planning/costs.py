@@ -17,7 +17,7 @@ from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import MATRICES, LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
-from plm_embed.jobs.completion_record import Completion
+from plm_embed.jobs.completion_record import completion_records
 from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.family import Family
 from plm_embed.models.registry import Model
@@ -27,14 +27,6 @@ from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import count as plural
 
 log = logging.getLogger(__name__)
-BYTES_PER_SCORE = 12
-"""Bytes for a score and its checksum."""
-BYTES_PER_ROW = 108
-"""Bytes for a vector's key, length, number of windows and checksums."""
-BYTES_PER_RECORD = 80
-"""Bytes for a record in each of members, index and records.parquet: key, id, a line of header."""
-BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
-"""Bytes in a bucket's file: the key, and residues as Parquet packs those of proteins."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +79,25 @@ def flops_per_token(model: Model, tokens: float) -> float:
     return float(2 * model.parameters + model.layers * 4 * tokens * model.inner)
 
 
-def measured(model: str, dtype: str, records: Iterable[Completion], place: str) -> list[Speed]:
+def measured(model: str, dtype: str, folders: Iterable[Path]) -> dict[str, Speed]:
     """Return the speed of each device from the completion records of a model, in one dtype unless
-    that is auto. The time until a job's first batch is not in it.
+    that is auto, in the first of these folders that has any. The time until a job's first batch is
+    not in it.
     """
-    tokens, seconds = defaultdict[str, float](float), defaultdict[str, float](float)
-    for record in records:
-        computed = record.fingerprint
-        fits = computed.model == model and dtype in ("auto", computed.compute_dtype)
-        if fits and record.tokens and record.tokens_per_second:
-            device = device_label(record.worker.device, record.worker.threads)
-            tokens[device] += record.tokens
-            seconds[device] += record.tokens / record.tokens_per_second
-    basis = f"measured: {place}"
-    return [Speed(device, count / seconds[device], basis) for device, count in tokens.items()]
+    speeds: dict[str, Speed] = {}
+    for folder in folders:
+        tokens, seconds = defaultdict[str, int](int), defaultdict[str, float](float)
+        for record in completion_records(folder):
+            computed = record.fingerprint
+            fits = computed.model == model and dtype in ("auto", computed.compute_dtype)
+            if fits and record.tokens and record.tokens_per_second:
+                device = device_label(record.worker.device, record.worker.threads)
+                tokens[device] += record.tokens
+                seconds[device] += record.tokens / record.tokens_per_second
+        for device, count in tokens.items():
+            rate, basis = count / seconds[device], f"measured: the jobs in {folder}"
+            speeds.setdefault(device, Speed(device, rate, basis))
+    return speeds
 
 
 def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
@@ -115,6 +112,7 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
             raise _unfit(device, f"its speed in {dtype} is not known")
         peak, share = int(threads.split()[0]) * _matrix_rate(), table["cpu_efficiency"]
         basis = f"estimated: {share:.0%} of {peak / 1e9:,.0f} GFLOP/s, measured here just now"
+        basis += f"; no job with {threads} was measured"
         return Speed(device, share * peak / flops, basis)
     gpu = table["gpus"].get(device)
     if gpu is None:
@@ -166,16 +164,6 @@ def _matrix_rate(side: int = 64, seconds: float = 0.04) -> float:
         matrix @ matrix
         best = min(best, time.perf_counter() - began)
     return 2 * side**3 / best
-
-
-def vector_bytes(settings: Settings, model: Model, lengths: Mapping[int, int]) -> int:
-    """Return the bytes that the vectors of sequences take, once, by their number by length."""
-    rows = work(model, lengths, settings.long_sequences).sequences
-    pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
-    numbers = pooled * model.dim * storage_bytes(settings.storage_dtype)
-    matrices = per_residue_bytes(settings, model.dim, model.family, lengths)
-    per_row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
-    return rows * (numbers + per_row) + matrices
 
 
 def per_residue_bytes(

@@ -100,12 +100,14 @@ def lengths_left(config: Config, model: Model, counted: Input) -> Mapping[int, i
     The device that will compute decides the rest of the fingerprint (compute_dtype auto, the
     engine): of several fingerprints that fit the settings, the one that spares most counts.
     """
+    if not counted.folder:
+        return counted.lengths
     results, settings = Path(config["results"], model.name), known_settings(config, model)
     store, left = Path(config["store"] or results / "store"), counted.lengths
-    for folder in fingerprint_folders(store) if counted.folder else ():
+    for folder in fingerprint_folders(store):
         fingerprint = read_fingerprint(folder)
         stated = fingerprint.stated
-        if counted.folder and all(stated[key] == value for key, value in settings.items()):
+        if all(stated[key] == value for key, value in settings.items()):
             lacking = _lacking(counted.folder, results / "embedded", store, fingerprint)
             left = min(left, lacking, key=lambda lengths: sum(lengths.values()))
     return left

@@ -11,11 +11,11 @@ from pathlib import Path
 import yaml
 
 from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import MATRICES, storage_bytes
 from plm_embed.inference.settings import resolved
 from plm_embed.io.files import sha256_file
 from plm_embed.io.files import size as size_of
 from plm_embed.io.threads import cores
-from plm_embed.jobs.completion_record import completion_records
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.kernels.hardware import cpu_name, nvidia_gpus
@@ -30,6 +30,14 @@ from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.config import Config, models_of, read_config, settings_of, source_of
 from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
+BYTES_PER_SCORE = 12
+"""Bytes for a score and its checksum."""
+BYTES_PER_ROW = 108
+"""Bytes for a vector's key, length, number of windows and checksums."""
+BYTES_PER_RECORD = 80
+"""Bytes for a record in each of members, index and records.parquet: key, id, a line of header."""
+BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
+"""Bytes in a bucket's file: the key, and residues as Parquet packs those of proteins."""
 STARTUP_HOURS = 0.05
 """Time until a worker's first batch: Python, weights, self-test."""
 HOURS_PER_JOB = 3.0
@@ -106,12 +114,9 @@ def plan(
     if lengths and not named:
         settings = ("inputs=your_file", *settings)
     config, gpus = read_config(configfile, settings), len(visible_gpus())
-    resources, threads = _embed_job(profile) if profile else ({}, 1)
+    resources, device = _embed_job(profile) if profile else ({}, "")
     if profile and not devices:
-        gpu = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
-        devices = [gpu if gpu in costs.gpu_table()["gpus"] else "A100"]
-        if resources.get("device") == "cpu" or not asks_for_gpu(resources):
-            devices = [device_label(cpu_name(), max(1, threads // (int(resources["gpu"]) or 1)))]
+        devices = [device]
     with counted_input(config, lengths) as counted:
         models = tuple(
             _forecast(config, model, counted, devices, elsewhere)
@@ -119,11 +124,12 @@ def plan(
         )
     local = 0 if devices else 1 if gpus else cores()
     jobs = _jobs(max(model.hours for model in models), resources, local, gpus, config["buckets"])
-    words = ["--cores", str(cores()), *local_resources(gpus)]
-    if devices:  # of another machine
-        words = ["--cores", "all", *local_resources(int(devices[0] in costs.gpu_table()["gpus"]))]
     if profile:
         words = ["--profile", profile_folder(profile)]
+    elif devices:  # of another machine
+        words = ["--cores", "all", *local_resources(int(devices[0] in costs.gpu_table()["gpus"]))]
+    else:
+        words = ["--cores", str(cores()), *local_resources(gpus)]
     if configfile:
         words += ["--configfile", str(configfile)]
     changes = [word for word in settings if not word.startswith("buckets=")]
@@ -136,9 +142,9 @@ def plan(
     return Plan(counted, models, jobs, _bytes(config, counted), free, command)
 
 
-def _embed_job(profile: str) -> tuple[Config, int]:
-    """Return the resources and the threads of a job of embed by a profile, from where Snakemake
-    finds it. ConfigError where there is no such profile.
+def _embed_job(profile: str) -> tuple[Config, str]:
+    """Return the resources of a job of embed by a profile, from where Snakemake finds it, and its
+    device: the GPU that it names, else an A100, or CPU cores. ConfigError for no such profile.
     """
     folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
     paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
@@ -153,7 +159,12 @@ def _embed_job(profile: str) -> tuple[Config, int]:
         rules.get("embed") if isinstance(rules := content.get(key), dict) else None
         for key in ("set-resources", "set-threads")
     )
-    return {"gpu": 1} | (resources or {}), int(threads or 1)
+    resources = {"gpu": 1} | (resources or {})
+    if resources.get("device") == "cpu" or not asks_for_gpu(resources):
+        workers = int(resources["gpu"]) or 1
+        return resources, device_label(cpu_name(), max(1, int(threads or 1) // workers))
+    gpu = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
+    return resources, gpu if gpu in costs.gpu_table()["gpus"] else "A100"
 
 
 def _forecast(
@@ -167,11 +178,8 @@ def _forecast(
     todo = costs.work(model, left, *policies, masked=masked)
     whole = costs.work(model, counted.lengths, *policies, masked=masked)
     plain = costs.work(model, counted.lengths, *policies)
-    measured: dict[str, Speed] = {}
-    for folder in (Path(config["results"], model.name, "embedded"), *elsewhere):
-        records = completion_records(folder)
-        for speed in costs.measured(model.name, dtype, records, f"the jobs in {folder}"):
-            measured.setdefault(speed.device, speed)
+    folders = (Path(config["results"], model.name, "embedded"), *elsewhere)
+    measured = costs.measured(model.name, dtype, folders)
     if not devices:  # this machine's, and what has been at work
         present = [device_label(gpu.name) for gpu in nvidia_gpus()] or [device_label(cpu_name(), 1)]
         devices = [*present, *measured]
@@ -211,28 +219,33 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     return f"{source}, {check}{terms}", bool(model.sha256)
 
 
-def _download_bytes(model: Model) -> int:
-    return model.bytes or 4 * model.parameters
-
-
 def _bytes(config: Config, counted: Input) -> dict[str, int]:
     """Return the bytes that a campaign writes, by their kind."""
-    settings, models = settings_of(config), list(models_of(config).values())
-    buckets = costs.BYTES_PER_SEQUENCE * counted.unique + costs.BYTES_PER_RESIDUE * counted.residues
-    per_record = costs.BYTES_PER_RECORD * counted.records
-    vectors = sum(costs.vector_bytes(settings, model, counted.lengths) for model in models)
-    weights = 0
+    settings, models = settings_of(config), models_of(config).values()
+    buckets = BYTES_PER_SEQUENCE * counted.unique + BYTES_PER_RESIDUE * counted.residues
+    records = 2 * BYTES_PER_RECORD * counted.records
+    pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
+    vectors, weights = 0, 0
     for model in models:
+        per_row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
+        per_row += pooled * model.dim * storage_bytes(settings.storage_dtype)
+        rows = costs.work(model, counted.lengths, settings.long_sequences).sequences
+        matrices = costs.per_residue_bytes(settings, model.dim, model.family, counted.lengths)
+        vectors += rows * per_row + matrices
         if not read_record(Path(config["results"], model.name)):
             source = source_of(config, model) or model.shipped
             weights += size_of(Path(source)) if source else _download_bytes(model)
     return {
-        "sequences": round(buckets) + 2 * per_record,
+        "sequences": round(buckets) + records,
         "store": vectors,
         "master": vectors,
-        "index and records": 2 * per_record * len(models),
+        "index and records": records * len(models),
         "weights": weights,
     }
+
+
+def _download_bytes(model: Model) -> int:
+    return model.bytes or 4 * model.parameters
 
 
 def _jobs(hours: float, resources: Config, local: int, gpus: int, buckets: int) -> Jobs:

@@ -57,10 +57,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
         self._block = whole_number("block", block, above_zero=True)
         with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
-            records = Records(embeddings, name, self._ids, self._where)
+            records = Records(embeddings, name, self._ids, self._where, self._columns)
             self._name = records.name
-            for column in self._columns:
-                records.check_column(column)
             records.schema({"vector": pa.float32()} if "vector" in self._columns else {})
             _ = records.count  # reads the index, and checks that it is this master's
 

@@ -6,9 +6,10 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,30 +42,29 @@ class Records:
     """Records of a master of these ids (None: all) whose columns have these values, as text, in the
     order of the index, with a representation.
 
-    PlmEmbedError for a column that the index lacks, and for a representation that is not there.
+    PlmEmbedError for a column of `where` or `columns` that the index lacks, and for a
+    representation that is not there.
     """
 
     def __init__(
         self,
         embeddings: Embeddings,
         representation: str,
-        ids: Collection[str] | None = None,
+        ids: Iterable[str] | None = None,
         where: Mapping[str, Any] | None = None,
+        columns: Iterable[str] = (),
     ) -> None:
-        self.embeddings, self._ids, self._where = embeddings, ids, where or {}
+        self.embeddings, self._where = embeddings, where or {}
+        self._ids = None if ids is None else frozenset(ids)
         self.name, self.index = embeddings.resolved(representation), embeddings.records.schema
-        for column in self._where:
-            self.check_column(column)
-
-    def check_column(self, column: str) -> None:
-        """Raise PlmEmbedError for a column that is not there."""
-        names, index = self.index.names, self.embeddings.index
-        if column not in names:
-            raise PlmEmbedError(
-                f"{index}: no column {column!r}{did_you_mean(column, names)}; the columns are "
-                f"{', '.join(names)}",
-                path=index,
-            )
+        names, path = self.index.names, embeddings.index
+        for column in (*self._where, *columns):
+            if column not in names:
+                raise PlmEmbedError(
+                    f"{path}: no column {column!r}{did_you_mean(column, names)}; the columns are "
+                    f"{', '.join(names)}",
+                    path=path,
+                )
 
     def of(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         """Return the lines of selected records."""
@@ -148,8 +148,7 @@ def export(
     files = [output, _beside(output, "ids"), _beside(output, "names")]
     refuse_existing(*files)
     with Embeddings(master) as embeddings:
-        chosen = None if ids is None else frozenset(ids)
-        records = Records(embeddings, representation, chosen, where)
+        records = Records(embeddings, representation, ids, where)
         if has_matrix(records.name) and to != "uniprot-h5":
             words = f"{records.name} has a matrix per record, which {to} cannot hold"
             raise PlmEmbedError(f"{words}: export uniprot-h5")
@@ -160,9 +159,6 @@ def export(
             for path in files:  # one alone may be whole, and in the way of the next call
                 path.unlink(missing_ok=True)
             raise
-    names = files[-1]
-    if names.exists() and names.stat().st_size <= len("\t".join(_NAMES)) + 2:
-        names.unlink()  # a header alone
     return records.count, [path for path in files if path.exists()]
 
 
@@ -214,19 +210,26 @@ def _npy(records: Records, output: Path, meter: Meter) -> None:
 
 
 def _uniprot(records: Records, output: Path, meter: Meter) -> None:
-    """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name."""
-    names: dict[str, tuple[int, str]] = {}
-    first = _first_records(records)
+    """Write UniProt's per-protein.h5 (per-residue.h5): a dataset (D,), or (L, D), per name. An id
+    with the same vector again is left out; with others it gets .2, .3 ..., but in the record that
+    comes first in the input.
+    """
+    written, names = set[tuple[str, int]](), set[str]()
+    first, matrices = _first_rows(records), has_matrix(records.name)
     with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches(meter):
-            vectors = None if has_matrix(records.name) else records.vectors(lines)
+            vectors = None if matrices else records.vectors(lines)
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
                 called = id or f"{Path(line['source']).name}:{line['number']}"
-                name = dataset_name(called, row, names, plain=not id or first[id][-1] == row)
-                if name is None:
+                if (called, row) in written:
                     continue
+                written.add((called, row))
+                safe, start = safe_name(called), 1 if not id or first[id] == row else 2
+                numbered = (f"{safe}.{number}" if number > 1 else safe for number in count(start))
+                name = next(name for name in numbered if name not in names)
+                names.add(name)
                 if name != id:
                     table.writerow([name, id, line["source"], line["number"]])
                 matrix = records.embeddings.matrix
@@ -235,10 +238,8 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
                 dataset.attrs["original_id"] = _without_nul(id)
 
 
-def _first_records(records: Records) -> dict[str, tuple[int, int, int]]:
-    """Return the first record in the input of each id: the place of its file, its number, and its
-    row.
-    """
+def _first_rows(records: Records) -> dict[str, int]:
+    """Return the row of each id, of several that of its first record in the input."""
     inputs = records.embeddings.metadata.get("inputs", {}).get("inputs", [])
     order = {entry["path"]: place for place, entry in enumerate(inputs)}
     first: dict[str, tuple[int, int, int]] = {}
@@ -246,32 +247,19 @@ def _first_records(records: Records) -> dict[str, tuple[int, int, int]]:
         for line in records.of(lines).select(["id", "source", "number", "row"]).to_pylist():
             place = order.get(line["source"], 0), line["number"], line["row"]
             first[line["id"]] = min(place, first.get(line["id"], place))
-    return first
+    return {id: row for id, (_, _, row) in first.items()}
 
 
-def dataset_name(
-    id: str, row: int, names: dict[str, tuple[int, str]], *, plain: bool = True
-) -> str | None:
-    """Return a name for an id with the vector in `row`, and add it to the names so far: the id
-    itself where it can be and may be (`plain`); None if that pair has one already.
-
-    Slashes, backslashes, control characters and '%' become %2F and the like; a name that is too
-    long keeps its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
+def safe_name(id: str) -> str:
+    """Return an id as the name of a dataset, with space for a count: slashes, backslashes, control
+    characters and '%' become %2F and the like; what is too long keeps its beginning and ends in a
+    hash.
     """
-    safe = re.sub(r"[/\\%\x00-\x1f\x7f]", lambda letter: f"%{ord(letter[0]):02X}", id)
-    if safe in (".", ".."):
-        safe = f"%{safe}"
-    longest = LONGEST_NAME - 8  # with a count
-    if len(safe.encode()) > longest:
+    name = re.sub(r"[/\\%\x00-\x1f\x7f]", lambda letter: f"%{ord(letter[0]):02X}", id)
+    name = f"%{name}" if name in (".", "..") else name
+    if len(name.encode()) > LONGEST_NAME - 8:
         digest = hashlib.sha256(id.encode()).hexdigest()[:16]
-        safe = f"{safe.encode()[: longest - 17].decode(errors='ignore')}-{digest}"
-    name, count = safe, 1
-    while name in names or not (plain or count > 1):
-        if names.get(name) == (row, id):
-            return None
-        count += 1
-        name = f"{safe}.{count}"
-    names[name] = row, id
+        name = f"{name.encode()[: LONGEST_NAME - 25].decode(errors='ignore')}-{digest}"
     return name
 
 
@@ -359,12 +347,17 @@ def _beside(output: Path, kind: str) -> Path:
 
 @contextmanager
 def _table(output: Path, kind: str, *columns: str) -> Iterator[Any]:
-    """Open the tab-separated table beside an export, with a header, as a writer of `csv`."""
+    """Open the tab-separated table beside an export, with a header, as a writer of `csv`. A table
+    of names without a line is removed.
+    """
     path = _beside(output, kind)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
-        writer.writerow(columns)
+        header = writer.writerow(columns)
         yield writer
+        unused = kind == "names" and file.tell() == header
+    if unused:
+        path.unlink()
 
 
 def _without_nul(text: str) -> str:

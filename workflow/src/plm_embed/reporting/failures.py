@@ -40,8 +40,8 @@ def failures(results: Path, models: Iterable[str]) -> list[Failure]:
 
 
 def _reason(log: Path) -> str:
-    """Return why a step failed. A validation by hand has no log; its record stays, while one of
-    the workflow is deleted.
+    """Return why a step failed; '' where it did not. A validation outside the workflow has no log;
+    its record stays, while Snakemake deletes its own.
     """
     if log.name != VALIDATION:
         return error_at_the_end(log)

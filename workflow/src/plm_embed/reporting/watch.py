@@ -95,16 +95,13 @@ class Progress:
         """Return whether every step is done."""
         return all(step.status == "done" for step in self.steps)
 
-    @property
-    def at_work(self) -> bool:
-        """Return whether a worker lives, or a step writes to its log."""
-        return self.running > 0 or any(step.status == "at work" for step in self.steps)
-
 
 @dataclass(frozen=True)
 class Look:
     """A results folder at one moment. run: the last of Snakemake, None where none was noted; alive:
-    whether it goes on; failure: of a run that has ended.
+    whether it goes on; failure: of a run that has ended. finished: every step is done, and the run
+    has ended; failed: a step ended with an error and has not begun again; at_work: a worker lives,
+    or a step writes to its log; over: nothing more will come.
     """
 
     results: Path
@@ -112,27 +109,10 @@ class Look:
     run: Run | None
     alive: bool
     failure: Failure | None
-
-    @property
-    def finished(self) -> bool:
-        """Return whether every step of every model is done, and the run has ended."""
-        return not self.alive and bool(self.models) and all(model.finished for model in self.models)
-
-    @property
-    def failed(self) -> bool:
-        """Return whether a step ended with an error and has not begun again."""
-        return bool(self.failure) or any(model.failures for model in self.models)
-
-    @property
-    def at_work(self) -> bool:
-        """Return whether any model is at work."""
-        return any(model.at_work for model in self.models)
-
-    @property
-    def over(self) -> bool:
-        """Return whether nothing more will come. Without a noted run, an error may be its end."""
-        ended = bool(self.run) or self.finished or self.failed
-        return ended and not self.alive and not self.at_work
+    finished: bool
+    failed: bool
+    at_work: bool
+    over: bool
 
 
 def watch(results: Path, *, once: bool) -> int:
@@ -169,12 +149,18 @@ def look(results: Path) -> Look:
     if results.exists() and not results.is_dir():
         remedy = "name the results folder of a campaign"
         raise StoreError(f"{results}: is not a folder", path=results, remedy=remedy)
-    run = read_run(results)
+    run, failure = read_run(results), run_failure(results)
     begun = {log.parent.name for log in results.glob("logs/*/weights.log")}
     begun |= {path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}")}
-    alive = bool(run and run.alive)
-    models = [_progress(results, name, run, alive) for name in sorted(run.models if run else begun)]
-    return Look(results, tuple(models), run, alive, run_failure(results))
+    alive, names = bool(run and run.alive), sorted(run.models if run else begun)
+    models = tuple(_progress(results, name, run, alive) for name in names)
+    finished = not alive and bool(models) and all(model.finished for model in models)
+    failed = bool(failure) or any(model.failures for model in models)
+    steps = [step.status for model in models for step in model.steps]
+    at_work = "at work" in steps or any(model.running for model in models)
+    # without a noted run, an error may be its end
+    over = bool(run or finished or failed) and not alive and not at_work
+    return Look(results, models, run, alive, failure, finished, failed, at_work, over)
 
 
 def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:

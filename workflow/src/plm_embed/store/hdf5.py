@@ -7,7 +7,7 @@ space is allocated when a dataset is made, so the order of the writes does not s
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -110,6 +110,16 @@ def _check_contained(file: h5py.File) -> None:
                 raise ValueError(f"{inside} is a group, which does not belong there")
             if dataset.rank != rank:
                 raise ValueError(f"{inside} has shape {dataset.shape}, expected {rank} dimensions")
+
+
+def trailing_bytes(path: Path) -> int:
+    """Return how many bytes follow the end of an HDF5 file, which ignores them; 0 where the format
+    is older than `connect` writes it.
+    """
+    with path.open("rb") as file:
+        superblock = file.read(36)  # at 8 its version; from version 2 on the file's end is at 28
+    end = int.from_bytes(superblock[28:], "little")
+    return path.stat().st_size - end if superblock[8] >= 2 else 0
 
 
 def contained(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
@@ -215,22 +225,6 @@ def read_bits(dataset: h5py.Dataset, start: int, stop: int) -> Array:
     return take_bits(dataset, np.arange(start, stop))
 
 
-def take_bits(dataset: h5py.Dataset, rows: Numbers) -> Array:
-    """Read the given rows (strictly increasing) of a dataset: (k, D) stored bits, or (k,) of a
-    column.
-    """
-    kind, columns = dataset.id.get_type(), dataset.shape[1:]
-    # h5py keeps an account of each space: making one takes as long as reading a row
-    space, memory = dataset.id.get_space(), cache(h5s.create_simple)
-
-    def read(first: int, block: Array) -> None:
-        space.select_hyperslab((first, 0)[: block.ndim], block.shape)
-        dataset.id.read(memory(block.shape), space, block, kind)
-
-    dtype = np.dtype(f"<u{kind.get_size()}") if columns else dataset.dtype
-    return _take(read, rows, np.empty((len(rows), *columns), dtype))
-
-
 class Extent(NamedTuple):
     """(n, D) vectors that lie row after row in an open file, to be read past HDF5, which lets in
     one thread at a time: from byte `begin` on, D numbers of so many bytes each.
@@ -254,25 +248,29 @@ class Extent(NamedTuple):
             return None
         return cls(dataset.file.id.get_vfd_handle(), places.pop(), dim, itemsize)
 
-    def take(self, rows: Numbers) -> Array:
-        """Read as `take_bits` does. OSError where the file is too short."""
-
-        def read(first: int, block: Array) -> None:
-            place, left = self.begin + first * block.strides[0], block.data.cast("B")
-            while left:
-                if not (count := os.preadv(self.file, [left], place)):
-                    raise OSError(f"the file ends at byte {place:,}")
-                place, left = place + count, left[count:]
-
-        return _take(read, rows, np.empty((len(rows), self.dim), f"<u{self.itemsize}"))
+    def read(self, first: int, block: Array) -> None:
+        """Fill a block with the rows from `first` on. OSError where the file is too short."""
+        place, left = self.begin + first * block.strides[0], block.data.cast("B")
+        while left:
+            if not (count := os.preadv(self.file, [left], place)):
+                raise OSError(f"the file ends at byte {place:,}")
+            place, left = place + count, left[count:]
 
 
-def _take(read: Callable[[int, Array], None], rows: Numbers, out: Array) -> Array:
-    """Fill an array with the given rows (strictly increasing) by as few calls of `read` as is
-    sensible, each with the first row and the block to be read from there on.
+def take_bits(source: h5py.Dataset | Extent, rows: Numbers) -> Array:
+    """Read the given rows (strictly increasing) of a dataset in as few reads as is sensible:
+    (k, D) stored bits, or (k,) of a column.
 
-    Needs little more memory than the array, however far the rows lie apart.
+    Needs little more memory than its result, however far the rows lie apart.
     """
+    if isinstance(source, Extent):
+        out = np.empty((len(rows), source.dim), f"<u{source.itemsize}")
+    else:
+        kind, columns = source.id.get_type(), source.shape[1:]
+        dtype = np.dtype(f"<u{kind.get_size()}") if columns else source.dtype
+        out = np.empty((len(rows), *columns), dtype)
+        # h5py keeps an account of each space: making one takes as long as reading a row
+        space, memory = source.id.get_space(), cache(h5s.create_simple)
     if not out.size:
         return out
     edges = [0, len(rows)]
@@ -286,7 +284,11 @@ def _take(read: Callable[[int, Array], None], rows: Numbers, out: Array) -> Arra
         block = out[begin:end]
         if count > end - begin:
             block = np.empty((count, *out.shape[1:]), out.dtype)
-        read(first, block)
+        if isinstance(source, Extent):
+            source.read(first, block)
+        else:
+            space.select_hyperslab((first, 0)[: out.ndim], block.shape)
+            source.id.read(memory(block.shape), space, block, kind)
         if count > end - begin:
             out[begin:end] = block[rows[begin:end] - first]
     return out

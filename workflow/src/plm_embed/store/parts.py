@@ -292,8 +292,7 @@ class Part:
         dataset, flat when per residue. Threads read at the same time.
         """
         with self._reading():
-            extent = self._extents[name]
-            return extent.take(rows) if extent else take_bits(self.vectors[name], rows)
+            return take_bits(self._extents[name] or self.vectors[name], rows)
 
     def rows(self, name: str, rows: Numbers) -> Array | list[Array]:
         """Read the vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D)

@@ -1,6 +1,6 @@
 """Resources of jobs: where a profile does not set them, and the names that it may use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,24 +25,19 @@ def misspelt(settings: Any) -> Iterator[str]:
 
     settings: Snakemake's ResourceSettings. Other names may mean something to an executor.
     """
-    rules = (*RULES, *RULES_OF_FAMILIES)
-    blocks = {"default-resources": settings.default_resources or {}} | {
-        f"set-resources: {rule}": names for rule, names in settings.overwrite_resources.items()
-    }
-    pairs: list[tuple[str, str, tuple[str, ...]]] = [
-        (block, str(rule), rules)
-        for block, names in (
-            ("set-resources", settings.overwrite_resources),
-            ("set-threads", settings.overwrite_threads),
-        )
-        for rule in names
+    rules, of_rules = (*RULES, *RULES_OF_FAMILIES), settings.overwrite_resources
+    blocks: list[tuple[str, Iterable[str], tuple[str, ...]]] = [
+        ("set-resources", of_rules, rules),
+        ("set-threads", settings.overwrite_threads, rules),
+        ("default-resources", settings.default_resources or {}, RESOURCES),
+        *((f"set-resources: {rule}", of_rules[rule], RESOURCES) for rule in of_rules),
     ]
-    pairs += [(block, name, RESOURCES) for block, names in blocks.items() for name in names]
-    for block, name, known in pairs:
-        near = get_close_matches(name, known, 1, cutoff=0.85)
-        near += [rule for rule in RULES_OF_FAMILIES if rule.startswith(f"{name}_")]  # gather
-        if near and name not in known:
-            yield f"profile: {block}: {name} is not known; did you mean {near[0]}?"
+    for block, names, known in blocks:
+        for name in names:
+            near = get_close_matches(name, known, 1, cutoff=0.85)
+            near += [rule for rule in RULES_OF_FAMILIES if rule.startswith(f"{name}_")]  # gather
+            if near and name not in known:
+                yield f"profile: {block}: {name} is not known; did you mean {near[0]}?"
 
 
 def worker_mb(model: Model) -> int:
