@@ -14,6 +14,10 @@ from plm_embed.errors import ConfigError, StoreError
 
 KEY_BYTES = 32
 KEY_DIGITS = 2 * KEY_BYTES
+KEY = pa.binary(KEY_BYTES)
+"""The type of a column of binary keys."""
+Keys = NDArray[np.bytes_]
+"""Keys as text, S64."""
 SPACE = 1 << 64
 """Number of prefixes."""
 MAX_BUCKETS = 20_000
@@ -59,9 +63,6 @@ def bucket_bounds(n: int) -> list[int]:
     return [-(-number * SPACE // n) for number in range(n + 1)]
 
 
-Keys = NDArray[np.bytes_]
-
-
 def key_array(column: pa.ChunkedArray) -> Keys:
     """Return a string column of keys as S64; null becomes 64 undefined bytes."""
     pieces: list[Keys] = []
@@ -102,9 +103,6 @@ def find(keys: Keys, queries: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_
 def _heads(keys: Keys) -> NDArray[np.uint64]:
     """Return the first eight characters of each key, as numbers that sort as they do."""
     return keys.view(">u8")[::8].astype(np.uint64)
-
-
-KEY = pa.binary(KEY_BYTES)
 
 
 def keys_sha256(keys: Keys) -> str:

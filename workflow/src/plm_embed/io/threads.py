@@ -4,7 +4,6 @@ and the number of cores.
 
 import math
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,19 +17,6 @@ Result = TypeVar("Result")
 _END: Any = object()
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc/self")
-
-
-@contextmanager
-def quick_turns() -> Iterator[None]:
-    """Let threads that make short system calls wait 0.2 ms, not 5 ms each, for a busy one to give
-    way.
-    """
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(2e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:

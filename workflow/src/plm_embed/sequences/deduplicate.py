@@ -27,7 +27,7 @@ from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.sorting import KeySorter
 from plm_embed.io.terminal import progress
-from plm_embed.io.threads import behind, quick_turns
+from plm_embed.io.threads import behind
 from plm_embed.keys import (
     KEY,
     KEY_BYTES,
@@ -76,9 +76,9 @@ def records_schema(keep: Sequence[str]) -> pa.Schema:
     )
 
 
-def _schema(*names: str, **others: pa.DataType) -> pa.Schema:
-    """Return columns of text, but for numbers and the `others`."""
-    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()} | others
+def _schema(*names: str, **odd_types: pa.DataType) -> pa.Schema:
+    """Return columns of text, but for numbers and the `odd_types`."""
+    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()} | odd_types
     return pa.schema([(name, types.get(name, pa.string())) for name in names])
 
 
@@ -106,14 +106,14 @@ def deduplicate(
     OSError: a full disk. After an error there is no summary.json.
     """
     names, tables = bucket_names(buckets), tables or [table] * len(inputs)
-    columns = dict.fromkeys(name for columns_of in tables for name in columns_of.keep)
+    columns = dict.fromkeys(name for entry in tables for name in entry.keep)
     for name in columns:
         if why := why_not_kept(name):
             raise ConfigError(f"keep: {name}: {why}", key="keep")
-        if any(columns_of.keep.count(name) > 1 for columns_of in tables):
+        if any(entry.keep.count(name) > 1 for entry in tables):
             raise ConfigError(f"keep: {name!r} is named twice", key="keep")
     keep = (*columns, *[FIRST_CHAIN] * ALPHABETS[policy.alphabet].pairs)
-    readers = [Reader(path, columns_of) for path, columns_of in zip(inputs, tables, strict=True)]
+    readers = [Reader(path, entry) for path, entry in zip(inputs, tables, strict=True)]
     for path, same in repeated(inputs):
         raise InputError(f"{path}: is the same file as {same}; name it once", path=path)
     output.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,6 @@ def deduplicate(
     total = sum(reader.bytes for reader in readers)
     account = Account(policy, keep, compiled_digests() if total >= WORTH_COMPILING else digests)
     with (
-        quick_turns(),
         tempfile.TemporaryDirectory(prefix=".spill-", dir=output) as spill,
         row_group_writer(output / "records.parquet", account.records_schema) as records,
     ):
@@ -261,9 +260,12 @@ class Account:
         }
         if alphabet.pairs:
             columns[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
-        kept = pa.array(np.flatnonzero(~skipped))
+        not_skipped = pa.array(np.flatnonzero(~skipped))
         accepted = {
-            **{name: columns[name].take(kept) for name in ("id", "number", "events", *self.keep)},
+            **{
+                name: columns[name].take(not_skipped)
+                for name in ("id", "number", "events", *self.keep)
+            },
             "key": keys,
             "source": pa.repeat(pa.scalar(source, pa.int32()), len(ends)),
             "length": lengths,
@@ -279,14 +281,10 @@ class Account:
             self._keys.append(key_words(keys)[:, 0])
         self.records += count
         self.accepted += len(ends)
-        records, rows = (
-            pa.record_batch([values[name] for name in schema.names], schema=schema)
-            for values, schema in (
-                (columns, self.records_schema),
-                (accepted, self.accepted_schema),
-            )
+        return (
+            pa.record_batch(columns, schema=self.records_schema),
+            pa.record_batch(accepted, schema=self.accepted_schema),
         )
-        return records, rows
 
     def end(self) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
