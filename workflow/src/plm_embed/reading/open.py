@@ -140,16 +140,14 @@ class Embeddings:
         if self.index:
             with self._part() as part:
                 return read(part, rows)
-        height = len(rows) if counts is None else int(counts.sum())
-        values = np.empty((height, *shape), kind)
-        owners = self._owner[rows]
+        counts = np.ones(len(rows), np.int64) if counts is None else counts
+        starts, owners = np.cumsum(counts) - counts, self._owner[rows]
+        values = np.empty((int(counts.sum()), *shape), kind)
         for number in np.unique(owners).tolist():
             places = np.flatnonzero(owners == number)
             with self._part(number) as part:
                 block = read(part, self._row[rows[places]])
-            if counts is not None:
-                places = flat_rows((np.cumsum(counts) - counts)[places], counts[places])
-            values[places] = block
+            values[flat_rows(starts[places], counts[places])] = block
         return values
 
     def __enter__(self) -> Self:
