@@ -411,13 +411,15 @@ class Embeddings:
         matrix.
         """
         dtype = self.fingerprint.storage_dtype
-        flat = not self.index and name in self._matrices
+        if self.index:
+            with self._part() as part:
+                return decode(part.bits(name, rows), dtype)
         bits = self._read(
             rows,
             lambda part, held: part.bits(name, held),
             f"<u{storage_bytes(dtype)}",
             columns(name, self.dim),
-            counts=self.residues_at(rows) if flat else None,
+            counts=self.residues_at(rows) if name in self._matrices else None,
         )
         return decode(bits, dtype)
 
