@@ -20,7 +20,7 @@ from plm_embed.models.weights import read_record
 from plm_embed.sequences.summary import read_summary
 
 DROPPED = {
-    "busy_seconds",
+    *("busy_seconds", "spared_tokens"),
     *("busy", "exact", "toks_per_batch", "joules", "loading_seconds", "reused", "reused_from"),
 }
 """Keys of earlier versions that nothing reads any more."""
@@ -69,10 +69,7 @@ KINDS = [
         r"delete .*0000\.json and run the campaign again",
         read_completion,
         write_sealed,
-        optional=(
-            *("computed", "tokens", "tokens_per_second"),
-            *("reused_devices", "spared_tokens"),
-        ),
+        optional=("computed", "tokens", "tokens_per_second", "reused_devices"),
     ),
     Kind(
         "validation",

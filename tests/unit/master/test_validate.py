@@ -33,22 +33,11 @@ def use_reference(monkeypatch: pytest.MonkeyPatch, compute: Any) -> None:
 
 
 def check(campaign: Campaign, spot_checks: int = 4) -> list[str]:
-    return validate(
-        sequences=campaign.sequences,
-        embedded=campaign.embedded,
-        store=campaign.store,
-        weights=campaign.weights,
-        master=campaign.master,
-        index=campaign.index,
-        records=campaign.records,
-        spot_checks=spot_checks,
-        report=campaign.results / "validation.json",
-        checksums=campaign.master.parent / "checksums.sha256",
-    ).problems
+    return validate(campaign.master, campaign.store, campaign.weights, spot_checks).problems
 
 
 def report(campaign: Campaign) -> Validation:
-    found = read_validation(campaign.results / "validation.json")
+    found = read_validation(campaign.master.with_name("validation.json"))
     assert found
     return found
 

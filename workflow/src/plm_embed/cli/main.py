@@ -70,13 +70,14 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os._exit(1)
     except Exception as error:
-        if message := unusable_path(error) or missing_extra(error) or limit_reached(error):
-            sys.exit(printable(f"plm-embed: error: {message}"))
-        message = no_space(error)
+        full = no_space(error)
+        message = full or unusable_path(error) or missing_extra(error) or limit_reached(error)
         if not message:
             raise
         print(printable(f"plm-embed: error: {message}"), file=sys.stderr, flush=True)
-        os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
+        if full:
+            os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
+        sys.exit(1)
 
 
 SECTIONS = {

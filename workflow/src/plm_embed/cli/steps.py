@@ -220,10 +220,8 @@ def embed(
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.models.weights import read_manifest
-    from plm_embed.sequences.summary import check_present
 
     log_command()
-    check_present(bucket)
     folder = prepared_folder(weights)
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
@@ -295,30 +293,13 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.jobs.completion_record import store_of
     from plm_embed.master.validate import validate as run
-    from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.models.weights import RECORD
     from plm_embed.reading.find import find_embeddings
-    from plm_embed.reporting.outputs import RECORDS
 
     log_command()
     master = find_embeddings(results).absolute()
-    folder = master.parent
-    files = {
-        "sequences": folder.parent / "sequences",
-        "embedded": folder / "embedded",
-        "store": store or store_of(folder),
-        "master": master,
-        "index": master.with_suffix(".parquet"),
-        "records": folder / RECORDS,
-        "weights": folder / RECORD,
-    }
-    for path in files.values():
-        if not path.exists():  # nothing has changed yet
-            remedy = "put it back, or run the campaign again"
-            raise StoreError(f"{path}: not found", path=path, remedy=remedy)
-    files["weights"] = prepared_folder(files["weights"])
-    outputs = {"report": folder / VALIDATION, "checksums": folder / PROOF}
-    validation = run(**files, **outputs, spot_checks=spot_checks)
+    weights = prepared_folder(master.with_name(RECORD))
+    validation = run(master, store or store_of(master.parent), weights, spot_checks)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first
         words = "; ".join(filter(None, [f"{master} is not valid", validation.remedy]))

@@ -69,12 +69,11 @@ class WorkerInfo:
 class Completion:
     """A bucket of which the store holds a vector of each sequence, but for those skipped.
 
-    unique: sequences in the bucket; found: in the store when the job began, of spared_tokens, by
-    reused_devices as their parts say; parts: that hold the vectors, by name. computed, tokens: of
-    all workers together; tokens_per_second: of one, while it had something to compute. self_test:
-    None where no model had to be loaded. store: below the folder of the model, or an absolute path.
-    versions: by library. seconds: from the start of the job to its end. Times are ISO 8601, with
-    their zone.
+    unique: sequences in the bucket; found: in the store when the job began, by reused_devices as
+    their parts say; parts: that hold the vectors, by name. computed, tokens: of all workers
+    together; tokens_per_second: of one, while it had something to compute. self_test: None where no
+    model had to be loaded. store: below the folder of the model, or an absolute path. versions: by
+    library. seconds: from the start of the job to its end. Times are ISO 8601, with their zone.
     """
 
     computed: int = 0
@@ -89,7 +88,6 @@ class Completion:
     parts: tuple[PartInfo, ...]
     skipped: tuple[Skipped, ...]
     found: int
-    spared_tokens: int = 0
     reused_devices: tuple[str, ...] = ()
     self_test: SelfTest | None
     worker: WorkerInfo

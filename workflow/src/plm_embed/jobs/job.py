@@ -161,9 +161,6 @@ def write_record(
     for beat in beats:
         reasons |= beat.skipped
     skipped = np.isin(keys, np.array([*reasons], dtype="S64"))
-    present = ~long
-    present[todo] = False
-    spared = read_manifest(job.weights).family.token_counts(lengths[present], fingerprint)
     parts = store.covering(keys[~skipped])
     workers = tuple(worker for beat in beats for worker in beat.workers if worker.device)
     devices = set[str]()
@@ -187,8 +184,7 @@ def write_record(
             Skipped(key.decode(), int(length), reasons[key.decode()])
             for key, length in zip(keys[skipped], lengths[skipped], strict=True)
         ),
-        found=len(spared),
-        spared_tokens=int(spared.sum()),
+        found=len(keys) - int(long.sum()) - len(todo),
         reused_devices=tuple(sorted(devices)),
         computed=sum(worker.computed for worker in workers),
         tokens=tokens,

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
                 vectors = _checked(np.lib.format.open_memmap(path, "r"))
                 names = _index(files, ".npy.ids.tsv", len(vectors))
             elif path.suffix in _TABLES:
-                vectors, names = _joined(_rows_of_table(files))
+                vectors, names = _spooled(_rows_of_table(files))
                 if path.suffix == ".parquet":
                     metadata = read_schema(path).metadata or {}
                     stated = {name.decode(): value.decode() for name, value in metadata.items()}
@@ -128,7 +129,7 @@ def _hdf5(files: Files, file: h5py.File) -> tuple[h5py.Dataset | Array, Names]:
         columns = [column, *({"cache_key"} & set(obs))]
         names = [pair for name in columns for pair in _texts(contained(obs, name))]
         return _checked(contained(file, "X")), names
-    return _joined(_rows_of_datasets(file))
+    return _spooled(_rows_of_datasets(file))
 
 
 def _texts(item: h5py.Dataset | h5py.Group) -> Names:
@@ -182,19 +183,21 @@ def _is_list_of_numbers(kind: pa.DataType) -> bool:
     return bool(is_list and pa.types.is_floating(kind.value_type))
 
 
-def _joined(rows: Rows) -> tuple[Array, Names]:
-    """Return all vectors, in memory, and their names."""
-    names, blocks, count = Names(), list[Array](), 0
-    for more, vectors in rows:
-        blocks.append(_checked(vectors))
-        names += [(count + row, text) for row, text in more]
-        count += len(vectors)
-    sizes = dict.fromkeys(block.shape[1] for block in blocks)
-    if not any(sizes):
-        raise ValueError("it holds no vectors")
-    if len(sizes) > 1:
-        raise ValueError(f"vectors of {' and of '.join(map(str, sizes))} numbers")
-    return np.concatenate(blocks), names
+def _spooled(rows: Rows) -> tuple[Array, Names]:
+    """Write vectors to a temporary file without a name; return them, and their names."""
+    names, count, empty = Names(), 0, np.empty((0, 0), np.float32)
+    with tempfile.TemporaryFile() as file:
+        for more, vectors in rows:
+            empty = empty if count else _checked(vectors)[:0]
+            if (dim := vectors.shape[1]) != empty.shape[1]:
+                raise ValueError(f"vectors of {empty.shape[1]} and of {dim} numbers")
+            file.write(np.ascontiguousarray(vectors, empty.dtype).data)
+            names += [(count + row, text) for row, text in more]
+            count += len(vectors)
+        if not empty.shape[1]:
+            raise ValueError("it holds no vectors")
+        file.flush()
+        return np.memmap(file, empty.dtype, "r", shape=(count, empty.shape[1])), names
 
 
 def _index(files: Files, ending: str, count: int) -> Names:

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -74,7 +74,7 @@ def gather(  # noqa: PLR0917
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         written = pool.submit(write_tables)
-        write_pieces(path, file, pieces(unchanged_buckets(campaign), store))
+        write_pieces(path, file, pieces(unchanged_buckets(campaign, written), store))
         file.attrs.update(campaign.attributes(provenance))
         checksums.seal_attributes(file)
         written.result()
@@ -116,14 +116,16 @@ def create_master(file: h5py.File, campaign: Campaign) -> None:
             file["emb"] = group[name]
 
 
-def unchanged_buckets(campaign: Campaign) -> Iterator[Bucket]:
+def unchanged_buckets(campaign: Campaign, tables: Future[None]) -> Iterator[Bucket]:
     """Yield the buckets, each once the bytes of its parts are those that were written. StoreError
-    for a part that has changed.
+    for a part that has changed; an error of the tables, which need not wait for the vectors.
     """
     # two parts ahead, so that they are in memory when they are read
     hashes = ahead(map(sha256_file, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
     unchecked, unchanged = iter(campaign.parts.values()), set[str]()
     for bucket in map(campaign.bucket, campaign.rows):
+        if tables.done():
+            tables.result()
         while not unchanged.issuperset(part.name for part in bucket.completion.parts):
             part = next(unchecked)
             if next(hashes) != part.sha256:

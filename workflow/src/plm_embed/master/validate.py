@@ -21,12 +21,13 @@ from plm_embed.fingerprint import columns, has_matrix
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import read_batches
+from plm_embed.jobs.completion_record import FOLDER
 from plm_embed.keys import bucket_names
 from plm_embed.master.campaign import Campaign
 from plm_embed.master.row_checks import check_rows
 from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.tables import Tables, record_name
-from plm_embed.master.validation_record import Problem, Validation
+from plm_embed.master.validation_record import PROOF, VALIDATION, Problem, Validation
 from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.checksums import check_attributes as check_seal
@@ -38,32 +39,25 @@ from plm_embed.wording import now
 log = logging.getLogger(__name__)
 
 
-def validate(
-    *,
-    sequences: Path,
-    embedded: Path,
-    store: Path,
-    weights: Path,
-    master: Path,
-    index: Path,
-    records: Path,
-    spot_checks: int,
-    report: Path,
-    checksums: Path,
-) -> Validation:
-    """Check a gathered campaign.
+def validate(master: Path, store: Path, weights: Path, spot_checks: int) -> Validation:
+    """Check a gathered campaign: a master and the files around it in the results folder.
 
-    Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own
-    folder, only when nothing is wrong. `spot_checks` random rows are compared with what the
-    reference path of the model's family computes.
+    Writes validation.json beside the master in either case, and checksums.sha256, for `sha256sum
+    -c` in its own folder, only when nothing is wrong. `spot_checks` random rows are compared with
+    what the reference path of the model's family computes. StoreError, before anything changes,
+    when there are no sequences to compare with.
     """
+    folder, index = master.parent, master.with_suffix(".parquet")
+    sequences, embedded = folder.parent / "sequences", folder / FOLDER
+    summary = read_summary(sequences)
+    records, report, checksums = (folder / name for name in ("records.parquet", VALIDATION, PROOF))
     checksums.unlink(missing_ok=True)
     validation = Validation(status="passed", checks=[])
     campaign = Campaign(sequences, embedded, store)
     check_completion_records(validation, campaign)
     if campaign.rows:
         validation.fingerprint, validation.counts.vectors = campaign.fingerprint, campaign.vectors
-        validation.counts.unique = read_summary(sequences).unique
+        validation.counts.unique = summary.unique
         check_parts(validation, campaign)
         check_weights(validation, campaign, weights)
         meaning, again = "The file with all vectors can be opened and read.", delete(master)

@@ -50,9 +50,10 @@ function makeMaps(data) {
       const pixels = 0.92 * view.scale * Math.min(stage.clientWidth / wide, stage.clientHeight / high);
       return [pixels * wide, pixels * high];
     }
-    function place(at) {
-      const [w, h] = unit();
-      return [stage.clientWidth / 2 + (layout.x[at] / 65535 - view.x) * w, stage.clientHeight / 2 - (layout.y[at] / 65535 - view.y) * h];
+    // Return the function from a point to its place in the stage.
+    function placing() {
+      const [w, h] = unit(), left = stage.clientWidth / 2 - view.x * w, low = stage.clientHeight / 2 + view.y * h;
+      return at => [left + layout.x[at] / 65535 * w, low - layout.y[at] / 65535 * h];
     }
     function drawDensity(context) {
       const [w, h] = unit(), image = new ImageData(data.grid, data.grid), shade = matchMedia("(prefers-color-scheme: dark)").matches ? 200 : 90;
@@ -65,15 +66,16 @@ function makeMaps(data) {
       context.drawImage(small, stage.clientWidth / 2 - view.x * w, stage.clientHeight / 2 - (1 - view.y) * h, w, h);
     }
     function draw() {
-      const ratio = devicePixelRatio || 1, context = canvas.getContext("2d");
-      canvas.width = stage.clientWidth * ratio;
-      canvas.height = stage.clientHeight * ratio;
+      const ratio = devicePixelRatio || 1, context = canvas.getContext("2d"), place = placing();
+      const wide = stage.clientWidth, high = stage.clientHeight;
+      canvas.width = wide * ratio;
+      canvas.height = high * ratio;
       context.scale(ratio, ratio);
       if (layout.density) drawDensity(context);
-      const radius = Math.min(Math.max(stage.clientWidth / 14 / Math.sqrt(count) * Math.sqrt(view.scale), 1.3), 5.5);
+      const radius = Math.min(Math.max(wide / 14 / Math.sqrt(count) * Math.sqrt(view.scale), 1.3), 5.5);
       colors.forEach((color, at) => {
         const [x, y] = place(at);
-        if (x < -9 || y < -9 || x > stage.clientWidth + 9 || y > stage.clientHeight + 9) return;
+        if (x < -9 || y < -9 || x > wide + 9 || y > high + 9) return;
         context.globalAlpha = faded(at) ? 0.06 : count > 5000 ? 0.6 : 0.85;
         context.fillStyle = color;
         context.beginPath();
@@ -94,7 +96,7 @@ function makeMaps(data) {
     function label(at) {
       tip.style.visibility = at >= 0 ? "visible" : "hidden";
       if (at < 0) return;
-      const [x, y] = place(at), more = data.further.filter(([, point]) => point === at).length;
+      const [x, y] = placing()(at), more = data.further.filter(([, point]) => point === at).length;
       tip.textContent = [data.ids[at], `${english(data.lengths[at])} residues`,
         ...kept.slice(0, 6).map(column => `${column.name}: ${column.text(at)}`),
         ...(more ? [`${english(more)} other record${more > 1 ? "s" : ""} with this sequence`] : [])].join("\n");
@@ -119,6 +121,7 @@ function makeMaps(data) {
       choose(-1);
     }
     function nearest({ offsetX, offsetY }) {
+      const place = placing();
       let best = -1, least = 14 ** 2;
       for (let at = 0; at < count; at++) {
         const [x, y] = place(at), far = (x - offsetX) ** 2 + (y - offsetY) ** 2;
