@@ -208,8 +208,12 @@ def embed(
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.models.weights import read_manifest
+    from plm_embed.sequences.summary import read_again
 
     log_command()
+    if not bucket.is_file():  # before workers start
+        remedy = read_again(bucket.parent.parent)
+        raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=remedy)
     folder = prepared_folder(weights)
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)
