@@ -1,10 +1,8 @@
 """Numbers, times and names in words."""
 
-import json
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from pathlib import Path
 
 _MEANT = {"gpu": "cuda"}
 
@@ -64,8 +62,3 @@ def readable(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError
-
-
-def in_python(path: Path) -> str:
-    """Return a path as a string of a Python program, in double quotes whatever it holds."""
-    return json.dumps(str(path), ensure_ascii=False)

@@ -220,10 +220,8 @@ def embed(
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.models.weights import read_manifest
-    from plm_embed.sequences.summary import check_present
 
     log_command()
-    check_present(bucket)
     folder = prepared_folder(weights)
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)

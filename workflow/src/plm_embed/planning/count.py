@@ -12,12 +12,13 @@ import numpy as np
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import missing
+from plm_embed.io.json_files import read_sealed
 from plm_embed.io.parquet import read_table
 from plm_embed.jobs.completion_record import is_done
 from plm_embed.keys import bucket_names, key_array
 from plm_embed.models.registry import Model
 from plm_embed.sequences.settings import MEMORY_MB, Table
-from plm_embed.sequences.summary import Summary, known_summary, read_summary, summary_file
+from plm_embed.sequences.summary import Summary, known_summary, read_summary
 from plm_embed.store.parts import Part, parts_folder
 from plm_embed.store.store import PartList, fingerprint_folders, read_fingerprint
 from plm_embed.workflow.checks import known_settings
@@ -78,7 +79,8 @@ def _from_lengths(path: Path) -> Input:
     """Return the counts of a summary.json, or of lines of `length number`. InputError otherwise."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if text.lstrip().startswith("{"):
-        return _counts(summary_file(path), f"by {path}")
+        name = "the summary.json of deduplicated sequences"
+        return _counts(read_sealed(path, Summary, name, "", InputError), f"by {path}")
     lengths = Counter[int]()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):

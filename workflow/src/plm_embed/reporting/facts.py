@@ -1,5 +1,6 @@
 """The facts in the files of one model's campaign, for all that is written about it."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.outputs import CONFIG, RECORDS, reader
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
-from plm_embed.wording import count, duration, in_python
+from plm_embed.wording import count, duration
 from plm_embed.workflow.config import input_paths, input_tables
 from plm_embed.workflow.kept_config import read_kept
 
@@ -131,7 +132,8 @@ class Facts:
             return ""
         method, example = reader(self.names), repr(self.example or "an id")
         argument = f"[{example}]" if method == "get" else example
-        opened = f"embeddings = plm_embed.open({in_python(self.folder)})"
+        folder = json.dumps(str(self.folder), ensure_ascii=False)  # a string of Python, too
+        opened = f"embeddings = plm_embed.open({folder})"
         return f"import plm_embed\n{opened}\nembeddings.{method}({argument})"
 
 

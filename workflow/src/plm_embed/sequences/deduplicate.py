@@ -252,24 +252,18 @@ class Account:
             "number": pa.array(np.arange(batch.first, batch.first + count)),
             "id": batch.ids,
             "header": batch.headers,
-            "status": pa.repeat("accepted", count),
+            "status": pc.if_else(pa.array(skipped), "skipped", "accepted"),
             "reason": reasons,
             "detail": details,
             "events": events,
-            "key": hex_keys(keys),
-            "length": lengths,
+            "key": hex_keys(keys).take(places),
+            "length": lengths.take(places),
         }
         if alphabet.pairs:
             columns[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
-        accepted = columns
-        if len(ends) < count:
-            columns["status"] = pc.if_else(pa.array(skipped), "skipped", "accepted")
-            columns |= {name: columns[name].take(places) for name in ("key", "length")}
-            kept = pa.array(np.flatnonzero(~skipped))
-            names = ("id", "number", "events", *self.keep)
-            accepted = {name: columns[name].take(kept) for name in names}
-            self.skipped.update(reasons.drop_null().to_pylist())
-        accepted = accepted | {
+        kept = pa.array(np.flatnonzero(~skipped))
+        accepted = {
+            **{name: columns[name].take(kept) for name in ("id", "number", "events", *self.keep)},
             "key": keys,
             "source": pa.repeat(pa.scalar(source, pa.int32()), len(ends)),
             "length": lengths,
@@ -278,6 +272,7 @@ class Account:
         for value in accepted["events"].value_counts().to_pylist():
             for event in filter(None, value["values"].split(";")):
                 self.events[event.partition("=")[0]] += value["counts"]
+        self.skipped.update(reasons.drop_null().to_pylist())
         most, most_bytes = _COMPARED
         if self.records < most and sum(ids.nbytes for ids in self._ids) < most_bytes:
             self._ids.append(accepted["id"])

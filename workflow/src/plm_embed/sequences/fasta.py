@@ -24,7 +24,6 @@ from plm_embed.sequences.batch import (
 )
 
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
-_BLANK, _DELETE = b" \x7f"
 
 
 def read_fasta(pieces: Iterator[bytes]) -> Iterator[Batch]:
@@ -129,10 +128,8 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
         line_starts, line_ends, is_header = line_starts[:stop], line_ends[:stop], is_header[:stop]
         header_lines = header_lines[:MOST_RECORDS]
     lines = _pieces(text, line_starts + is_header, line_ends)  # without the '>'
-    headers = lines.take(pa.array(2 * header_lines + 1))
-    last = codes[line_ends[header_lines] - 1]
-    if ((last <= _BLANK) | (last >= _DELETE)).any():  # of whatever kind
-        headers = pc.utf8_rtrim_whitespace(headers)
+    headers = pc.utf8_rtrim_whitespace(lines.take(pa.array(2 * header_lines + 1)))
+    words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
     residues, ends = text_and_ends(lines.take(pa.array(2 * np.flatnonzero(~is_header) + 1)))
     counts = np.diff(header_lines, append=len(line_ends)) - 1
     pir = np.flatnonzero(
@@ -145,27 +142,13 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
     )
     batch = Batch(
         number,
-        _first_words(headers),
+        pc.list_element(words, 0),
         headers,
         strings(residues, np.append(0, ends)[np.cumsum(counts)]),
         faults=faults,
         lines=(np.diff(ends, prepend=0), counts),
     )
     return batch, rest
-
-
-def _first_words(headers: pa.StringArray) -> pa.StringArray:
-    """Return the text of each header before the first white space that is not at its start."""
-    text, ends = text_and_ends(headers)
-    codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
-    blanks = np.flatnonzero(codes <= _BLANK)
-    plain = len(codes) and codes.max() < _DELETE and (codes[blanks] == _BLANK).all()
-    if plain and (starts < ends).all() and (codes[starts] != _BLANK).all():  # twice as fast
-        stops = np.append(blanks, len(codes))[np.searchsorted(blanks, starts)]
-        words = _pieces(text, starts, np.minimum(stops, ends))
-        return words.take(pa.array(np.arange(1, len(words), 2)))
-    words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
-    return pc.list_element(words, 0)
 
 
 def _pieces(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from plm_embed import keys
-from plm_embed.errors import InputError, PlmEmbedError, StoreError, delete
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import read_sealed
@@ -88,13 +88,6 @@ def _read(path: Path, _: tuple[int, ...]) -> Summary:
     return read_sealed(path, Summary, "a summary of sequences")
 
 
-def summary_file(path: Path) -> Summary:
-    """`read_summary`, of a file that need not lie beside its sequences. InputError when it is not
-    one.
-    """
-    return read_sealed(path, Summary, "the summary.json of deduplicated sequences", "", InputError)
-
-
 def known_summary(sequences: Path) -> Summary | None:
     """`read_summary` for those who can do without: None when it is missing or damaged."""
     try:
@@ -116,14 +109,6 @@ def verified(sequences: Path, name: str) -> Path:
     else:
         return path
     raise StoreError(f"{path}: {problem}", remedy=read_again(sequences), path=path)
-
-
-def check_present(bucket: Path) -> None:
-    """StoreError when there is no file for a bucket: a user may name one that never was."""
-    sequences = bucket.parent.parent
-    if not bucket.is_file():
-        again = read_again(sequences) if (sequences / SUMMARY).is_file() else ""
-        raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
 
 
 def check_kind(bucket: Path, alphabet: AlphabetName, strand: Strand) -> None:
