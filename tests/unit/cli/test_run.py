@@ -346,7 +346,7 @@ def test_the_error_of_a_failed_step_is_shown_once_and_alone(
     assert failed == "plm-embed: error: a step failed"
     assert reason.startswith(f"results/logs/{MODEL}/weights.log: weights: https://")
     assert remedy.startswith("Run again; or run `curl")
-    assert last == "Fix the problem and rerun the same command; finished work is kept"
+    assert last == "Fix the problem and rerun the same command; finished work is kept."
 
 
 @pytest.mark.workflow

@@ -168,16 +168,6 @@ def test_vectors_that_are_damaged_are_named(tmp_path: Path, prepared: Path) -> N
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("column", ["id", "accession"])
-def test_a_column_of_ids_that_the_index_lacks_is_refused(
-    tmp_path: Path, prepared: Path, column: str
-) -> None:
-    files = replace(foreign_master(tmp_path, prepared), id_column=column)
-    said = f"no column `{column}`; it has cache_key, row, brc_fea_id, assembly_id; name the one"
-    with pytest.raises(PlmEmbedError, match=said):
-        adopted(files, prepared)
-
-
 def test_an_index_without_ids_needs_none_where_no_column_is_named(
     tmp_path: Path, prepared: Path
 ) -> None:

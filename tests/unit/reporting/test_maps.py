@@ -75,6 +75,13 @@ def test_records_that_share_a_vector_share_what_only_some_have(
     assert firsts["protein_name"].to_pylist() == ["a", "c", None]
 
 
+def test_vectors_that_are_no_numbers_spoil_no_map() -> None:
+    vectors = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
+    vectors[3, 2:6] = np.nan, np.inf, -np.inf, 3e38
+    layout, project = maps.component_layout(maps.drawable(vectors))
+    assert np.isfinite(project(maps.drawable(vectors))).all() and min(layout["span"]) > 0
+
+
 def test_every_record_can_be_found(results: Path) -> None:
     data = drawn(results)
     records = pq.read_table(results / MODEL / "records.parquet").to_pylist()

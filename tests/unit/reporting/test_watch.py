@@ -200,7 +200,7 @@ def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
     for bucket in range(12):
         written(logs / f"{bucket:04d}.log", f"plm-embed: error: {bucket:04d}: damaged weights\n")
     text = shown(tmp_path)
-    assert text.count("damaged weights") == 1 and "0000.log  and 11 more alike" in text
+    assert text.count("damaged weights") == 1 and "0000.log (and 11 similar steps)" in text
     assert "12 failed" in text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from plm_embed._version import __version__
-from plm_embed.cli.options import EXISTING, PATH, RESULTS, log_command, several
+from plm_embed.cli.options import EXISTING, PATH, PROFILE, RESULTS, log_command, several
 from plm_embed.io.terminal import say
 
 
@@ -34,15 +34,9 @@ def watch(results: Path, once: bool) -> None:
 
 @click.command()
 @click.argument("more", nargs=-1, metavar="")
-@click.option(
-    "--configfile", type=EXISTING, help="As for snakemake; without it, config/config.yaml."
-)
-@several(
-    "--config", "settings", metavar="KEY=VALUE ...", help="Other values of keys, as for snakemake."
-)
-@click.option(
-    "--profile", default="", help="Where jobs will run: slurm, pbs ..., or a folder; else here."
-)
+@click.option("--configfile", type=EXISTING, help="As for snakemake; else config/config.yaml.")
+@several("--config", "settings", metavar="KEY=VALUE ...", help="Values of keys, as for snakemake.")
+@PROFILE
 @several(
     "--device",
     "devices",

@@ -1,9 +1,10 @@
 """Options and types of arguments that several commands share."""
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -27,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _Path(click.Path):
-    """A path as text that every system can hold; one that must exist is a file or a folder."""
+    """A path as text that every system can hold; what lies there is a file or a folder."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
@@ -35,7 +36,7 @@ class _Path(click.Path):
         if re.search("[\0\ud800-\udfff]", str(value)):
             self.fail(f"{value}: this name is not UTF-8; rename it", param, context)
         path = Path(str(super().convert(value, param, context)))
-        if self.exists and not (path.is_file() or path.is_dir()):
+        if os.path.exists(path) and not (path.is_file() or path.is_dir()):  # noqa: PTH110
             self.fail(f"{path}: is a pipe or a device, not a file", param, context)
         return path
 
@@ -44,9 +45,18 @@ PATH, EXISTING = _Path(), _Path(exists=True)
 DTYPE = click.Choice(["auto", *get_args(ComputeDtype)])
 COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 
+
+def choice(*names: str, words: Sequence[str], help: str) -> Callable[[Command], Command]:
+    """Return an option that is one of these words, by default the first."""
+    return click.option(*names, default=words[0], type=click.Choice(words), help=help)
+
+
 required = partial(click.option, required=True)
 several = partial(click.option, multiple=True)
 RESULTS = click.argument("results", type=EXISTING, default=Path("results"))
+PROFILE = click.option(
+    "--profile", default="", help="Where jobs run: slurm, pbs ..., or a folder; else here."
+)
 WEIGHTS = required(
     "--weights",
     type=EXISTING,

@@ -18,6 +18,7 @@ from plm_embed.cli.options import (
     SEQUENCE_COLUMN,
     SETTINGS,
     WEIGHTS,
+    choice,
     required,
     several,
 )
@@ -43,12 +44,7 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 @ID_COLUMN
 @SEQUENCE_COLUMN
 @click.option("--top", default=10, type=COUNT, help="Number of neighbors of a query.")
-@click.option(
-    "--metric",
-    default="cosine",
-    type=click.Choice(["cosine", "dot", "euclidean"]),
-    help="Nearness.",
-)
+@choice("--metric", words=("cosine", "dot", "euclidean"), help="Nearness.")
 @click.option(
     "--representation", "--name", "name", default="emb", help="emb: the first pooled one."
 )
@@ -222,10 +218,9 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
 @WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
-@click.option(
+@choice(
     "--compute-dtype",
-    default="float32",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
+    words=("float32", "bfloat16", "float16"),
     help="The dtype that computed the vectors, and that the campaign names.",
 )
 @SETTINGS["device"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from plm_embed.cli.options import PATH, required, several
+from plm_embed.cli.options import PATH, PROFILE, choice, required, several
 from plm_embed.io.terminal import say
 from plm_embed.startup import program
 
@@ -32,9 +32,7 @@ class _ModelName(click.types.StringParamType):
 @click.option(
     "--results", default=Path("results"), type=PATH, help="Folder for all results, not the weights."
 )
-@click.option(
-    "--profile", default="", help="Where jobs run: slurm, pbs ..., or a folder; else here."
-)
+@PROFILE
 @click.option(
     "--weights", default="", help="The authors' file, or a Hugging Face folder; else downloaded."
 )
@@ -53,12 +51,7 @@ class _ModelName(click.types.StringParamType):
     "--partner", "--partner-column", "partner", help="Column with the second chain of pairs."
 )
 @several("--keep", help="Column to carry into the index; repeatable.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu"]),
-    default="auto",
-    help="Where to compute here; auto: GPUs, if any.",
-)
+@choice("--device", words=("auto", "cpu"), help="Where to compute here; auto: GPUs, if any.")
 @several(
     "--set",
     "settings",

@@ -14,13 +14,11 @@ from plm_embed.cli import interrupted
 from plm_embed.errors import PlmEmbedError, missing_extra
 from plm_embed.io.files import cache_folder
 from plm_embed.io.terminal import printable
-from plm_embed.reporting.failures import alike, changed, failures, run_failure
+from plm_embed.reporting.failures import AGAIN, alike, changed, failures, run_failure
 from plm_embed.reporting.outputs import CONFIG
-from plm_embed.wording import count
 from plm_embed.workflow.call import SNAKEFILE, shell_line
 from plm_embed.workflow.run_note import host, read_run
 
-_AGAIN = "rerun the same command; finished work is kept"
 _CONTINUE = "; rerun the same command to continue"
 _HIDDEN = re.compile(r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$")
 """The line above Snakemake's details of a job that begins, and the time above that."""
@@ -54,8 +52,10 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     code, errors = _snakemake(options)
     if code < 0:
         first = "wait until its jobs have ended, then " if "--profile" in options else ""
-        problem = f"Snakemake was killed ({signal.Signals(-code).name})"
-        raise PlmEmbedError(problem, remedy=first + _AGAIN)
+        raise PlmEmbedError(
+            f"Snakemake was killed ({signal.Signals(-code).name})",
+            remedy=f"{first}rerun the same command; finished work is kept",
+        )
     if code and any("Directory cannot be locked" in line for line in errors):
         raise PlmEmbedError(
             "another Snakemake works in this folder, or was killed",
@@ -65,19 +65,11 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     if code and (run := read_run(results)) and run.stopped:
         sys.exit(interrupted(_CONTINUE))
     if code:
-        began = changed(results / CONFIG)  # written for this run; older logs are of earlier ones
-        failed = [
-            failure
-            for failure in failures(results, models) or filter(None, [run_failure(results)])
-            if changed(failure.log) >= began
-        ]
-        lines = [
-            f"{same[0].log}: {same[0].reason}"
-            + (f" (and {count(len(same) - 1, 'similar step')})" if same[1:] else "")
-            for same in alike(failed)
-        ]
+        began = changed(results / CONFIG)  # written for this run
+        failed = failures(results, models, began) or run_failure(results, began)
+        lines = [f"{first.log}: {first.reason}{others}" for first, others in alike(failed)]
         words = ["a step failed", *lines] if lines else ["Snakemake failed", *errors]
-        raise PlmEmbedError("\n".join([*words, f"Fix the problem and {_AGAIN}"]))
+        raise PlmEmbedError("\n".join([*words, AGAIN]))
 
 
 def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:

@@ -21,6 +21,7 @@ from plm_embed.cli.options import (
     SETTINGS,
     WEIGHTS,
     all_settings,
+    choice,
     log_command,
     required,
     several,
@@ -50,9 +51,7 @@ from plm_embed.wording import count
 @click.option(
     "--compute-dtype", type=DTYPE, default="auto", help="Refuse weights that need a finer dtype."
 )
-@click.option(
-    "--check", is_flag=True, help="Also load them, and compare their vectors with known ones."
-)
+@click.option("--check", is_flag=True, help="Also load them, and compare vectors with known ones.")
 @click.option("--scores", is_flag=True, help="Refuse weights that can give no scores.")
 def weights(
     *,
@@ -103,25 +102,14 @@ def weights(
 @ID_COLUMN
 @SEQUENCE_COLUMN
 @several("--keep", help="Column to carry into the index (tables only; repeatable).")
-@click.option(
-    "--alphabet",
-    default="protein",
-    type=click.Choice(get_args(AlphabetName)),
-    help="Kind of sequences.",
-)
-@click.option(
+@choice("--alphabet", words=get_args(AlphabetName), help="Kind of sequences.")
+@choice(
     "--unknown-residues",
     "unknown",
-    default="skip",
-    type=click.Choice(["skip", "substitute"]),
+    words=("skip", "substitute"),
     help="Other letters: skip the record, or put X (DNA: N).",
 )
-@click.option(
-    "--gaps",
-    default="remove",
-    type=click.Choice(["remove", "skip"]),
-    help="'-' and '.': remove them, or skip the record.",
-)
+@choice("--gaps", words=("remove", "skip"), help="'-' and '.': remove them, or skip the record.")
 @SETTINGS["strand"]
 @click.option(
     "--tables",
@@ -220,8 +208,12 @@ def embed(
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
     from plm_embed.models.weights import read_manifest
+    from plm_embed.sequences.summary import read_again
 
     log_command()
+    if not bucket.is_file():  # before workers start
+        remedy = read_again(bucket.parent.parent)
+        raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=remedy)
     folder = prepared_folder(weights)
     long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
     chosen = Settings(long_sequences=long, **options)

@@ -50,7 +50,7 @@ class WorkerProcess:
     """A worker and its present process.
 
     state: "ending" once it was told that there is nothing more to do. failures: in a row; rate:
-    tokens per second of the last chunk; tokens: of the present one; share: of it computed.
+    tokens per second of the last chunk; tokens: of the present one; share: of these computed.
     """
 
     def __init__(self, name: str, gpu: str | None, *arguments: Any) -> None:

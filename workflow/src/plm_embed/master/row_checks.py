@@ -76,8 +76,10 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
                 sums = piece.sums
                 if stored.ndim == 2:
                     sums = sums_of(piece.name, piece.values, piece.counts)
-                kept = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                _note(problem, file, piece, kept != sums, ": its checksum is not that of its part")
+                stored = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+                _note(
+                    problem, file, piece, stored != sums, ": its checksum is not that of its part"
+                )
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
 

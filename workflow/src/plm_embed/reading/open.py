@@ -140,16 +140,14 @@ class Embeddings:
         if self.index:
             with self._part() as part:
                 return read(part, rows)
-        height = len(rows) if counts is None else int(counts.sum())
-        values = np.empty((height, *shape), kind)
-        owners = self._owner[rows]
+        counts = np.ones(len(rows), np.int64) if counts is None else counts
+        starts, owners = np.cumsum(counts) - counts, self._owner[rows]
+        values = np.empty((int(counts.sum()), *shape), kind)
         for number in np.unique(owners).tolist():
             places = np.flatnonzero(owners == number)
             with self._part(number) as part:
                 block = read(part, self._row[rows[places]])
-            if counts is not None:
-                places = flat_rows((np.cumsum(counts) - counts)[places], counts[places])
-            values[places] = block
+            values[flat_rows(starts[places], counts[places])] = block
         return values
 
     def __enter__(self) -> Self:
@@ -413,13 +411,15 @@ class Embeddings:
         matrix.
         """
         dtype = self.fingerprint.storage_dtype
-        flat = not self.index and name in self._matrices
+        if self.index:
+            with self._part() as part:
+                return decode(part.bits(name, rows), dtype)
         bits = self._read(
             rows,
             lambda part, held: part.bits(name, held),
             f"<u{storage_bytes(dtype)}",
             columns(name, self.dim),
-            counts=self.residues_at(rows) if flat else None,
+            counts=self.residues_at(rows) if name in self._matrices else None,
         )
         return decode(bits, dtype)
 

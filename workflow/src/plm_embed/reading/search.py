@@ -141,8 +141,8 @@ def as_float32(values: Array, out: NDArray[np.float32]) -> None:
     """Write stored numbers, all finite, as float32 into `out`.
 
     Half precision by shifting its bits to their places, and correcting the exponent by a product,
-    which is exact: NumPy's own conversion takes five times as long, torch's too (53 ms and 50
-    against 10 for 17 M numbers on an AMD EPYC).
+    which is exact: NumPy's own conversion takes six times as long (20 ms against 3 for 17 M numbers
+    on an AMD EPYC).
     """
     if values.dtype != "<f2":
         out[...] = values

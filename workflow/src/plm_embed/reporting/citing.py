@@ -108,8 +108,8 @@ def _papers(facts: Facts) -> tuple[str, ...]:
 
 def _relative(facts: Facts) -> Model | None:
     """Return the model, or another of its family if its checkpoint is the user's own."""
-    own = facts.master.stem if facts.master else ""
-    family = (model for model in MODELS.values() if model.family.master == own)
+    name = facts.master.stem if facts.master else ""
+    family = (model for model in MODELS.values() if model.family.master == name)
     return MODELS.get(facts.model) or next(family, None)
 
 

@@ -13,7 +13,7 @@ from plm_embed.io.files import size
 from plm_embed.keys import Keys
 from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.facts import Facts, device_time, speed
-from plm_embed.reporting.maps import Vectors, component_layout, encode, shown_records
+from plm_embed.reporting.maps import Vectors, component_layout, drawable, encode, shown_records
 from plm_embed.reporting.report import write_page
 from plm_embed.wording import readable
 
@@ -90,7 +90,7 @@ def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
     with Embeddings(facts.master) as embeddings:
         # twice as many: another model may have skipped some of them
         ((keys, vectors),) = islice(embeddings.iter_batches(2 * SEQUENCES, name), 1)
-    return keys, np.nan_to_num(vectors.astype(np.float32))
+    return keys, drawable(vectors)
 
 
 def _row(facts: Facts) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Failures of a campaign: a step that fails ends its log with an error."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.master.validation_record import VALIDATION, read_validation
+from plm_embed.wording import count
 from plm_embed.workflow.run_note import read_run
 
 AGAIN = "Fix the problem and rerun the same command; finished work is kept."
@@ -27,15 +28,19 @@ class Failure:
     reason: str
 
 
-def failures(results: Path, models: Iterable[str]) -> list[Failure]:
-    """Return the steps whose log ends with an error, the latest last, but not finished buckets."""
+def failures(results: Path, models: Iterable[str], since: int = 0) -> list[Failure]:
+    """Return the steps whose log ends with an error, the latest last, but not finished buckets.
+
+    since: the time of a run, in nanoseconds; older logs are of earlier ones.
+    """
     logs = whole_files(results / "logs", "deduplicate.log")
     for folder in (results / "logs" / model for model in models if model):
         done = {path.stem for path in whole_files(results / folder.name / RECORDS, "*.json")}
         buckets = whole_files(folder / "embed", "*.log")
         logs += [*whole_files(folder, "*.log"), *(log for log in buckets if log.stem not in done)]
         logs.append(results / folder.name / VALIDATION)
-    failed = [Failure(log, reason) for log in logs if (reason := _reason(log))]
+    present = (log for log in logs if changed(log) >= since)
+    failed = [Failure(log, reason) for log in present if (reason := _reason(log))]
     return sorted(failed, key=lambda failure: changed(failure.log))
 
 
@@ -51,18 +56,22 @@ def _reason(log: Path) -> str:
     return ""
 
 
-def run_failure(results: Path) -> Failure | None:
-    """Return why the last run of Snakemake failed; None where it did not."""
+def run_failure(results: Path, since: int = 0) -> list[Failure]:
+    """Return why the last run of Snakemake failed, if it did; since: as for `failures`."""
     run = read_run(results)
-    return Failure(Path(run.log), run.failure) if run and run.failure else None
+    failed = run and run.failure and changed(Path(run.log)) >= since
+    return [Failure(Path(run.log), run.failure)] if run and failed else []
 
 
-def alike(failures: Iterable[Failure]) -> list[list[Failure]]:
-    """Return failures together whose reasons differ by numbers alone, in the order of the first."""
+def alike(failures: Iterable[Failure]) -> Iterator[tuple[Failure, str]]:
+    """Yield the first of the failures whose reasons differ by numbers alone, and ' (and 3 similar
+    steps)' or ''.
+    """
     causes: dict[str, list[Failure]] = {}
     for failure in failures:
         causes.setdefault(re.sub(r"\d+", "", failure.reason), []).append(failure)
-    return list(causes.values())
+    for first, *more in causes.values():
+        yield first, f" (and {count(len(more), 'similar step')})" if more else ""
 
 
 def error_at_the_end(log: Path) -> str:

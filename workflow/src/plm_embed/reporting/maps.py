@@ -81,7 +81,12 @@ def map_data(embeddings: Embeddings, records: Path) -> dict[str, Any] | None:
 
 
 def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
-    return np.nan_to_num(embeddings.rows(list(range(start, stop)), name).astype(np.float32))
+    return drawable(embeddings.rows(list(range(start, stop)), name))
+
+
+def drawable(vectors: NDArray[Any]) -> Vectors:
+    """Return vectors as float32 whose squares add up, also those that validation refuses."""
+    return np.clip(np.nan_to_num(vectors.astype(np.float32)), -1e9, 1e9)
 
 
 def _density(

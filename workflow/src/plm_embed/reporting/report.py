@@ -115,9 +115,9 @@ def write_page(
         for name in ("report.css", "report.js")
     )
     content |= {"title": title, "sections": sections, "search": search, "version": __version__}
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    time = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     page = environment.get_template(template).render(
-        style=style, script=script, made=made, **content
+        style=style, script=script, time=time, **content
     )
     with atomic_path(output) as temporary:
         temporary.write_text(page, encoding="utf-8")

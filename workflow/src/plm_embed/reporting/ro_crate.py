@@ -24,8 +24,8 @@ def write_crate(facts: Facts) -> None:
 
     def add(id: str, kind: str, **properties: object) -> dict[str, str]:
         """Add an entity with those of its properties that are known; return a reference to it."""
-        known = {name: value for name, value in properties.items() if value is not None}
-        graph.append({"@id": id, "@type": kind, **known})
+        present = {name: value for name, value in properties.items() if value is not None}
+        graph.append({"@id": id, "@type": kind, **present})
         return {"@id": id}
 
     mit = add("https://spdx.org/licenses/MIT", "CreativeWork", name="MIT License", identifier="MIT")

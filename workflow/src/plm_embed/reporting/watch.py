@@ -108,7 +108,7 @@ class Look:
     models: tuple[Progress, ...]
     run: Run | None
     alive: bool
-    failure: Failure | None
+    failure: list[Failure]
     finished: bool
     failed: bool
     at_work: bool
@@ -184,7 +184,7 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
     left = (len(buckets) - len(done) - shares) * tokens
     rate = sum(worker.info.tokens_per_second or 0.0 for worker in living)
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
-    errors = [error for error in failures(results, [model]) if changed(error.log) >= start]
+    errors = failures(results, [model], start)
     failed_logs = {error.log for error in errors}
     lost = {log.stem for log in failed_logs if log.parent.name == "embed"} - running
     complete = bool(buckets) and done == buckets
@@ -288,13 +288,13 @@ def _lines(look: Look) -> Iterator[RenderableType]:
         if not model.finished:
             yield from _present_step(model, WAITING if look.alive else "")
     errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
-    for first, *more in alike(errors or filter(None, [look.failure])):
-        others = f"  and {len(more):,} more alike" if more else ""
+    for first, others in alike(errors or look.failure):
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.run and look.alive and (reasons := failed_attempts(look.run)):
         yield Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}")
-    yield Text(_advice(look))
+    if advice := _advice(look):
+        yield Text(advice)
 
 
 def _advice(look: Look) -> str:
