@@ -76,6 +76,14 @@ def records_schema(keep: Sequence[str]) -> pa.Schema:
     )
 
 
+def _accepted_schema(keep: Sequence[str]) -> pa.Schema:
+    """Return the columns of accepted records on their way to the buckets; `source` is the place of
+    the file in the inputs.
+    """
+    names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
+    return _schema(*names, key=KEY, source=pa.int32())
+
+
 def _schema(*names: str, **odd_types: pa.DataType) -> pa.Schema:
     """Return columns of text, but for numbers and the `odd_types`."""
     types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()} | odd_types
@@ -122,11 +130,11 @@ def deduplicate(
     account = Account(policy, keep, compiled_digests() if total >= WORTH_COMPILING else digests)
     with (
         tempfile.TemporaryDirectory(prefix=".spill-", dir=output) as spill,
-        row_group_writer(output / "records.parquet", account.records_schema) as records,
+        row_group_writer(output / "records.parquet", records_schema(keep)) as records,
     ):
         sorter = KeySorter(
             Path(spill),
-            account.accepted_schema,
+            _accepted_schema(keep),
             int((memory_mb - OWN_MEMORY_MB) * 1e6),
             lambda: sum(reader.bytes_read for reader in readers) / total,
         )
@@ -201,15 +209,6 @@ class Account:
     _keys: list[NDArray[np.uint64]] = field(default_factory=list)
     """The first 64 bits of their keys."""
 
-    def __post_init__(self) -> None:
-        self.records_schema = records_schema(self.keep)
-        # on their way to the buckets; `source` is the place of the file in the inputs
-        self.accepted_schema = _schema(
-            *("key", "id", "source", "number", "events", "length", *self.keep, "sequence"),
-            key=KEY,
-            source=pa.int32(),
-        )
-
     def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Yield rows of records.parquet, and of the accepted records among them. InputError when
         the letters are of another kind than the model reads.
@@ -282,8 +281,8 @@ class Account:
         self.records += count
         self.accepted += len(ends)
         return (
-            pa.record_batch(columns, schema=self.records_schema),
-            pa.record_batch(accepted, schema=self.accepted_schema),
+            pa.record_batch(columns, schema=records_schema(self.keep)),
+            pa.record_batch(accepted, schema=_accepted_schema(self.keep)),
         )
 
     def end(self) -> None:
