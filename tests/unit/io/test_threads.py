@@ -139,3 +139,10 @@ def test_an_error_of_a_call_is_raised_later_on_or_at_the_end() -> None:
     with pytest.raises(ValueError, match="mine"), behind(9) as in_thread:
         in_thread(fail, 3)
         raise ValueError("mine")
+
+
+def test_no_thread_is_the_first_to_need_a_lazy_module_of_numpy() -> None:
+    """`np.unique` loads it; two threads that did so at once met a RecursionError."""
+    code = "import plm_embed.io.threads, numpy; print('ma' in vars(numpy))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "True\n"

@@ -12,6 +12,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy.ma  # noqa: F401  # np.unique loads it at its first call, which fails in two threads
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _END: Any = object()
