@@ -76,6 +76,19 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
     assert first.tokens_total in (last.tokens_total, None)  # killed within its first seconds
 
 
+def test_ctrl_c_while_a_worker_starts_shows_no_traceback(tmp_path: Path, prepared: Path) -> None:
+    """It reaches all processes of a terminal."""
+    make_bucket(tmp_path, 10)
+    with start(tmp_path, prepared) as job:
+        while not children(job.pid):
+            time.sleep(0.01)
+        while job.poll() is None:  # its imports take a second
+            os.killpg(job.pid, signal.SIGINT)
+            time.sleep(0.1)
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode and "Traceback" not in errors
+
+
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:
     make_bucket(tmp_path, ENDLESS)
     with start(tmp_path, prepared, *OFTEN) as job:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,7 +67,12 @@ class WorkerProcess:
         self.pipe, theirs = CONTEXT.Pipe()
         arguments = (theirs, *self._arguments, self.info)
         self.process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
-        self.process.start()
+        resource_tracker.ensure_running()  # which would unblock the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process ignores it
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         self.state, self.tokens, self.share = "starting", 0, 0.0
 
