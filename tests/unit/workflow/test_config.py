@@ -191,8 +191,9 @@ def test_a_file_is_merged_over_the_shipped_one_and_options_over_both() -> None:
     assert found["embedding"]["storage_dtype"] == "float16"
     with pytest.raises(ConfigError, match=r"buckets: 0 is less than .*\n  embedding.layers"):
         read_config(Path("mine.yaml"), ["buckets=0", "embedding={layers: [a]}"])
-    for text, words in (("a: [", "not YAML"), ("- a", "has no keys")):
-        Path("mine.yaml").write_text(text)
+    texts = {b"a: [": "not YAML", b"- a": "has no keys", b"inputs: [caf\xe9.fasta]": "not UTF-8"}
+    for text, words in texts.items():
+        Path("mine.yaml").write_bytes(text)
         with pytest.raises(ConfigError, match=words):
             read_config(Path("mine.yaml"))
 

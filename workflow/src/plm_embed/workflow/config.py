@@ -84,6 +84,8 @@ def _yaml(path: Path) -> Config:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file", path=path) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason}", path=path) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}".replace("\n", " "), path=path) from None
     if not isinstance(content, dict):
