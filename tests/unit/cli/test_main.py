@@ -145,6 +145,11 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         (["search", "absent.h5", "MKV"], "absent.h5"),
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (
+            ["deduplicate", __file__, "--output", "out", "--tables", "[1]"],
+            "write a list of objects",
+        ),
+        (["diff", __file__, __file__, "--tolerance", "nan"], "nan is not a number"),
+        (
             ["embed", __file__, "--weights", __file__, "--store", "s", "--record", "e/0.json"],
             "manifest.json: there is no such file; name a campaign's weights.json",
         ),

@@ -1,5 +1,6 @@
 """Options and types of arguments that several commands share."""
 
+import math
 import os
 import re
 import shlex
@@ -41,7 +42,20 @@ class _Path(click.Path):
         return path
 
 
+class _Amount(click.FloatRange):
+    """A number that is not NaN, which no bound refuses."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        number = super().convert(value, param, context)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number", param, context)
+        return number
+
+
 PATH, EXISTING = _Path(), _Path(exists=True)
+AMOUNT = _Amount(0)
 DTYPE = click.Choice(["auto", *get_args(ComputeDtype)])
 COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 
@@ -84,8 +98,8 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "threads": (COUNT, "CPU threads, shared by the workers."),
     "toks_per_batch": (NUMBER, "Tokens per batch; 0: the device's default."),
     "scratch": (str, "Node-local folder; auto: find one; '': write beside the store."),
-    "flush_minutes": (click.FloatRange(0, min_open=True), "A kill loses at most this much work."),
-    "per_residue_limit_gb": (click.FloatRange(0), "Refuse a bucket with more per-residue output."),
+    "flush_minutes": (_Amount(0, min_open=True), "A kill loses at most this much work."),
+    "per_residue_limit_gb": (AMOUNT, "Refuse a bucket with more per-residue output."),
 }
 """Settings with their types and meanings; `policy` is that of long sequences."""
 _DEFAULTS = vars(Settings()) | vars(LongSequences())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plm_embed.cli.options import (
+    AMOUNT,
     COLUMN_REMEDIES,
     COUNT,
     EXISTING,
@@ -179,9 +180,7 @@ def export(
 @click.command()
 @click.argument("first", type=EXISTING)
 @click.argument("second", type=EXISTING)
-@click.option(
-    "--tolerance", default=0.0, type=click.FloatRange(0), help="Numbers this near count as equal."
-)
+@click.option("--tolerance", default=0.0, type=AMOUNT, help="Numbers this near count as equal.")
 def diff(*, first: Path, second: Path, tolerance: float) -> None:
     """Compare the vectors and scores of two masters.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import click
 
 from plm_embed.cli.options import (
+    AMOUNT,
     COLUMN_REMEDIES,
     COUNT,
     DTYPE,
@@ -148,6 +149,11 @@ def deduplicate(
             words = f"{path}: its time lies {ahead:,.0f} s in the future"
             raise InputError(words, path=path, remedy="`touch` it, or set the clock")
         time.sleep(max(ahead, 0))
+    try:
+        columns = [Table(**entry | {"keep": tuple(entry["keep"])}) for entry in json.loads(tables)]
+    except (ValueError, TypeError, KeyError):
+        words = "write a list of objects with `id`, `sequence` and `keep`"
+        raise click.BadParameter(words, param_hint="--tables") from None
     run(
         inputs,
         output,
@@ -155,7 +161,7 @@ def deduplicate(
         table=Table(id_column, sequence_column, keep, remedies=COLUMN_REMEDIES),
         policy=ResiduePolicy(**policy),
         memory_mb=memory_mb,
-        tables=[Table(**table | {"keep": tuple(table["keep"])}) for table in json.loads(tables)],
+        tables=columns,
     )
 
 
@@ -172,9 +178,7 @@ def deduplicate(
     "--workers", default=1, type=NUMBER, help="Processes, one per GPU; 0: for each visible GPU."
 )
 @click.option("--gpu-required", is_flag=True, help="Fail without a GPU unless --device is cpu.")
-@click.option(
-    "--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the job; 0: none."
-)
+@click.option("--minutes", default=0.0, type=AMOUNT, help="Walltime of the job; 0: none.")
 @click.option("--share", type=PATH, hidden=True, help="File of the first node for the others.")
 @click.option("--node", type=int, hidden=True, help="The number of this node.")
 def embed(
