@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion_record import Skipped, read_completion
+from plm_embed.master import gather
 from plm_embed.store.parts import write_part
 from plm_embed.store.store import Store
 from support.campaigns import (
@@ -191,3 +193,19 @@ def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(
         campaign.gather()
     assert not any(path.exists() for path in campaign.outputs)
     assert not list(campaign.results.rglob(".tmp-*"))
+
+
+def test_a_part_that_goes_while_gather_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = make_campaign(tmp_path)
+    check_room = gather.check_room
+
+    def remove(*arguments: Any) -> None:
+        check_room(*arguments)
+        remove_part(campaign)
+
+    monkeypatch.setattr(gather, "check_room", remove)
+    with pytest.raises(PlmEmbedError, match=r"its bytes are not .*; delete .*0000\.json and run"):
+        campaign.gather()
+    assert not any(path.exists() for path in campaign.outputs)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
@@ -120,8 +120,14 @@ def unchanged_buckets(campaign: Campaign, tables: Future[None]) -> Iterator[Buck
     """Yield the buckets, each once the bytes of its parts are those that were written. StoreError
     for a part that has changed; an error of the tables, which need not wait for the vectors.
     """
+
+    def digest(path: Path) -> str:
+        with suppress(FileNotFoundError):
+            return sha256_file(path)
+        return ""
+
     # two parts ahead, so that they are in memory when they are read
-    hashes = ahead(map(sha256_file, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
+    hashes = ahead(map(digest, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
     unchecked, unchanged = iter(campaign.parts.values()), set[str]()
     for bucket in map(campaign.bucket, campaign.rows):
         if tables.done():
