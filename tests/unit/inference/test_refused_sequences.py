@@ -49,6 +49,7 @@ def test_a_file_below_the_home_folder(
         (["MKV", "my.proteins.csv.gz"], "sequence 2: .* is the name of a file", 2),
         ({"x": "a.parquet"}, "sequence 1: 'a.parquet' is the name of a file", 1),
         ([Path("a.faa")], "sequence 1: 'a.faa' is the name of a file", 1),
+        ({"MKV", "MKL"}, "a set of sequences has no order; give a list", None),
         ("a.fasta", "'a.fasta' is not a file", None),
         (Path("x" * 300), "xxx' is not a file", None),
         ("~nobody_has_this_name/a.fasta", "a.fasta' is not a file", None),

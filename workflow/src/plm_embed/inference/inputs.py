@@ -61,8 +61,8 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     """Yield normalized sequences in their order, as they are asked for.
 
     A file may be whatever the workflow reads; tables need the columns `id` and `sequence`.
-    InputError for a text that names no file, for what is no sequence at all, and for nucleotides
-    where the model reads proteins, or the reverse.
+    InputError for a text that names no file, for a set, for what is no sequence at all, and for
+    nucleotides where the model reads proteins, or the reverse.
     """
     if isinstance(sequences, Path | str):
         path = _file(sequences)
@@ -81,6 +81,8 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     alphabet, path = ALPHABETS[policy.alphabet], None
     if isinstance(sequences, Reader):
         batches, path = iter(sequences), sequences.path
+    elif isinstance(sequences, set | frozenset):
+        raise InputError("a set of sequences has no order", remedy="give a list")
     else:
         batches = _batches(sequences, alphabet.pairs)
     letters, alone = LetterCheck(alphabet, path), False
