@@ -208,12 +208,13 @@ def test_cut_sequences_are_noticed_for_the_longest_are_computed(
     ("field", "message"),
     [
         ({"linker": "GGS"}, "linker is GGS, none is asked for"),
+        ([1], "its fingerprint is not a JSON object"),
         ({"strand": "canonical"}, "strand is canonical, as_given is asked for"),
         ({"long_sequences": {"max_residues": 12}}, "48 a sequence that may have been cut"),
     ],
 )
 def test_what_an_export_says_of_its_sequences_has_to_fit(
-    tmp_path: Path, prepared: Path, means: np.ndarray, field: dict[str, Any], message: str
+    tmp_path: Path, prepared: Path, means: np.ndarray, field: Any, message: str
 ) -> None:
     path = write_datasets(tmp_path / "means.h5", IDS, means)
     with h5py.File(path, "r+") as file:
@@ -255,7 +256,7 @@ def refused(tmp_path: Path, means: np.ndarray) -> dict[str, tuple[Path, str]]:
         "empty.h5": "holds no vectors",
         "cut.h5": "not a whole HDF5 file",
         "pickled.npy": "cannot be imported: .*Python objects",
-        "flat.npy": "not numbers of shape",
+        "flat.npy": r"not numbers of shape .* but float32 of shape \(32,\)",
         "alone.npy": r"ids\.tsv: there is no such file; name the table of the rows: --index",
         "uneven.parquet": "the vectors in v have different lengths",
         "none.parquet": "has columns id; expected one column of lists",

@@ -194,7 +194,7 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
         for setting, default in (("linker", ""), ("strand", "as_given")):
             compared[setting] = theirs.get(setting, default), getattr(fingerprint, setting)
     problems = [
-        f"{name} is {value}, {expected or 'none'} is asked for"
+        f"{name} is {value or 'none'}, {expected or 'none'} is asked for"
         for name, (value, expected) in compared.items()
         if value != expected
     ]

@@ -103,6 +103,8 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
             if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
                 raise ValueError(f"the index names row {unknown[0]} of {len(vectors):,}")
             fingerprint = json.loads(str(stated.get("fingerprint", "{}")))
+            if not isinstance(fingerprint, dict):
+                raise ValueError("its fingerprint is not a JSON object")
         yield Foreign(path, vectors, names, stated, fingerprint)
 
 
@@ -110,7 +112,8 @@ def _checked(vectors: Any) -> Any:
     """Return vectors (n, D). ValueError for anything else."""
     shape = getattr(vectors, "shape", ())  # of a sparse matrix, a group, none
     if len(shape) != 2 or vectors.dtype.kind != "f":
-        raise ValueError(f"its vectors are not numbers of shape (rows, dimensions), but {vectors}")
+        kind = f"{vectors.dtype} of shape {shape}" if shape else vectors
+        raise ValueError(f"its vectors are not numbers of shape (rows, dimensions), but {kind}")
     return vectors
 
 

@@ -240,7 +240,7 @@ class Extent(NamedTuple):
         """Return where the vectors of a dataset lie; None where HDF5 has scattered them."""
         dim, itemsize = dataset.shape[1], dataset.id.get_type().get_size()
         places = set[int]()
-        if dataset.chunks:
+        if dataset.chunks and hasattr(dataset.id, "chunk_iter"):  # HDF5 1.12.3 has it
             dataset.id.chunk_iter(
                 lambda at: places.add(at.byte_offset - at.chunk_offset[0] * dim * itemsize)
             )
