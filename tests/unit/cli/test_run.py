@@ -311,7 +311,7 @@ def test_the_same_command_goes_on_after_snakemake_was_killed() -> None:
     assert "Snakemake was killed (SIGKILL); rerun the same command; finished work is kept" in rest
     for step in steps:
         step.wait()
-    seen = plm_embed("watch", "out")
+    seen = plm_embed("watch", "out", "--once")
     assert seen.returncode == 1 and "Snakemake was killed" in seen.stdout, seen.stdout
     again = plm_embed(*RUN)
     assert again.returncode == 0, again.stderr
@@ -326,7 +326,7 @@ def test_a_run_that_gets_sigterm_stops_in_order() -> None:
         _, rest = process.communicate()
     assert process.returncode == 130, rest
     assert rest.endswith("plm-embed: interrupted; rerun the same command to continue\n")
-    seen = plm_embed("watch", "out")
+    seen = plm_embed("watch", "out", "--once")
     assert seen.returncode == 3 and "out  stopped; nothing is running" in seen.stdout, seen.stdout
 
 
@@ -366,7 +366,7 @@ def test_what_a_scheduler_refuses_is_shown(here: Path, monkeypatch: pytest.Monke
     reason = ".snakemake.log: sbatch: Invalid partition name specified. It is not tried again"
     assert reason in done.stderr
     assert not json.loads(run_note(Path("results")).read_bytes())["local"]
-    seen = plm_embed("watch", "results")
+    seen = plm_embed("watch", "results", "--once")
     assert seen.returncode == 1 and ".snakemake.log\n  sbatch: Invalid" in seen.stdout, seen.stdout
     assert seen.stdout.endswith(
         "Fix the problem and rerun the same command; finished work is kept.\n"
