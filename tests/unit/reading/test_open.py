@@ -143,10 +143,10 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
                 np.testing.assert_array_equal(reader.per_residue_by_key(KEYS[3]), matrix)
             with pytest.raises(PlmEmbedError, match="no vector for p1; a key is the SHA-256"):
                 store.get(["p1"])
-            for read in (store.to_pandas, store.to_anndata):
-                with pytest.raises(PlmEmbedError, match="a store has keys, no records: open a mas"):
-                    read()
+            with pytest.raises(PlmEmbedError, match="a store has keys, no records: open a master"):
+                store.to_pandas()
             assert KEYS[3] in store and "f" * 64 not in store and "p1" not in store
+            assert store.to_anndata().obs_names.tolist() == KEYS
 
 
 def test_a_store_into_which_a_part_is_being_copied_is_read_without_it(tmp_path: Path) -> None:

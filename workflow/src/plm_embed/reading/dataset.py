@@ -99,7 +99,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
                 blocks = self._order(-(-rows // self._block), random)
                 mine = blocks[(worker - number) % workers :: workers].tolist()
                 number += len(blocks)
-                lines = index.read_row_group(group, columns=names) if mine else None
+                lines = index.read_row_group(group, names) if mine else pa.table({})
                 for block in mine:
                     yield lines.slice(block * self._block, self._block)
 

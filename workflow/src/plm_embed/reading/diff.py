@@ -40,8 +40,9 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
             f"keys: {len(rows[0]):,} in both, {len(only[0]):,} only in the first, {len(only[1]):,} "
             "only in the second"
         ]
-        for keys, place in zip(only, ("first", "second"), strict=True):
-            lines += [f"  only in the {place}: {key.decode()}" for key in keys[:EXAMPLES].tolist()]
+        for absent, place in zip(only, ("first", "second"), strict=True):
+            examples = map(bytes.decode, absent[:EXAMPLES].tolist())
+            lines += [f"  only in the {place}: {key}" for key in examples]
         lines += [f"settings: {line}" for line in a.fingerprint.differences(b.fingerprint)]
         mine, theirs = ({*part.names, *part.fingerprint.scores} for part in (a, b))
         lines += [f"{name}: only in the first" for name in sorted(mine - theirs)]
@@ -55,7 +56,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
                 f"{different:,} different; largest difference {gaps.max(initial=0):.3g}"
             )
             worst = np.argsort(-gaps, kind="stable")[: min(different, LISTED)]
-            keys = a.keys[rows[0][worst]].astype(str)
+            keys = map(bytes.decode, a.keys[rows[0][worst]].tolist())
             lines += [f"  {key}: {gap:.3g}" for key, gap in zip(keys, gaps[worst], strict=True)]
             equal = equal and not different
     return Difference(equal, "\n".join([*lines, "equal" if equal else "different"]))

@@ -261,16 +261,16 @@ def safe_name(id: str) -> str:
 def _anndata(records: Records, output: Path, meter: Meter) -> None:
     """Write an .h5ad with an observation per record, all in memory before."""
     lines = pa.Table.from_batches(records.batches(meter), records.index)
-    data = make_anndata(records, lines)
+    data = make_anndata(records.vectors(lines), lines)
     from anndata.io import write_elem
 
     with _new_hdf5(output) as file:
         write_elem(file, "/", data)
 
 
-def make_anndata(records: Records, lines: pa.Table) -> "anndata.AnnData":
-    """Return an AnnData of the vectors (n, D) of n lines of the index, which h5ad and zarr can
-    hold. Where ids repeat, names become x, x-1, x-2, and a column keeps the ids.
+def make_anndata(vectors: Array, lines: pa.Table) -> "anndata.AnnData":
+    """Return an AnnData of vectors (n, D) and n lines with their ids, which h5ad and zarr can hold.
+    Where ids repeat, names become x, x-1, x-2, and a column keeps the ids.
     """
     with extra():
         import anndata
@@ -285,7 +285,7 @@ def make_anndata(records: Records, lines: pa.Table) -> "anndata.AnnData":
         # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer
         codes, values = pd.factorize(observations[column].map(_without_nul, na_action="ignore"))
         observations[column] = pd.Categorical.from_codes(codes, pd.Index(values, dtype=object))
-    data = anndata.AnnData(X=records.vectors(lines), obs=observations)
+    data = anndata.AnnData(X=vectors, obs=observations)
     data.obs_names = data.obs_names.map(_without_nul).astype(object)
     data.var_names = data.var_names.astype(object)
     return data

@@ -272,14 +272,17 @@ class Embeddings:
         return frame
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
-        """Return an observation for every record, with the columns of the index; X (records, D).
-        Its name is its id; where ids repeat, names become x, x-1, x-2, and the column id keeps the
-        ids.
+        """Return an observation for every record, with the columns of the index, or for every key
+        of a store; X (records, D). Its name is its id; where ids repeat, names become x, x-1, x-2,
+        and the column id keeps the ids.
         """
-        from plm_embed.reading.exports import Records, make_anndata
+        from plm_embed.reading.exports import make_anndata
 
-        lines = pa.Table.from_batches(self.records.lines(), self.records.schema)
-        return make_anndata(Records(self, name), lines)
+        if self.index:
+            lines = pa.Table.from_batches(self.records.lines(), self.records.schema)
+            return make_anndata(self.rows(lines["row"].to_numpy(), name), lines)
+        lines = pa.table({"id": pa.array(self.ids), "length": self.lengths})
+        return make_anndata(self.rows(range(len(self)), name), lines)
 
     def matrix(self, row: int, name: str) -> Array:
         """Return the matrix (L, D) of a row in a representation with a row per residue or token; of

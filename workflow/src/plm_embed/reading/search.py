@@ -77,7 +77,8 @@ def _candidates(  # noqa: PLR0917
         # all blocks have one shape, in which equal rows have equal scores
         block = np.zeros((height, embeddings.dim), np.float32)
         block[: stop - start] = embeddings.flat(name, np.arange(start, stop))
-        scores, squares = block @ turned, np.einsum("ij,ij->i", block, block)
+        scores: NDArray[np.float32] = block @ turned
+        squares = np.einsum("ij,ij->i", block, block)
         if not np.isfinite(squares).all():
             words = "holds numbers that are not finite, or whose squares are not"
             remedy = "run `plm-embed validate`"
