@@ -178,7 +178,7 @@ def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:
     assert "results/logs/deduplicate.log" in run.stdout
     assert re.search(r"plm-embed: error: .*proteins\.fasta", run.stdout)
     found = look(folder / "results")
-    assert found.over and found.failed
+    assert found.over and found.failures
 
 
 def test_files_of_the_report_that_were_deleted_come_back(copy: Path) -> None:

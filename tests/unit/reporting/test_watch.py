@@ -10,10 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from plm_embed.cli.main import group
-from plm_embed.errors import PlmEmbedError
 from plm_embed.reporting import watch
 from plm_embed.wording import duration
-from plm_embed.workflow.run_note import note_end, note_start
 from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
 
 
@@ -26,7 +24,6 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     assert (state.done, len(state.workers), state.queued) == (1, 2, 5)
     assert state.fraction == pytest.approx((1000 + 500 + 250) / 8000)
     assert state.eta == pytest.approx((5000 + 500 + 750) / 100)
-    assert not state.finished
 
 
 def test_tokens_are_those_that_the_jobs_count(tmp_path: Path) -> None:
@@ -35,30 +32,19 @@ def test_tokens_are_those_that_the_jobs_count(tmp_path: Path) -> None:
     assert look(tmp_path).eta == pytest.approx((80_000 + 3 * 100_000) / 50)
 
 
-def test_what_an_interrupted_job_did_counts_until_another_takes_over(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 2)
-    written(model / "weights.json")
-    finish(model, 0)
-    note_start(tmp_path, [MODEL], [])
-    attempt = {"bucket": "0001", "ended": ago(40)}
-    beat(model, 1, **attempt, outcome="complete", started=ago(90), tokens=1000)
-    beat(model, 2, **attempt, outcome="failed", started=ago(80), tokens=100)
-    beat(model, 3, **attempt, outcome="failed", started=ago(70), tokens=400)
-    note_end(tmp_path)
-    assert look(tmp_path).fraction == 0.7 and "70.0 %; 1 of 2 buckets" in shown(tmp_path)
-    note_start(tmp_path, [MODEL], [])
-    beat(model, 4, bucket="0001", tokens=0, tokens_total=None, started=ago(5))
-    assert look(tmp_path).fraction == 0.7 and look(tmp_path).running == 1
-    beat(model, 4, bucket="0001", tokens=450, started=ago(5))
-    assert look(tmp_path).fraction == 0.725
+def test_the_nodes_of_a_job_share_its_bucket(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 1)
+    beat(model, 1, bucket="0000", tokens=250)
+    beat(model, 2, bucket="0000", node=1, tokens=750, started=ago(90))
+    assert look(tmp_path).fraction == 0.5 and look(tmp_path).eta == 1000 / 100
 
 
 def test_nothing_runs_yet(tmp_path: Path) -> None:
-    assert "There is no such folder yet" in shown(tmp_path / "later")
-    assert watch.look(tmp_path).models == () and "Nothing has begun" in shown(tmp_path)
+    assert "There is no such folder." in shown(tmp_path / "later")
+    assert watch.look(tmp_path).models == [] and "Nothing has begun" in shown(tmp_path)
     written(campaign(tmp_path, 2) / "weights.json")
     assert look(tmp_path).eta is None and "✓weights ✓sequences ·embed ·gather" in shown(tmp_path)
-    assert "0.0 %; 0 of 2 buckets done, 0 at work, 2 queued; no worker" in shown(tmp_path)
+    assert "0.0 %; 0 of 2 buckets done, 0 at work, 2 queued\n" in shown(tmp_path)
 
 
 def test_a_killed_run_says_how_to_go_on(tmp_path: Path) -> None:
@@ -78,20 +64,20 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     other = tmp_path / "prot_bert"
     (other / "embedded").mkdir(parents=True)
     finish(other, 0)
-    (tmp_path / "esmc_300m").mkdir()
-    (tmp_path / "esmc_300m" / "weights.json").touch()  # its turn comes later
+    written(tmp_path / "logs" / "esmc_300m" / "weights.log")  # its turn comes later
     states = watch.look(tmp_path).models
     assert [state.folder.name for state in states] == [MODEL, "esmc_300m", "prot_bert"]
     beat(other, 1)
     text = shown(tmp_path)
     assert f"{MODEL}  ·weights ✓sequences ·embed" in text
+    assert "esmc_300m  ▶weights ✓sequences ·embed" in text
     assert "prot_bert  ·weights ✓sequences ▶embed" in text
     assert "75.0 %; 1 of 2 buckets done, 1 at work, 0 queued; 50 tokens/s" in text
     for width in (60, 80, 120, 200):
         lines = screen(tmp_path, width)
         assert all(len(line) <= width for line in lines)
         shares = [line for line in lines if " %; " in line]
-        assert len(shares) == 2, "one for each that is at embed"
+        assert len(shares) == 3, "one for each"
         assert any("0001" in line for line in lines)
 
 
@@ -209,9 +195,9 @@ def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
     (tmp_path / MODEL / "embedded").mkdir(parents=True)
     written(tmp_path / "logs" / log, "# plm-embed\nplm-embed: error: no column 'nope'\n", at=1)
     present = watch.look(tmp_path)
-    assert present.failed and present.over
+    assert present.failures and present.over
     text = shown(tmp_path)
-    assert "failed" in text and "no column 'nope'" in text
+    assert "✗" in text and "no column 'nope'" in text
     assert "next: Fix the problem and rerun the same command" in text
 
 
@@ -229,12 +215,6 @@ def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
     log.unlink()
     prove(model)
     assert code() == 0
-
-
-def test_a_file_is_no_results_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PlmEmbedError, match="is not a folder"):
-        watch.look(tmp_path / "file")
 
 
 @pytest.mark.parametrize(

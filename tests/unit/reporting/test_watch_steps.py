@@ -4,8 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from plm_embed.io.json_files import write_sealed
-from plm_embed.master.validation_record import Check, Validation
+from plm_embed.reporting import watch
 from support.watched import MODEL, campaign, finish, look, shown, written
 
 
@@ -29,28 +28,15 @@ def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
         ("validate", "checksums.sha256"),
         ("report", "report.html"),
     ):
-        assert f"{name} has not begun" in shown(tmp_path)
+        assert f"·{name}" in shown(tmp_path)
         written(logs / f"{name}.log", f"# plm-embed {name}\n", at=-30)
         text = shown(tmp_path)
-        assert f"{name} is at work\n" in text
-        assert "finished:" not in text and not look(tmp_path).finished
+        assert f"▶{name}" in text
+        assert "finished:" not in text and not watch.look(tmp_path).finished
         written(model / file, at=-30)
-    assert look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
+    assert watch.look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
     os.utime(record, (time.time() - 20, time.time() - 20))  # more is embedded since
-    assert "gather has not begun" in shown(tmp_path)
-
-
-def test_a_validation_that_failed_by_hand_is_named(tmp_path: Path) -> None:
-    model = begun(tmp_path, 1)
-    written(model / "master_esm2_embeddings.h5", at=-80)
-    written(tmp_path / "logs" / MODEL / "validate.log", "# plm-embed validate\nvalid\n", at=-70)
-    check = Check(check="finite", result="failed", problems=1, listed=["row 5 has no numbers"])
-    record = Validation(status="failed", remedy="delete it and run again", checks=[check])
-    write_sealed(model / "validation.json", record)
-    assert "validate failed" in shown(tmp_path) and look(tmp_path).failures
-    assert "finite: row 5 has no numbers\n  delete it and run again\n" in shown(tmp_path)
-    written(model / "master_esm2_embeddings.h5", at=60)  # gathered again since
-    assert not look(tmp_path).failures
+    assert "·gather" in shown(tmp_path)
 
 
 def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_path: Path) -> None:
@@ -58,11 +44,11 @@ def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_pa
     model = begun(tmp_path, 1)
     for file in ("master_esm2_embeddings.h5", "checksums.sha256", "report.html"):
         written(model / file, at=-30)
-    assert look(tmp_path).finished
+    assert watch.look(tmp_path).finished
     (model / "weights.json").unlink()
     log = tmp_path / "logs" / MODEL / "weights.log"
     written(log, "# plm-embed weights\nplm-embed: error: cannot be fetched\n", at=-10)
-    assert not look(tmp_path).finished
+    assert not watch.look(tmp_path).finished
     assert "✗weights" in shown(tmp_path)
 
 

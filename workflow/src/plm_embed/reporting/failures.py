@@ -2,14 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
-from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.wording import count
 from plm_embed.workflow.run_note import read_run
 
@@ -34,26 +31,13 @@ def failures(results: Path, models: Iterable[str], since: int = 0) -> list[Failu
     since: the time of a run, in nanoseconds; older logs are of earlier ones.
     """
     logs = whole_files(results / "logs", "deduplicate.log")
-    for folder in (results / "logs" / model for model in models if model):
-        done = {path.stem for path in whole_files(results / folder.name / RECORDS, "*.json")}
+    for model in models:
+        folder = results / "logs" / model
+        done = {path.stem for path in whole_files(results / model / RECORDS, "*.json")}
         buckets = whole_files(folder / "embed", "*.log")
         logs += [*whole_files(folder, "*.log"), *(log for log in buckets if log.stem not in done)]
-        logs.append(results / folder.name / VALIDATION)
-    present = (log for log in logs if changed(log) >= since)
-    failed = [Failure(log, reason) for log in present if (reason := _reason(log))]
-    return sorted(failed, key=lambda failure: changed(failure.log))
-
-
-def _reason(log: Path) -> str:
-    """Return why a step failed; '' where it did not. A validation outside the workflow has no log;
-    its record stays, while Snakemake deletes its own.
-    """
-    if log.name != VALIDATION:
-        return error_at_the_end(log)
-    with suppress(StoreError):
-        if (validation := read_validation(log)) and validation.problems:
-            return "\n".join(filter(None, [validation.problems[0], validation.remedy]))
-    return ""
+    logs = sorted((log for log in logs if changed(log) >= since), key=changed)
+    return [Failure(log, reason) for log in logs if (reason := error_at_the_end(log))]
 
 
 def run_failure(results: Path, since: int = 0) -> list[Failure]:

@@ -3,6 +3,7 @@
 Only small files of the results folder are read: completion records, heartbeats, the ends of logs.
 """
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
@@ -18,14 +19,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.terminal import terminal
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, is_done, store_of
 from plm_embed.jobs.heartbeat import SILENT_SECONDS, Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
-from plm_embed.master.validation_record import PROOF, VALIDATION
+from plm_embed.master.validation_record import PROOF
 from plm_embed.models.weights import RECORD
 from plm_embed.reading.find import MASTERS
 from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, run_failure
@@ -40,12 +40,15 @@ SECONDS_BETWEEN_LOOKS = 10.0
 LOOKS_FOR_A_START = 7
 """Looks at a run that has ended: one that was just started notes itself after it has planned."""
 STUCK_SECONDS = 1200.0
-"""A worker that finishes no batch for longer, in a job that writes heartbeats, may sit on a broken
-device.
-"""
+"""A worker that finishes no batch for longer may sit on a broken device."""
 PLAIN_WIDTH = 120
 WAITING = "queued or starting (on a cluster, see squeue --me)"
+CONTINUE = (
+    "if the run has ended, rerun the same command to continue; finished work is kept. If Snakemake "
+    "says that the folder is locked, give the command with --unlock first"
+)
 VALID, FAILED, UNFINISHED = 0, 1, 3
+STEPS = ("weights", "sequences", "embed", "gather", "validate", "report")
 Status = Literal["done", "at work", "failed", "waits"]
 _MARKS: dict[Status, tuple[str, str]] = {
     "done": ("✓", "green"),
@@ -53,14 +56,6 @@ _MARKS: dict[Status, tuple[str, str]] = {
     "failed": ("✗", "bold red"),
     "waits": ("·", "dim"),
 }
-
-
-class Step(NamedTuple):
-    """A step of a model's campaign, and its log."""
-
-    name: str
-    status: Status
-    log: Path | None = None
 
 
 class Worker(NamedTuple):
@@ -73,44 +68,37 @@ class Worker(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of one model. steps: weights, sequences, embed, gather, validate, report;
-    buckets: all; fraction: of the work of embed, 0 to 1; eta: seconds at the present speed, None if
-    unknown.
+    """The progress of one model. steps: by name; buckets: all; fraction: of the work of embed, 0 to
+    1; eta: seconds at the present speed, None if unknown.
     """
 
     folder: Path
-    steps: tuple[Step, ...]
+    steps: dict[str, Status]
     buckets: int
     done: int
     running: int
     queued: int
-    workers: tuple[Worker, ...]
-    failures: tuple[Failure, ...]
+    workers: list[Worker]
+    failures: list[Failure]
     fraction: float
     tokens_per_second: float
     eta: float | None
-
-    @property
-    def finished(self) -> bool:
-        """Return whether every step is done."""
-        return all(step.status == "done" for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Look:
     """A results folder at one moment. run: the last of Snakemake, None where none was noted; alive:
-    whether it goes on; failure: of a run that has ended. finished: every step is done, and the run
-    has ended; failed: a step ended with an error and has not begun again; at_work: a worker lives,
-    or a step writes to its log; over: nothing more will come.
+    whether it goes on; failures: of steps that have not begun again, else of a run that has ended.
+    finished: every step is done, and the run has ended; at_work: a worker lives, or a step writes
+    to its log; over: nothing more will come.
     """
 
     results: Path
-    models: tuple[Progress, ...]
+    models: list[Progress]
     run: Run | None
     alive: bool
-    failure: list[Failure]
+    failures: list[Failure]
     finished: bool
-    failed: bool
     at_work: bool
     over: bool
 
@@ -139,91 +127,91 @@ def watch(results: Path, *, once: bool) -> int:
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
             present, seen = look(results), steps
-    return VALID if present.finished else FAILED if present.failed else UNFINISHED
+    return VALID if present.finished else FAILED if present.failures else UNFINISHED
 
 
 def look(results: Path) -> Look:
     """Read the state of a results folder, which need not be there yet: of each model of its last
     run, or where none was noted of each that has begun.
     """
-    if results.exists() and not results.is_dir():
-        remedy = "name the results folder of a campaign"
-        raise StoreError(f"{results}: is not a folder", path=results, remedy=remedy)
-    run, failure = read_run(results), run_failure(results)
-    begun = {log.parent.name for log in results.glob("logs/*/weights.log")}
-    begun |= {path.parent.name for part in (RECORD, RECORDS) for path in results.glob(f"*/{part}")}
-    alive, names = bool(run and run.alive), sorted(run.models if run else begun)
-    models = tuple(_progress(results, name, run, alive) for name in names)
-    finished = not alive and bool(models) and all(model.finished for model in models)
-    failed = bool(failure) or any(model.failures for model in models)
-    steps = [step.status for model in models for step in model.steps]
+    run = read_run(results)
+    alive = bool(run and run.alive)
+    begun = [*results.glob("logs/*/weights.log"), *results.glob(f"*/{RECORDS}")]
+    names = run.models if run else {path.parent.name for path in begun}
+    models = [_progress(results, name, run, alive) for name in sorted(names)]
+    errors = list(dict.fromkeys(failure for model in models for failure in model.failures))
+    errors = errors or run_failure(results)
+    steps = {status for model in models for status in model.steps.values()}
+    finished = not alive and steps == {"done"}
     at_work = "at work" in steps or any(model.running for model in models)
     # without a noted run, an error may be its end
-    over = bool(run or finished or failed) and not alive and not at_work
-    return Look(results, models, run, alive, failure, finished, failed, at_work, over)
+    over = bool(run or finished or errors) and not alive and not at_work
+    return Look(results, models, run, alive, errors, finished, at_work, over)
 
 
 def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:
     folder, sequences = results / model, results / "sequences"
-    summary, since, store = known_summary(sequences), changed(sequences / SUMMARY), store_of(folder)
+    summary, cut, store = known_summary(sequences), changed(sequences / SUMMARY), store_of(folder)
     buckets = set(bucket_names(summary.buckets)) if summary else set()
-    records = {path.stem: path for path in whole_files(folder / RECORDS, "*.json")}
+    records = {path: changed(path) for path in whole_files(folder / RECORDS, "*.json")}
     done = {
-        bucket
-        for bucket in buckets & records.keys()
-        if _is_done(sequences, store, records[bucket], changed(records[bucket]), since)
+        path.stem
+        for path, time in records.items()
+        if path.stem in buckets and _is_done(sequences, store, path, time, cut)
     }
-    beats = heartbeats(folder, done)
-    workers = () if run and run.ended else tuple(_workers(beats))
+    complete = bool(buckets) and done == buckets
+
+    workers = [] if run and run.ended else list(_workers(heartbeats(folder, done)))
     living = [worker for worker in workers if not worker.trouble]
     running = {worker.job.bucket for worker in living}
-    attempts = [work for bucket, work in _attempts(beats).items() if bucket in buckets]
-    shares = sum(computed / total for computed, total in attempts)
-    # buckets are cut by hashes: those that have not begun take as many tokens as others
-    tokens = sum(total for _, total in attempts) / max(len(attempts), 1)
-    left = (len(buckets) - len(done) - shares) * tokens
     rate = sum(worker.info.tokens_per_second or 0.0 for worker in living)
+    nodes = {(worker.job.bucket, worker.job.node): worker.job for worker in living}.values()
+    measured = {node.bucket for node in nodes if node.tokens_total}
+    # buckets are cut by hashes, so that all take about as many tokens
+    tokens = sum(node.tokens_total or 0 for node in nodes) / max(len(measured), 1)
+    shares = sum(node.tokens for node in nodes) / tokens if tokens else 0.0
+    left = len(buckets) - len(done) - shares
+
     start = changed(run_note(results)) if alive else 0  # what is older is of an earlier run
     errors = failures(results, [model], start)
     failed_logs = {error.log for error in errors}
     lost = {log.stem for log in failed_logs if log.parent.name == "embed"} - running
-    complete = bool(buckets) and done == buckets
-    embed: Status = "failed" if lost else "at work" if running else "waits"
     # a step that has not said why did not end well either
-    begun: Status = "at work" if alive or not run else "failed" if run.failure else "waits"
+    silent: Status = "at work" if alive or not run else "failed" if run.failure else "waits"
 
-    def step(name: str, written: int, log: Path, since: int = 1) -> Step:
-        if written >= since or changed(log) < max(since, start):
-            return Step(name, "done" if written >= since else "waits")
-        return Step(name, "failed" if log in failed_logs else begun, log)
+    def status(log: Path, written: int, since: float = 1) -> Status:
+        """Return the status of a step by the times of its log, its output and its input."""
+        if written >= since:
+            return "done"
+        if changed(log) < max(since, start):
+            return "waits"
+        return "failed" if log in failed_logs else silent
 
-    logs, newest = results / "logs" / model, max(map(changed, records.values()), default=0)
-    steps = [
-        step("weights", changed(folder / RECORD), logs / "weights.log"),
-        step("sequences", since, results / "logs" / "deduplicate.log"),
-        Step("embed", "done" if complete else embed),
-    ]
+    logs = {name: results / "logs" / model / f"{name}.log" for name in STEPS}
+    logs["sequences"] = results / "logs" / "deduplicate.log"
+    steps: dict[str, Status] = {
+        "weights": status(logs["weights"], changed(folder / RECORD)),
+        "sequences": status(logs["sequences"], cut),
+        "embed": "done" if complete else "failed" if lost else "at work" if running else "waits",
+    }
+    since = max(records.values(), default=0) if complete else math.inf
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
-        written, log = max(map(changed, folder.glob(pattern)), default=0), logs / f"{name}.log"
-        if name == "validate":  # by hand, it leaves its record
-            log = max(log, folder / VALIDATION, key=changed)
-        # older than its input, it is not done
-        before = steps[-1].status == "done"
-        steps.append(step(name, written, log, newest) if before else Step(name, "waits"))
-        newest = max(newest, written)
-    stopped = {step.log for step in steps if step.status == "failed"}
+        written = max(map(changed, folder.glob(pattern)), default=0)
+        steps[name] = status(logs[name], written, since)
+        since = max(since, written) if steps[name] == "done" else math.inf
+    stopped = {logs[name] for name, status in steps.items() if status == "failed"}
     return Progress(
         folder,
-        tuple(steps),
-        len(buckets),
-        len(done),
-        len(running),
-        len(buckets - done - running - lost),
-        workers,
-        tuple(error for error in errors if error.log in stopped or error.log.stem in lost),
-        (len(done) + shares) / max(len(buckets), 1),
-        rate,
-        0.0 if complete else left / rate if left and rate else None,
+        steps,
+        buckets=len(buckets),
+        done=len(done),
+        running=len(running),
+        queued=len(buckets - done - running - lost),
+        workers=workers,
+        failures=[error for error in errors if error.log in stopped or error.log.stem in lost],
+        fraction=1 - left / max(len(buckets), 1),
+        tokens_per_second=rate,
+        eta=left * tokens / rate if tokens and rate else None,
     )
 
 
@@ -231,23 +219,6 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
 def _is_done(sequences: Path, store: Path, record: Path, *_: int) -> bool:
     """Tell whether a bucket is done; asked once while record and sequences do not change."""
     return is_done(sequences / "buckets" / f"{record.stem}.parquet", record, store)
-
-
-def _attempts(beats: Iterable[Heartbeat]) -> dict[str, tuple[int, int]]:
-    """Return the tokens that the last attempt at each unfinished bucket left done, and all of them.
-    If that completed it, its record was deleted since: nothing counts.
-    """
-    attempts: dict[str, list[Heartbeat]] = {}
-    for beat in beats:
-        if beat.tokens_total and beat.node == 0:
-            attempts[beat.bucket] = [beat]
-        elif beat.tokens_total and beat.bucket in attempts:
-            attempts[beat.bucket].append(beat)
-    return {
-        bucket: (sum(beat.tokens for beat in nodes), sum(beat.tokens_total or 0 for beat in nodes))
-        for bucket, nodes in attempts.items()
-        if nodes[0].outcome != "complete"
-    }
 
 
 def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
@@ -279,71 +250,44 @@ def _lines(look: Look) -> Iterator[RenderableType]:
         words = f"stopped; {words}"
     yield Text.assemble((str(look.results), "bold"), f"  {words}")
     if not look.models:
-        begun = look.results.is_dir()
-        yield Text("Nothing has begun yet." if begun else "There is no such folder yet.")
+        yield Text("Nothing has begun." if look.results.is_dir() else "There is no such folder.")
     for model in look.models:
-        marks = [(_MARKS[step.status], step.name) for step in model.steps]
-        steps = Text(" ").join(Text(mark + name, style) for (mark, style), name in marks)
+        marks = [(*_MARKS[status], name) for name, status in model.steps.items()]
+        steps = Text(" ").join(Text(mark + name, style) for mark, style, name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
-        if not model.finished:
-            yield from _present_step(model, WAITING if look.alive else "")
-    errors = dict.fromkeys(failure for model in look.models for failure in model.failures)
-    for first, others in alike(errors or look.failure):
-        yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), others)
+        if model.done < model.buckets:
+            yield from _embedding(model)
+    for first, similar in alike(look.failures):
+        yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), similar)
         yield Text("  " + first.reason.replace("\n", "\n  "))
     if look.run and look.alive and (reasons := failed_attempts(look.run)):
         yield Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}")
-    if advice := _advice(look):
-        yield Text(advice)
-
-
-def _advice(look: Look) -> str:
-    """Return what to do next, or whom to ask; '' while a run is at work."""
-    rerun = "rerun the same command to continue; finished work is kept"
     if look.finished:
-        return f"next: {program()} summary {look.results}"
-    if look.at_work or not look.models or (look.run and look.run.killed):  # which says what to do
-        return ""
-    if look.run and look.alive:
-        return f"Snakemake has not ended: {look.run.process}"
-    if look.failed:
-        return f"next: {AGAIN}"
-    if look.run and look.run.stopped:
-        return f"next: {rerun}"
-    locked = "If Snakemake says that the folder is locked, give the command with --unlock first"
-    return f"next: if the run has ended, {rerun}. {locked}"
+        yield Text(f"next: {program()} summary {look.results}")
+    elif look.at_work or not look.models or (look.run and look.run.killed):
+        return  # the failure of a killed run says what to do
+    elif look.run and look.alive:
+        yield Text(f"Snakemake has not ended: {look.run.process}")
+    else:
+        yield Text(f"next: {AGAIN if look.failures else CONTINUE}")
 
 
-def _present_step(model: Progress, waiting: str) -> Iterator[RenderableType]:
-    """Yield a bar and numbers while buckets are embedded, else a line about the present step.
-
-    waiting: said of what has not begun, where a run goes on.
-    """
-    order = ("failed", "at work", "waits", "done")
-    step = min(model.steps, key=lambda step: order.index(step.status))
-    if not model.buckets or step.name != "embed":
-        waits = f"is {waiting}" if waiting else "has not begun"
-        words = {"failed": "failed", "at work": "is at work"}.get(step.status, waits)
-        yield Text(f"{step.name} {words}")
-        return
+def _embedding(model: Progress) -> Iterator[RenderableType]:
+    """Yield a bar and a line about the buckets of a model."""
     bar = Table.grid(expand=True)
     bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
     yield bar
-    percent = int(1000 * model.fraction) / 10  # 100 is the end
-    text = Text(f"{percent:.1f} %; {model.done:,} of {count(model.buckets, 'bucket')} done, ")
+    buckets = count(model.buckets, "bucket")
+    text = Text(f"{100 * model.fraction:.1f} %; {model.done:,} of {buckets} done, ")
     text.append(f"{model.running:,} at work, {model.queued:,} queued")
-    if model.failures:
-        text.append(f", {len(model.failures):,} failed", style="bold red")
+    if (failed := model.buckets - model.done - model.running - model.queued) > 0:
+        text.append(f", {failed:,} failed", style="bold red")
     if stalled := sum(bool(worker.trouble) for worker in model.workers):
         text.append(f", {count(stalled, 'worker')} stalled", style="bold red")
     if model.eta is not None:
         end = datetime.now() + timedelta(seconds=model.eta)
         speed = f"{model.tokens_per_second:,.0f} tokens/s"
         text.append(f"; {speed}, about {duration(model.eta)} left, until {end:%a %H:%M}")
-    elif model.running:
-        text.append("; no speed known yet")
-    else:
-        text.append(f"; {waiting or 'no worker is running'}")
     yield text
 
 
