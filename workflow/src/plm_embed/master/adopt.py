@@ -28,7 +28,7 @@ from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.alphabet import ResiduePolicy
-from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
+from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
@@ -57,7 +57,7 @@ def adopt(
     files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int
 ) -> Adopted:
     """Check `sample` rows against the reference, and publish all rows in a store, as vectors of the
-    settings on this machine's device. With a linker, sequences are pairs of chains.
+    settings on this machine's device.
 
     StoreError, with the measured deviation, when they are not what the settings ask for; then
     nothing is published.
@@ -66,7 +66,7 @@ def adopt(
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     with read_foreign(files) as foreign:
         longest = _check_stated(foreign, fingerprint, manifest)
-        inputs = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
+        inputs = KnownSequences(files, manifest.family)
         adopted = Adopted(by_key=any(name in inputs.length for _, name in foreign.names))
         matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()
         for row in range(len(foreign.vectors)):
@@ -89,7 +89,10 @@ def adopt(
             raise StoreError(f"{foreign.path}: {words}", path=foreign.path)
         sampled = inputs.sample([*rows], sample)
         sequences = {rows[name]: sequence for name, sequence in sampled.items()}
-        _check_sample(adopted, foreign, sequences, weights_folder, fingerprint, manifest)
+        adopted.checked = len(sequences)
+        adopted.relative_l2, adopted.cosine = _check_sample(
+            foreign, sequences, weights_folder, fingerprint
+        )
         _publish(adopted, foreign, rows, inputs.length, Store(store_root, fingerprint))
     return adopted
 
@@ -102,9 +105,8 @@ class KnownSequences:
     family reads as X.
     """
 
-    def __init__(self, files: Files, family: Family, *, paired: bool) -> None:
+    def __init__(self, files: Files, family: Family) -> None:
         self._files, self._family = files, family
-        self._policy = ResiduePolicy(alphabet="protein_pair" if paired else family.alphabet.name)
         self.length: dict[str, int] = {}
         self.rare: set[str] = set()
         by_id, by_alias = dict[str, str](), dict[str, str]()
@@ -123,13 +125,13 @@ class KnownSequences:
                         names[text] = ""
 
     def _read(self) -> Iterator[tuple[str, str, str]]:
-        read = normalize_pair if self._policy.alphabet == "protein_pair" else normalize
+        policy = ResiduePolicy(alphabet=self._family.alphabet.name)
         for path in self._files.sequences:
             for batch in Reader(path, self._files.table):
                 columns = (batch.ids, batch.headers, batch.residues)
                 texts = (column.to_pylist() for column in columns)
                 for id, header, raw in zip(*texts, strict=True):
-                    normalized = read(raw, self._policy)
+                    normalized = normalize(raw, policy)
                     if isinstance(normalized, Normalized):
                         yield id, header, normalized.sequence
 
@@ -207,35 +209,22 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
 
 
-def _check_sample(  # noqa: PLR0917
-    adopted: Adopted,
-    foreign: Foreign,
-    sequences: Mapping[int, str],
-    weights: Path,
-    fingerprint: Fingerprint,
-    manifest: Manifest,
-) -> None:
+def _check_sample(
+    foreign: Foreign, sequences: Mapping[int, str], weights: Path, fingerprint: Fingerprint
+) -> tuple[float, float]:
     """Compare some rows with the reference's representations of their sequences: with the mean over
-    the residues, and over more, as is usually wrong.
+    the residues, and over more, as is usually wrong. Return the largest relative distance to it and
+    the smallest cosine.
     """
-    family, linker, (layer,) = manifest.family, fingerprint.linker, fingerprint.layers
+    manifest, (layer,) = read_manifest(weights), fingerprint.layers
     limit = STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
-    texts = [
-        text
-        for sequence in sequences.values()
-        for text in family.texts(sequence, [(0, len(sequence))], linker)
-    ]
     causes, distances, cosines = Counter[str](), list[float](), list[float]()
-    computed = hidden_states(weights, texts, [layer])
-    for (row, sequence), layers in zip(sequences.items(), computed, strict=True):
+    computed = hidden_states(weights, [*sequences.values()], [layer])
+    for row, layers in zip(sequences, computed, strict=True):
         (vector,), states = foreign.read(row, row + 1), layers[layer].numpy()
-        means = {}
-        if linker:
-            means["the linker pooled in"] = states[slice(*family.residues(len(states)))].mean(0)
-            states = np.delete(states, slice(*family.linker_tokens(sequence, linker)), axis=0)
-        first, stop = family.residues(len(states))
-        means |= {
+        first, stop = manifest.family.residues(len(states))
+        means = {
             _RESIDUES: states[first:stop].mean(0),
             "the end token pooled in": states[first:].mean(0),
             "the start and end tokens pooled in": states.mean(0),
@@ -251,8 +240,6 @@ def _check_sample(  # noqa: PLR0917
         if not apart[_RESIDUES] <= limit or nearest != _RESIDUES:
             explained = nearest != _RESIDUES and apart[nearest] <= 10 * limit
             causes[nearest if explained else "of no known cause, such as other weights"] += 1
-    adopted.checked = len(distances)
-    adopted.relative_l2, adopted.cosine = max(distances), min(cosines)
     if causes:
         counts = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
         raise StoreError(
@@ -263,6 +250,7 @@ def _check_sample(  # noqa: PLR0917
             path=foreign.path,
             remedy="embed again instead",
         )
+    return max(distances), min(cosines)
 
 
 def _publish(

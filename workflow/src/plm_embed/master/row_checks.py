@@ -20,7 +20,8 @@ from plm_embed.store.hdf5 import decode, read_bits
 Marks = NDArray[np.bool_]
 _FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
 _LEAST = 0.05  # of that unit: among near-equal sequences, norms that differ by 5 % are usual
-_LISTED = 100
+_LISTED = 20
+_TINY = np.finfo(np.float32).tiny  # whose logarithm stands for that of 0
 
 
 def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> None:
@@ -134,27 +135,27 @@ def wrong_spans(
 
 def distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> Norms:
     """Describe the vectors' norms (n,), in little more memory than these, for there may be 10^9 of
-    them; the farthest outliers are listed.
+    them.
     """
-    logs = norms[np.isfinite(norms) & (norms > 0)]
-    if not (rows := len(logs)):
+    known = norms[np.isfinite(norms)]
+    if not (rows := len(known)):
         return Norms(rows=0, outliers=0, listed=())
-    least, most = float(logs.min()), float(logs.max())
-    median = np.median(np.log(logs, out=logs), overwrite_input=True)
+    least, most = float(known.min()), float(known.max())
+    logs = np.log(np.maximum(known, _TINY, out=known), out=known)
+    median = np.median(logs, overwrite_input=True)
     logs -= median
     scale = max(_LEAST, 1.4826 * np.median(np.abs(logs, out=logs), overwrite_input=True))
-    del logs
+    del known, logs
     low, high = np.exp(median - _FAR * scale), np.exp(median + _FAR * scale)
-    far = np.flatnonzero((norms > 0) & (norms < low) | (norms > high) & (norms < np.inf))
-    z = (np.log(norms[far]) - median) / scale
-    order = np.argsort(-np.abs(z), kind="stable")[:_LISTED]
+    far = np.flatnonzero((norms < low) | (norms > high) & (norms < np.inf))
+    z = (np.log(np.maximum(norms[far], _TINY)) - median) / scale
+    farthest = np.argsort(-np.abs(z), kind="stable")[:_LISTED].tolist()
     listed = tuple(
-        Outlier(row=row, key=_text(keys[row]), norm=float(norms[row]), z=round(distance, 1))
-        for row, distance in zip(far[order].tolist(), z[order].tolist(), strict=True)
+        Outlier(row=row, key=_text(keys[row]), norm=float(norms[row]), z=round(float(z[place]), 1))
+        for place, row in zip(farthest, far[farthest].tolist(), strict=True)
     )
     return Norms(
         rows=rows,
-        zero=int((norms == 0).sum()),
         min=least,
         median=float(np.exp(median)),
         max=most,
