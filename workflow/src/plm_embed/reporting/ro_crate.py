@@ -87,5 +87,4 @@ def write_crate(facts: Facts) -> None:
     )
     specification = "https://w3id.org/ro/crate/1.1"
     add(CRATE, "CreativeWork", conformsTo={"@id": specification}, about=root)
-    crate = {"@context": f"{specification}/context", "@graph": graph}
-    write_json(facts.folder / CRATE, crate)
+    write_json(facts.folder / CRATE, {"@context": f"{specification}/context", "@graph": graph})
