@@ -28,7 +28,7 @@ from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.alphabet import ResiduePolicy
-from plm_embed.sequences.normalize import Normalized, normalize
+from plm_embed.sequences.batch import normalize_batch
 from plm_embed.sequences.records import Reader
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
@@ -128,12 +128,11 @@ class KnownSequences:
         policy = ResiduePolicy(alphabet=self._family.alphabet.name)
         for path in self._files.sequences:
             for batch in Reader(path, self._files.table):
-                columns = (batch.ids, batch.headers, batch.residues)
-                texts = (column.to_pylist() for column in columns)
-                for id, header, raw in zip(*texts, strict=True):
-                    normalized = normalize(raw, policy)
-                    if isinstance(normalized, Normalized):
-                        yield id, header, normalized.sequence
+                normalized = normalize_batch(batch, policy)
+                accepted = normalized.reasons.is_null()
+                names = (column.filter(accepted) for column in (batch.ids, batch.headers))
+                columns = (column.to_pylist() for column in (*names, normalized.sequences))
+                yield from zip(*columns, strict=True)
 
     def sample(self, keys: Sequence[str], count: int) -> dict[str, str]:
         """Return the sequences of so many of the keys, none too long for the reference: the longest
