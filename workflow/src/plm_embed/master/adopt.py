@@ -141,10 +141,10 @@ class KnownSequences:
         names = sorted(keys, key=self.length.__getitem__)
         most = SPOT_TOKENS * self._family.letters_per_token
         names = [name for name in names if self.length[name] <= most] or names[:count]
-        longest, others = names[-count // 4 :], names[: -count // 4]
-        count = min(count - len(longest), len(others))
-        random = np.random.default_rng(len(keys)).choice(len(others), count, replace=False)
-        sequences = dict.fromkeys([*longest, *(others[place] for place in random)], "")
+        longest, shorter = names[-count // 4 :], names[: -count // 4]
+        count = min(count - len(longest), len(shorter))
+        random = np.random.default_rng(len(keys)).choice(len(shorter), count, replace=False)
+        sequences = dict.fromkeys([*longest, *(shorter[place] for place in random)], "")
         for _, _, sequence in self._read():
             if (name := key(sequence)) in sequences:
                 sequences[name] = sequence

@@ -70,8 +70,8 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             # files of version 0.1 keep no checksums
             if piece.sums is not None and checksums.GROUP in file:
                 sums = sums_of(piece.name, piece.values, piece.counts)
-                kept = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                wrong = np.repeat(kept != sums, piece.counts)
+                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+                wrong = np.repeat(stored_sums != sums, piece.counts)
                 _note(problem, file, piece, wrong, "its checksum is not that of its part")
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
@@ -125,15 +125,15 @@ def distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> Norms:
     """Describe the vectors' norms (n,), in little more memory than these, for there may be 10^9 of
     them.
     """
-    known = norms[np.isfinite(norms)]
-    if not (rows := len(known)):
+    finite = norms[np.isfinite(norms)]
+    if not (rows := len(finite)):
         return Norms(rows=0, outliers=0, listed=())
-    least, most = float(known.min()), float(known.max())
-    logs = np.log(np.maximum(known, _TINY, out=known), out=known)
+    least, most = float(finite.min()), float(finite.max())
+    logs = np.log(np.maximum(finite, _TINY, out=finite), out=finite)
     median = np.median(logs, overwrite_input=True)
     logs -= median
     scale = max(_LEAST, 1.4826 * np.median(np.abs(logs, out=logs), overwrite_input=True))
-    del known, logs
+    del finite, logs
     low, high = np.exp(median - _FAR * scale), np.exp(median + _FAR * scale)
     far = np.flatnonzero((norms < low) | (norms > high) & (norms < np.inf))
     z = (np.log(np.maximum(norms[far], _TINY)) - median) / scale

@@ -139,8 +139,8 @@ def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> 
             if value != expected:
                 fault = f"{name} is {value}, the vectors were made with {expected}"
                 problem(f"{weights / MANIFEST}: {fault}")
-        for name, dim in campaign.dims.items():
-            if dim != (expected := columns(name, manifest.dim)):
+        for name, (_, dim) in campaign.shapes.items():
+            if campaign.parts and dim != (expected := columns(name, manifest.dim)):
                 problem(f"{name} has dimension {dim}, the model {expected}")
         validation.rounding = remark(fingerprint.compute_dtype, manifest.roundings)
 
