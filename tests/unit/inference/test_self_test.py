@@ -184,8 +184,8 @@ def test_weights_are_refused_for_a_dtype_when_they_are_prepared(
     command = ["weights", "--model", model.name, "--source", str(path)]
 
     def call(dtype: str) -> Result:
-        options = ["--output", str(tmp_path / "out"), "--compute-dtype", dtype]
-        return CliRunner().invoke(group, command + options)
+        options = ["--output", str(tmp_path / "out"), "--settings"]
+        return CliRunner().invoke(group, [*command, *options, f'{{"compute_dtype": "{dtype}"}}'])
 
     assert call("float16").exit_code == 0
     refused = call("bfloat16").exception
