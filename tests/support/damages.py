@@ -47,7 +47,7 @@ DAMAGES = {
     ),
     "part that is no part": (
         lambda c: (c.parts / "00000000-ffffffff-1-0123456789abcdef.h5").write_bytes(b"no"),
-        "fingerprints in the store: .*corrupt",
+        "fingerprints in the store: .*damaged, or not",
     ),
     "part of another fingerprint": (
         add_part_of_another_fingerprint,
