@@ -40,7 +40,7 @@ def test_a_heartbeat_is_renewed_until_its_job_ends(
 def test_what_is_no_heartbeat_is_left_out_and_none_hinders_a_job(tmp_path: Path) -> None:
     folder = tmp_path / "embedded" / FOLDER
     folder.mkdir(parents=True)
-    for name, content in (("torn", "{"), ("other", "[]"), ("old", '{"node": 0}')):
+    for name, content in (("torn", "{"), ("other", "[]"), ("old", '{"schema_version": 0}')):
         (folder / f"{name}.json").write_text(content)
     assert heartbeats(tmp_path) == []
     blocked = tmp_path / "blocked"

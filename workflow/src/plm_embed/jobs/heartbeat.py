@@ -49,6 +49,7 @@ class Heartbeat:
     after a kill; reason: why it failed.
     """
 
+    schema_version: Literal[1] = 1
     bucket: str
     node: int = 0
     host: str = field(default_factory=socket.gethostname)
