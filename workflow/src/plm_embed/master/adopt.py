@@ -205,7 +205,7 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     limit = theirs.get("long_sequences", {}).get("max_residues", 0)
     longest = int(stated.get("max_length", limit) or 0)
     # it may count special tokens
-    return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
+    return longest - manifest.family.tokens(0) if longest > 0 else float("inf")
 
 
 def _check_sample(
