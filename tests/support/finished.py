@@ -1,19 +1,14 @@
 """A finished campaign for the tests of what is said about one."""
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
-from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.heartbeat import Heartbeat, heartbeat_path, write_heartbeat
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
 from plm_embed.models.registry import MODELS
-from plm_embed.reporting.facts import collect
 from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import Table
@@ -25,9 +20,7 @@ MODEL = "esm2_t3_untrained"
 
 
 def finished_campaign(root: Path) -> Path:
-    """A finished and validated campaign over the demo's proteins, with an attempt that failed and
-    one that was killed; its results folder.
-    """
+    """A finished and validated campaign over the demo's proteins; its results folder."""
     folder, weights = root / "results", root / "weights"
     model = folder / MODEL
     sequences = folder / "sequences"
@@ -43,14 +36,10 @@ def finished_campaign(root: Path) -> Path:
     )
     write_sealed(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
-    note(model, "0000", outcome="failed", reason="no usable <device>\nask for one")
     for name in bucket_names(3):
-        record = embedder.embed(
+        embedder.embed(
             sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
         )
-        note(model, name, started=record.started, outcome="complete")
-    killed = {"host": "x1", "job": "17.pbs", "started": collect(folder).runs[1].started}
-    note(model, "0001", ended="", workers=4, **killed)
     master = model / "master_esm2_embeddings.h5"
     outputs = master, master.with_suffix(".parquet"), model / "records.parquet"
     gather(
@@ -63,11 +52,3 @@ def finished_campaign(root: Path) -> Path:
     validation = validate(master, model / "store", weights, spot_checks=2)
     assert not validation.problems
     return folder
-
-
-def note(model: Path, bucket: str, workers: int = 1, **fields: Any) -> None:
-    """Write the heartbeat of a job of that model, which has ended now unless `fields` say else."""
-    beats = tuple(WorkerInfo(pid=at) for at in range(workers))
-    ended = datetime.now(UTC).isoformat(timespec="milliseconds")
-    beat = Heartbeat(bucket=bucket, **{"ended": ended, "workers": beats, **fields})
-    write_heartbeat(heartbeat_path(model / "embedded", bucket), beat)

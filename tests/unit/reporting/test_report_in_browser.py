@@ -51,6 +51,18 @@ async function look(width) {
   const left = parseFloat(tip.style.left) + tip.offsetWidth / 2;
   press("+"); press("+");
   seen.zoomed = Math.abs(parseFloat(tip.style.left) + tip.offsetWidth / 2 - left) > 1;
+  const point = (kind, clientX, clientY = 0) => canvas.dispatchEvent(
+    new view.PointerEvent(kind, { pointerId: 1, clientX, clientY, bubbles: true }));
+  canvas.setPointerCapture = () => {};
+  const before = canvas.toDataURL();
+  for (const [kind, x] of [["down", 200], ["move", 240], ["up", 240]]) point(`pointer${kind}`, x);
+  seen.moved = [canvas.toDataURL() !== before, tip.textContent];
+  point("lostpointercapture", 0);
+  press("ArrowRight");
+  seen.back = canvas.toDataURL() === before;
+  canvas.focus();
+  canvas.dispatchEvent(new view.WheelEvent("wheel", { deltaY: -300, cancelable: true }));
+  seen.wheel = canvas.toDataURL() !== before;
   press("Escape");
   seen.hidden = tip.style.visibility;
   change("find", "XFD33108.1");
@@ -99,6 +111,8 @@ def test_a_browser_draws_and_axe_finds_nothing(
     assert (look["legend"], look["pressed"]) == (8, 1)
     assert look["sought"][0] == ID and look["sought"][1].startswith(f"{ID}\n")
     assert look["zoomed"] and look["hidden"] == "hidden"
+    assert look["moved"][0] and look["moved"][1].startswith(f"{ID}\n"), "a drag selects nothing"
+    assert look["back"] and look["wheel"]
     assert look["skipped"] == "XFD33108.1: skipped, unknown residues."
     assert look["absent"] == "No record found."
     assert look["violations"] == [] and look["passes"] > 20

@@ -123,8 +123,8 @@ function makeMaps(data) {
 
     let last = null, dragged = false;
     canvas.addEventListener("pointerdown", event => {
-      canvas.setPointerCapture?.(event.pointerId);
       [last, dragged] = [event, false];
+      canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", event => {
       if (last) {
