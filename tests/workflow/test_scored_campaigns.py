@@ -132,7 +132,7 @@ def test_a_changed_score_is_noticed(folder: Path) -> None:
         embeddings.scores("entropy")
     done = CliRunner().invoke(group, ["validate", str(folder / "results"), "--spot-checks", "0"])
     assert isinstance(done.exception, StoreError)
-    assert "row 3: entropy is" in str(done.exception)
+    assert "row 3 of entropy: differs from its part" in str(done.exception)
     master.write_bytes(before)
 
 
