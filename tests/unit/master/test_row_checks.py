@@ -60,20 +60,20 @@ def values() -> np.ndarray:
     return drawn
 
 
-def test_norms_are_told_as_from_their_logarithms(values: np.ndarray) -> None:
-    valid = np.flatnonzero(np.isfinite(values) & (values > 0))
-    logs = np.log(values[valid])
+def test_norms_are_described_by_their_logarithms(values: np.ndarray) -> None:
+    known = np.flatnonzero(np.isfinite(values))
+    logs = np.log(np.maximum(values[known], np.finfo(np.float32).tiny))
     z = (logs - np.median(logs)) / (1.4826 * np.median(np.abs(logs - np.median(logs))))
     far = np.flatnonzero(np.abs(z) > 6)
-    worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:100]
-    told = distribution(values.copy(), np.full(len(values), b"key"))
-    assert (told.rows, told.zero, told.outliers) == (len(valid), 3, len(far))
-    assert len(far) > 100
-    assert [(each.row, each.norm, each.z) for each in told.listed] == [
-        (int(valid[at]), float(values[valid[at]]), round(float(z[at]), 1)) for at in worst
+    farthest = far[np.argsort(-np.abs(z[far]), kind="stable")][:20]
+    norms = distribution(values.copy(), np.full(len(values), b"key"))
+    assert (norms.rows, norms.outliers) == (len(known), len(far)) and len(far) > 100
+    assert [(outlier.row, outlier.norm, outlier.z) for outlier in norms.listed] == [
+        (int(known[at]), float(values[known[at]]), round(float(z[at]), 1)) for at in farthest
     ]
-    assert (told.min, told.max) == (float(values[valid].min()), float(values[valid].max()))
-    assert told.median == float(np.exp(np.median(logs)))
+    assert [outlier.norm for outlier in norms.listed[:3]] == [0, 0, 0]
+    assert (norms.min, norms.max) == (0, float(values[known].max()))
+    assert norms.median == float(np.exp(np.median(logs)))
 
 
 def test_norms_take_little_memory(values: np.ndarray) -> None:

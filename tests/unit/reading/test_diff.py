@@ -1,4 +1,4 @@
-"""Two masters compared: equal, within a tolerance, or which records differ and by how much."""
+"""Two masters compared: equal, within a tolerance, or which sequences differ and by how much."""
 
 import re
 import subprocess
@@ -11,70 +11,74 @@ import numpy as np
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import LongSequences
+from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.reading import diff
 from plm_embed.reading.diff import compare
 from support.campaigns import EVERYTHING, MEAN, gathered_campaign
 from support.made_up_sequences import make_records
 
+SCORED = replace(MEAN, scores=("log_likelihood", "entropy"), head_sha256="0" * 64)
 
-@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
-def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch) -> None:
-    monkeypatch.setattr(diff, "_VECTORS_AT_ONCE", 7)
+
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, SCORED])
+def test_equal_masters_and_every_change(
+    tmp_path: Path, fingerprint: Fingerprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diff, "ROWS_AT_ONCE", 7)
     first = gathered_campaign(tmp_path / "1", fingerprint=fingerprint)
     second = gathered_campaign(tmp_path / "2", fingerprint=fingerprint, buckets=5)
     equal, text = compare(first.master, second.master, 0)
     keys, *rest, last = text.splitlines()
     assert keys == "keys: 58 in both, 0 only in the first, 0 only in the second"
-    assert equal and last == "equal" and len(rest) == len(fingerprint.representations)
-    same = ": 58 equal, 0 within the tolerance, 0 different; largest difference 0, smallest cosine "
-    assert all(f"{same}1.000000" in line for line in rest)
+    compared = (*fingerprint.representations, *fingerprint.scores)
+    assert equal and last == "equal" and len(rest) == len(compared)
+    same = ": 58 equal, 0 within the tolerance, 0 different; largest difference 0"
+    assert {line.removesuffix(same) for line in rest} == {*compared}
     with h5py.File(second.master, "r+") as file:
         del file["checksums"]  # else the changes are damages
         file["emb"][11] = file["emb"][11] + np.float16(0.01)
         file["emb"][12, 3] = np.nan
-        file["emb"][13] = 0
+        file["emb"][13] = 100
+        for name in fingerprint.scores:
+            file[name][7] += 0.5
+            file[name][8] = np.nan
         if fingerprint == EVERYTHING:
             file["representations/per_residue_l3"][100, 2] += 5
-        changed = [key.decode() for key in file["emb_keys"][11:14]]
+        changed = [key.decode() for key in file["emb_keys"][7:14]]
     equal, text = compare(first.master, second.master, 0.02)
     lines, name = text.splitlines(), fingerprint.representations[0]
-    place = next(number for number, line in enumerate(lines) if line.startswith(f"{name}: "))
-    assert lines[place].removeprefix(f"{name}: ") == (
-        "55 equal, 1 within the tolerance, 2 different; largest difference inf, "
-        "smallest cosine 0.000000"
+    place = lines.index(
+        f"{name}: 55 equal, 1 within the tolerance, 2 different; largest difference inf"
     )
-    ids = [record["id"] for record in make_records() if record["key"] == changed[2]]
-    assert lines[place + 1].startswith(f"  {changed[1]} (") and lines[place + 1].endswith("): inf")
-    assert lines[place + 2].startswith(f"  {changed[2]} ({', '.join(ids)}): ")
+    assert lines[place + 1] == f"  {changed[5]}: inf"
+    assert lines[place + 2].startswith(f"  {changed[6]}: 10")
     assert not equal and lines[-1] == "different"
     if fingerprint == EVERYTHING:
         assert "per_residue_l3: 57 equal, 0 within the tolerance, 1 different; largest diff" in text
+    for name in fingerprint.scores:
+        words = f"{name}: 56 equal, 0 within the tolerance, 2 different; largest difference inf"
+        assert f"{words}\n  {changed[1]}: inf\n  {changed[0]}: 0.5\n" in text
 
 
 def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     records = make_records()
     first = gathered_campaign(tmp_path / "1", records=records[:60])
-    other = replace(MEAN, pooling=("max", "mean"), storage_dtype="float32")
+    other = replace(SCORED, pooling=("max", "mean"), storage_dtype="float32")
     second = gathered_campaign(tmp_path / "2", fingerprint=other)
     equal, text = compare(first.master, second.master, 1e-2)
     assert not equal and text.endswith("\ndifferent")
     (both, number) = map(int, re.findall(r"^keys: (\d+) in both, 0 .*, (\d+) only", text)[0])
     assert both + number == 58 and number == 3
-    assert "\nmax_l3: only in the second\nmean_l3: " in text
+    absent = re.findall(r"  only in the second: (\w{64})\n", text)
+    known = {record["key"] for record in records}
+    assert len({*absent}) == diff.EXAMPLES and known.issuperset(absent)
+    only = "".join(f"{name}: only in the second\n" for name in ("entropy", "log_likelihood"))
+    assert f"{only}max_l3: only in the second\nmean_l3: " in text
     assert "\nsettings: pooling: ('mean',) here, ('max', 'mean') there\n" in text
     assert "\nsettings: storage_dtype: float16 here, float32 there\n" in text
     assert re.search(r"\nmean_l3: \d+ equal, [1-9]\d* within the tolerance, 0 different", text)
-    absent = re.findall(r"  only in the second: (\w{64}) \((.*)\)\n", text)
-    assert len(absent) == diff.EXAMPLES
-    for key, names in absent:
-        ids = [record["id"] for record in records if record["key"] == key]
-        assert names.partition(" and ")[0].split(", ") == ids[:5]
     back = compare(second.master, first.master, 1e-2).text
-    assert f"\n  only in the first: {absent[0][0]} ({absent[0][1]})\n" in back
-    second.index.unlink()
-    alone = compare(second.master, first.master, 1e-2).text
-    assert f"\n  only in the first: {absent[0][0]}\n" in alone
+    assert f"\n  only in the first: {absent[0]}\n" in back
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
     with pytest.raises(PlmEmbedError, match="not a file of embeddings"):
@@ -89,33 +93,11 @@ def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
     longer = {record["key"] for record in make_records() if record["key"] and record["length"] > 20}
     counts = f"{58 - len(longer)} equal, 0 within the tolerance, {len(longer)} different"
     assert f"\nper_residue_l2: {counts}" in compare(first.master, second.master, 100).text
+    assert f"\nper_residue_l2: {counts}" in compare(first.store, second.master, 100).text
     empty = gathered_campaign(tmp_path / "3", records=[], fingerprint=EVERYTHING)
     text = compare(empty.master, first.master, 0).text
     assert text.startswith("keys: 0 in both, 0 only in the first, 58 only in the second\n")
     assert compare(empty.master, empty.master, 0).equal
-
-
-def test_scores_are_compared_like_vectors(tmp_path: Path) -> None:
-    scored = replace(MEAN, scores=("log_likelihood", "entropy"), head_sha256="0" * 64)
-    first = gathered_campaign(tmp_path / "1", fingerprint=scored)
-    second = gathered_campaign(tmp_path / "2", fingerprint=scored)
-    plain = gathered_campaign(tmp_path / "3")
-    assert compare(first.master, second.master, 0).equal
-    with h5py.File(second.master, "r+") as file:
-        del file["checksums"]  # else the changes are damages
-        file["entropy"][7] += 0.5
-        file["entropy"][8] = np.nan
-        key = file["emb_keys"][7].decode()
-    equal, text = compare(first.master, second.master, 0.1)
-    assert not equal and "\nlog_likelihood: 58 equal, " in text
-    assert (
-        "\nentropy: 56 equal, 0 within the tolerance, 2 different; largest difference inf\n" in text
-    )
-    (line,) = [line for line in text.splitlines() if key in line]
-    assert line.endswith("): 0.5")  # a number has no cosine
-    equal, text = compare(first.master, plain.master, 0)
-    assert "\nentropy: only in the first\nlog_likelihood: only in the first\nmean_l3: 58 eq" in text
-    assert not equal
 
 
 @pytest.mark.workflow

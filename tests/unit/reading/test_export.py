@@ -153,19 +153,12 @@ def test_anndata_reads_it(
         functions = found.obs["function"].astype(object).replace(np.nan, None).tolist()
         assert functions == [row["function"] for row in index]
         np.testing.assert_array_equal(found.X[:], np.stack([vector(row) for row in index]))
-    assert names_of(output) == {
-        (row["id"], row["number"]): name
-        for row, name in zip(index, names, strict=True)
-        if name != row["id"]
-    }
     export(campaign.master, "anndata", tmp_path / "one.h5ad", ids=["n\0ul"])
     found = anndata.read_h5ad(tmp_path / "one.h5ad")
     assert found.obs_names.tolist() == ["n%00ul"] and found.obs_names.name == "id"
 
 
-@pytest.mark.parametrize(
-    ("to", "beside"), [("uniprot-h5", "names"), ("npy", "ids"), ("anndata", "names")]
-)
+@pytest.mark.parametrize(("to", "beside"), [("uniprot-h5", "names"), ("npy", "ids")])
 def test_no_file_of_ones_own_is_touched(
     campaign: Campaign, tmp_path: Path, to: str, beside: str
 ) -> None:

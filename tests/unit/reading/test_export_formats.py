@@ -192,14 +192,6 @@ def test_r_takes_every_id_for_text(tmp_path: Path, ids: list[str]) -> None:
     assert read_in_r(path)[1].split() == ids
 
 
-def test_a_column_is_not_replaced_by_vectors(campaign: Campaign, tmp_path: Path) -> None:
-    with (
-        plm_embed.open(with_column(campaign, tmp_path, "emb")) as embeddings,
-        pytest.raises(ValueError, match="emb"),
-    ):
-        embeddings.to_pandas(vectors=True)
-
-
 def test_matrices_alone_are_no_pooled_vectors(tmp_path: Path) -> None:
     only = gathered_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
     with plm_embed.open(only.master) as embeddings:

@@ -1,13 +1,15 @@
 """Exact neighbors, against the whole matrix of scores."""
 
 import pickle
-from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -19,33 +21,31 @@ from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading import search
-from plm_embed.reading.search import SCORES, Metric, Neighbors, nearest_rows, neighbor_table
+from plm_embed.reading.search import SCORES, Metric, nearest_rows, neighbor_table
+from plm_embed.store.parts import PartRows, write_part
+from support.campaigns import MEAN
 from support.tiny_campaign import make_gathered
 from support.tiny_steps import MODEL
 
 METRICS = tuple(SCORES)
-
-
-class InMemory:
-    """What a search uses of embeddings."""
-
-    def __init__(self, vectors: np.ndarray) -> None:
-        self.vectors, self.dim, self.path = vectors, vectors.shape[1], Path()
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def rows(self, rows: Sequence[int], _: str) -> np.ndarray:
-        return self.vectors[np.asarray(rows)]
+Nearest = tuple[np.ndarray, np.ndarray]
 
 
 def look(
     vectors: np.ndarray, queries: np.ndarray, k: int = 10, metric: Any = "cosine", threads: int = 1
-) -> Neighbors:
-    return nearest_rows(InMemory(vectors), queries, k, metric, "emb", threads)  # type: ignore[arg-type]
+) -> Nearest:
+    """Search a master that has these vectors as its rows."""
+    keys = np.array([f"{row:064x}" for row in range(len(vectors))], "S64")
+    ones = np.ones(len(vectors), np.int32)
+    kind = replace(MEAN, storage_dtype="float16" if vectors.dtype == "<f2" else "float32")
+    with TemporaryDirectory() as folder:
+        master = Path(folder, "master_esm2_embeddings.h5")
+        write_part(master, PartRows(keys, ones, ones, {"mean_l3": vectors}), kind, {})
+        with plm_embed.open(master) as embeddings:
+            return nearest_rows(embeddings, queries, k, metric, "mean_l3", threads)
 
 
-def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric) -> Neighbors:
+def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric) -> Nearest:
     rows, asked = vectors.astype(np.float64), queries.astype(np.float64)
     if metric == "euclidean":
         scores = np.linalg.norm(rows[None] - asked[:, None], axis=2)
@@ -55,7 +55,7 @@ def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(asked, axis=1)[:, None]
         scores = np.where(lengths > 0, scores / np.where(lengths > 0, lengths, 1), 0)
     order = np.argsort(scores if metric == "euclidean" else -scores, axis=1, kind="stable")[:, :k]
-    return Neighbors(order, np.take_along_axis(scores, order, axis=1))
+    return order, np.take_along_axis(scores, order, axis=1)
 
 
 @settings(max_examples=40)
@@ -63,28 +63,26 @@ def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric
     shape=st.tuples(st.integers(1, 300), st.integers(1, 9), st.integers(0, 2**32 - 1)),
     k=st.integers(1, 310),
     metric=st.sampled_from(METRICS),
-    at_once=st.tuples(st.sampled_from([20, 100, 1 << 20]), st.integers(1, 3)),
+    threads=st.integers(1, 3),
     dtype=st.sampled_from(["<f2", "<f4"]),
 )
 def test_the_neighbors_are_those_of_brute_force(
-    shape: tuple[int, int, int], k: int, metric: Metric, at_once: tuple[int, int], dtype: str
+    shape: tuple[int, int, int], k: int, metric: Metric, threads: int, dtype: str
 ) -> None:
     count, queries, seed = shape
-    block, threads = at_once
     draw = np.random.default_rng(seed)
     vectors = draw.standard_normal((count, 5)).astype(dtype)
     vectors[draw.random(count) < 0.1] = 0
     asked = draw.standard_normal((queries, 5)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "PIECE_BYTES", block)
         patch.setattr(search, "BLOCK_ROWS", 64 * threads)
         patch.setattr(search, "QUERIES_AT_ONCE", 4)
-        found = look(vectors, asked, k, metric, threads)
-    expected = brute_force(vectors, asked, k, metric)
-    assert found.rows.shape == (queries, min(k, count))
-    assert np.allclose(found.scores, expected.scores, rtol=1e-12, atol=1e-12)
-    assert np.array_equal(found.rows, expected.rows)
-    assert metric != "cosine" or (np.abs(found.scores) <= 1).all()
+        rows, scores = look(vectors, asked, k, metric, threads)
+    expected_rows, expected_scores = brute_force(vectors, asked, k, metric)
+    assert rows.shape == (queries, min(k, count))
+    assert np.allclose(scores, expected_scores, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(rows, expected_rows)
+    assert metric != "cosine" or (np.abs(scores) <= 1).all()
 
 
 @pytest.mark.parametrize(
@@ -106,49 +104,35 @@ def test_what_cannot_be_asked_is_refused(
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_of_equal_scores_the_first_rows_come_first(
-    metric: Metric, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "PIECE_BYTES", 20)
+def test_of_equal_scores_the_first_rows_come_first(metric: Metric) -> None:
     draw = np.random.default_rng(5)
     vectors = np.repeat(draw.standard_normal((7, 13)), 700, axis=0)[draw.permutation(4900)]
     vectors = vectors.astype(np.float32)
-    asked = vectors[:3]
-    found = look(vectors, asked, 40, metric)
-    assert np.array_equal(found.rows, brute_force(vectors, asked, 40, metric).rows)
+    rows, _ = look(vectors, vectors[:3], 40, metric)
+    assert np.array_equal(rows, brute_force(vectors, vectors[:3], 40, metric)[0])
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
 @pytest.mark.parametrize("dtype", ["<f2", "<f4"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_numbers_that_are_not_finite_are_told(metric: Metric, dtype: str, number: float) -> None:
-    vectors = InMemory(np.random.default_rng(3).standard_normal((3000, 5)).astype(dtype))
-    vectors.vectors[2000, 3] = number
-    vectors.path = Path("master.h5")
-    with pytest.raises(StoreError, match=r"master.h5: holds numbers that are not finite"):
-        nearest_rows(vectors, np.ones((1, 5)), 2, metric, "emb")  # type: ignore[arg-type]
+    vectors = np.random.default_rng(3).standard_normal((3000, 5)).astype(dtype)
+    vectors[2000, 3] = number
+    with pytest.raises(StoreError, match=r"_embeddings.h5: holds numbers that are not finite"):
+        look(vectors, np.ones((1, 5)), 2, metric)
 
 
 def test_large_numbers_are_none_of_those() -> None:
     vectors = np.full((3, 5), np.finfo(np.float16).max, np.float16)
-    found = look(vectors, np.ones((1, 5)), 2, "euclidean")
-    assert found.rows.tolist() == [[0, 1]]
-
-
-def test_half_precision_becomes_float32_exactly() -> None:
-    halves = np.arange(1 << 16, dtype=np.uint16).view("<f2")
-    finite = halves[np.isfinite(halves)].reshape(8, -1)
-    found = np.empty(finite.shape, np.float32)
-    search.as_float32(finite, found)
-    assert np.array_equal(found.view(np.uint32), finite.astype(np.float32).view(np.uint32))
+    assert look(vectors, np.ones((1, 5)), 2, "euclidean")[0].tolist() == [[0, 1]]
 
 
 def test_a_line_for_each_record_of_each_neighbor() -> None:
-    found = Neighbors(np.array([[4, 2], [2, 7]]), np.array([[0.9, 0.8], [0.7, 0.6]]))
     lines = pa.table(
         {"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"], "rank": ["p", "q", "r", "s"]}
     )
-    made = neighbor_table(found, ["q", "r"], "cosine", lines)
+    nearest, scores = np.array([[4, 2], [2, 7]]), np.array([[0.9, 0.8], [0.7, 0.6]])
+    made = neighbor_table(["q", "r"], nearest, scores, "cosine", lines)
     # a column of the index keeps clear of those of the search
     assert made.column_names == ["query", "rank", "similarity", "row", "id", "record_rank"]
     assert [tuple(line.values()) for line in made.to_pylist()] == [
@@ -264,23 +248,20 @@ def test_the_command_prints_or_writes_the_table(
     header, *lines = [line.split("\t") for line in said.stdout.splitlines()]
     assert header == ["query", "rank", "similarity", "id", "length"]  # no key, no row
     assert lines[0][:3] == ["q1", "1", "1.000000"] and {line[0] for line in lines} == {"q1", "q2"}
-    for suffix in (".tsv", ".csv", ".parquet"):
+    for suffix, read in {
+        ".tsv": partial(pd.read_csv, sep="\t"),
+        ".csv": pd.read_csv,
+        ".parquet": pd.read_parquet,
+    }.items():
         output = tmp_path / f"found{suffix}"
         options = ["--top", "2", "--threads", "2", "--metric", "euclidean", "--output", str(output)]
         said = run.invoke(
             group, ["search", "results", "--id", lines[0][header.index("id")], *options]
         )
         assert said.exit_code == 0 and f" neighbors in {output}\n" in said.stdout
-        found = (
-            pq.read_table(output)
-            if suffix == ".parquet"
-            else pacsv.read_csv(
-                output,
-                parse_options=pacsv.ParseOptions(delimiter="\t" if suffix == ".tsv" else ","),
-            )
-        )
-        assert found["distance"][0].as_py() == 0 and found["rank"][0].as_py() == 1
-        assert {"cache_key", "row", "source", "number"} < {*found.column_names}
+        found = read(output)
+        assert found["distance"][0] == 0 and found["rank"][0] == 1
+        assert {"cache_key", "row", "source", "number"} < {*found.columns}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +269,7 @@ def test_the_command_prints_or_writes_the_table(
     [
         ([], "give a file of queries, or --id"),
         (["--id", "nobody"], "no vector for nobody"),
-        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx must end with one of .tsv, .csv"),
+        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx must end with .tsv, .csv or"),
     ],
 )
 def test_what_the_command_refuses(

@@ -101,15 +101,16 @@ def test_a_master_without_its_index_has_keys(campaign: Campaign, tmp_path: Path)
             embeddings.get(["p1"])
 
 
-def test_an_empty_master_and_an_empty_store(tmp_path: Path) -> None:
+def test_an_empty_master_is_read_and_an_empty_store_is_refused(tmp_path: Path) -> None:
     empty = gathered_campaign(tmp_path, records=[])
-    for path in (empty.master, empty.store):
-        with plm_embed.open(path) as embeddings:
-            assert len(embeddings) == len(embeddings.keys) == 0
-            assert embeddings[:].shape == (0, 0)
-            assert list(embeddings.iter_batches()) == []
-            with pytest.raises(PlmEmbedError, match="no vector"):
-                embeddings.by_key(["f" * 64])
+    with plm_embed.open(empty.master) as embeddings:
+        assert len(embeddings) == len(embeddings.keys) == 0
+        assert embeddings[:].shape == (0, 0)
+        assert list(embeddings.iter_batches()) == []
+        with pytest.raises(PlmEmbedError, match="no vector"):
+            embeddings.by_key(["f" * 64])
+    with pytest.raises(PlmEmbedError, match="holds no vectors yet"):
+        plm_embed.open(empty.store)
 
 
 def test_bfloat16_becomes_float32(tmp_path: Path) -> None:

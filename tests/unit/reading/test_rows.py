@@ -103,8 +103,6 @@ def test_vectors_by_key(
         for wrong in (KEYS[0] + "0", KEYS[0][:-1], "ü" * 64, "\udc80", KEYS[0].upper(), 7):
             with pytest.raises(PlmEmbedError, match="a key is the SHA-256 of a sequence: 64"):
                 embeddings.by_key([wrong])  # type: ignore[list-item]
-        with pytest.raises(PlmEmbedError, match="keys are a list"):
-            embeddings.by_key(KEYS[0])
         # of a large master, not all keys are read to find a few
         assert ("keys" in vars(embeddings)) == (many_rows > 10)
         some = embeddings.by_key(embeddings.keys[3:5], "mean_l3")
@@ -155,9 +153,6 @@ def test_the_index_as_a_data_frame_and_as_annotated_data(embeddings: Embeddings)
     frame = embeddings.to_pandas()
     columns = ["cache_key", "row", "length", "source", "number", "function"]
     assert list(frame.columns) == ["id", *columns] and len(frame) == len(RECORDS)
-    full = embeddings.to_pandas(vectors=True, name="mean_l3")
-    keys = frame["cache_key"].to_list()
-    np.testing.assert_array_equal(np.stack(full["mean_l3"].to_list()), expected(keys, "mean_l3"))
     data = embeddings.to_anndata()
     assert data.obs["id"].tolist() == embeddings.ids and list(data.obs) == [*columns, "id"]
     np.testing.assert_array_equal(data.X, expected(data.obs["cache_key"].tolist()))

@@ -123,7 +123,7 @@ def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match=r"part\.h5: cannot be read"):
         Part(path)
     path.write_text("no")
-    with pytest.raises(DamagedPartError, match=r"part\.h5: truncated, corrupt or not a part"):
+    with pytest.raises(DamagedPartError, match=r"part\.h5: damaged, or not a file of embeddings"):
         Part(path)
 
 
@@ -175,7 +175,7 @@ def test_a_part_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
     write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), MEAN, {})
     with Part(path) as part:
         os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(DamagedPartError, match=r"part\.h5: truncated.*ends at byte"):
+        with pytest.raises(DamagedPartError, match=r"part\.h5: damaged.*ends at byte"):
             part.unchecked_bits("mean_l3", np.arange(2000))
 
 

@@ -25,7 +25,6 @@ if _typing.TYPE_CHECKING:
     from plm_embed import models as models
     from plm_embed.fingerprint import (
         ComputeDtype,
-        Fingerprint,
         LongSequences,
         Pooling,
         Score,
@@ -71,19 +70,7 @@ def open(path: "str | Path") -> "Embeddings":
     """
     from plm_embed.reading.open import Embeddings
 
-    return Embeddings(_errors.some_path("path", path), _embed_like)
-
-
-def _embed_like(
-    fingerprint: "Fingerprint",
-    name: str,
-    sequences: "SequenceInput",
-    weights: "str | Path | None",
-    on_error: "OnError",
-) -> "tuple[list[str], NDArray[np.float32]]":
-    with _errors.extra():
-        from plm_embed.inference.language_model import embed_like
-    return embed_like(fingerprint, name, sequences, weights, on_error)
+    return Embeddings(_errors.some_path("path", path))
 
 
 def _language_model(model: str, weights: "str | Path | None", **options: "Any") -> "LanguageModel":

@@ -32,7 +32,6 @@ from plm_embed.wording import count
 if TYPE_CHECKING:
     from plm_embed.reading.exports import Format
 
-SUFFIXES = (".tsv", ".csv", ".parquet")
 UNSEEN = ("cache_key", "row", "source", "number")
 """Columns of the neighbors that are of no use on a terminal; an output file has them."""
 FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
@@ -46,9 +45,7 @@ FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 @SEQUENCE_COLUMN
 @click.option("--top", default=10, type=COUNT, help="Number of neighbors of a query.")
 @choice("--metric", words=("cosine", "dot", "euclidean"), help="Nearness.")
-@click.option(
-    "--representation", "--name", "name", default="emb", help="emb: the first pooled one."
-)
+@click.option("--representation", "name", default="emb", help="emb: the first pooled one.")
 @click.option("--threads", default=1, type=COUNT, help="Threads that compare vectors.")
 @click.option(
     "--weights", type=EXISTING, help="The weights of the vectors; else those in the cache."
@@ -85,9 +82,9 @@ def search(
 
     if bool(ids) == (queries is not None):
         raise click.UsageError("give a file of queries, or --id")
-    if output and output.suffix not in SUFFIXES:
-        raise click.UsageError(f"--output: {output} must end with one of {', '.join(SUFFIXES)}")
     if output:
+        if output.suffix not in {".tsv", ".csv", ".parquet"}:
+            raise click.UsageError(f"--output: {output} must end with .tsv, .csv or .parquet")
         refuse_existing(output)
     query_table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
     sequences = Reader(queries, query_table) if queries else None

@@ -27,8 +27,8 @@ from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
-from plm_embed.sequences.alphabet import ResiduePolicy
-from plm_embed.sequences.normalize import Normalized, normalize, normalize_pair
+from plm_embed.sequences.alphabet import SEPARATOR, ResiduePolicy
+from plm_embed.sequences.batch import normalize_batch
 from plm_embed.sequences.records import Reader
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
@@ -89,7 +89,10 @@ def adopt(
             raise StoreError(f"{foreign.path}: {words}", path=foreign.path)
         sampled = inputs.sample([*rows], sample)
         sequences = {rows[name]: sequence for name, sequence in sampled.items()}
-        _check_sample(adopted, foreign, sequences, weights_folder, fingerprint, manifest)
+        adopted.checked = len(sequences)
+        adopted.relative_l2, adopted.cosine = _check_sample(
+            foreign, sequences, weights_folder, fingerprint
+        )
         _publish(adopted, foreign, rows, inputs.length, Store(store_root, fingerprint))
     return adopted
 
@@ -123,15 +126,13 @@ class KnownSequences:
                         names[text] = ""
 
     def _read(self) -> Iterator[tuple[str, str, str]]:
-        read = normalize_pair if self._policy.alphabet == "protein_pair" else normalize
         for path in self._files.sequences:
             for batch in Reader(path, self._files.table):
-                columns = (batch.ids, batch.headers, batch.residues)
-                texts = (column.to_pylist() for column in columns)
-                for id, header, raw in zip(*texts, strict=True):
-                    normalized = read(raw, self._policy)
-                    if isinstance(normalized, Normalized):
-                        yield id, header, normalized.sequence
+                normalized = normalize_batch(batch, self._policy)
+                accepted = normalized.reasons.is_null()
+                names = (column.filter(accepted) for column in (batch.ids, batch.headers))
+                columns = (column.to_pylist() for column in (*names, normalized.sequences))
+                yield from zip(*columns, strict=True)
 
     def sample(self, keys: Sequence[str], count: int) -> dict[str, str]:
         """Return the sequences of so many of the keys, none too long for the reference: the longest
@@ -140,10 +141,10 @@ class KnownSequences:
         names = sorted(keys, key=self.length.__getitem__)
         most = SPOT_TOKENS * self._family.letters_per_token
         names = [name for name in names if self.length[name] <= most] or names[:count]
-        longest, others = names[-count // 4 :], names[: -count // 4]
-        count = min(count - len(longest), len(others))
-        random = np.random.default_rng(len(keys)).choice(len(others), count, replace=False)
-        sequences = dict.fromkeys([*longest, *(others[place] for place in random)], "")
+        longest, shorter = names[-count // 4 :], names[: -count // 4]
+        count = min(count - len(longest), len(shorter))
+        random = np.random.default_rng(len(keys)).choice(len(shorter), count, replace=False)
+        sequences = dict.fromkeys([*longest, *(shorter[place] for place in random)], "")
         for _, _, sequence in self._read():
             if (name := key(sequence)) in sequences:
                 sequences[name] = sequence
@@ -204,33 +205,24 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     limit = theirs.get("long_sequences", {}).get("max_residues", 0)
     longest = int(stated.get("max_length", limit) or 0)
     # it may count special tokens
-    return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
+    return longest - manifest.family.tokens(0) if longest > 0 else float("inf")
 
 
-def _check_sample(  # noqa: PLR0917
-    adopted: Adopted,
-    foreign: Foreign,
-    sequences: Mapping[int, str],
-    weights: Path,
-    fingerprint: Fingerprint,
-    manifest: Manifest,
-) -> None:
+def _check_sample(
+    foreign: Foreign, sequences: Mapping[int, str], weights: Path, fingerprint: Fingerprint
+) -> tuple[float, float]:
     """Compare some rows with the reference's representations of their sequences: with the mean over
-    the residues, and over more, as is usually wrong.
+    the residues, and over more, as is usually wrong. Return the largest relative distance to it and
+    the smallest cosine.
     """
-    family, linker, (layer,) = manifest.family, fingerprint.linker, fingerprint.layers
-    limit = STORED[fingerprint.storage_dtype]
+    manifest, (layer,), linker = read_manifest(weights), fingerprint.layers, fingerprint.linker
+    family, limit = manifest.family, STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
-    texts = [
-        text
-        for sequence in sequences.values()
-        for text in family.texts(sequence, [(0, len(sequence))], linker)
-    ]
     causes, distances, cosines = Counter[str](), list[float](), list[float]()
+    texts = [sequence.replace(SEPARATOR, linker) for sequence in sequences.values()]
     computed = hidden_states(weights, texts, [layer])
     for (row, sequence), layers in zip(sequences.items(), computed, strict=True):
-        (vector,), states = foreign.read(row, row + 1), layers[layer].numpy()
-        means = {}
+        (vector,), states, means = foreign.read(row, row + 1), layers[layer].numpy(), {}
         if linker:
             means["the linker pooled in"] = states[slice(*family.residues(len(states)))].mean(0)
             states = np.delete(states, slice(*family.linker_tokens(sequence, linker)), axis=0)
@@ -251,8 +243,6 @@ def _check_sample(  # noqa: PLR0917
         if not apart[_RESIDUES] <= limit or nearest != _RESIDUES:
             explained = nearest != _RESIDUES and apart[nearest] <= 10 * limit
             causes[nearest if explained else "of no known cause, such as other weights"] += 1
-    adopted.checked = len(distances)
-    adopted.relative_l2, adopted.cosine = max(distances), min(cosines)
     if causes:
         counts = ", ".join(f"{count} {cause}" for cause, count in sorted(causes.items()))
         raise StoreError(
@@ -263,6 +253,7 @@ def _check_sample(  # noqa: PLR0917
             path=foreign.path,
             remedy="embed again instead",
         )
+    return max(distances), min(cosines)
 
 
 def _publish(

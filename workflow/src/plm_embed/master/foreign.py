@@ -44,6 +44,8 @@ class Files:
 
 Names = list[tuple[int, str]]
 """Rows and their names: keys of sequences, or ids of records. A row may have several."""
+Rows = Iterable[tuple[Names, Array]]
+"""Rows that follow each other: their names, which count from the first of them, and vectors."""
 
 
 class Foreign(NamedTuple):
@@ -64,6 +66,52 @@ class Foreign(NamedTuple):
 
 
 @contextmanager
+def read_foreign(files: Files) -> Iterator[Foreign]:
+    """Open vectors. StoreError for a kind of file that is not known, or whose parts do not fit."""
+    path, stated = files.vectors, dict[str, Any]()
+    vectors: h5py.Dataset | Array
+    index: Path | None = None
+    with ExitStack() as stack:
+        with _reading(path):
+            if path.suffix in _HDF5:
+                file = stack.enter_context(open_hdf5(path))
+                stated = dict(file.attrs)
+                if "emb" in file and "emb_keys" in file:
+                    vectors, names = _checked(file["emb"]), _texts(file["emb_keys"])
+                    beside = path.with_suffix(".parquet")
+                    index = files.index or (beside if beside.exists() else None)
+                elif "X" in file and "obs" in file:
+                    lines = contained(file, "obs")
+                    id = files.id_column or ("id" if "id" in lines else str(lines.attrs["_index"]))
+                    columns = [id, *({"cache_key"} & {*lines})]
+                    names = [pair for name in columns for pair in _texts(contained(lines, name))]
+                    vectors = _checked(contained(file, "X"))
+                else:
+                    vectors, names = _spooled(_rows_of_datasets(file))
+            elif path.suffix == ".npy":
+                vectors, names = _checked(np.lib.format.open_memmap(path, "r")), Names()
+                index = files.index or path.with_suffix(".npy.ids.tsv")
+            elif path.suffix in _TABLES:
+                vectors, names = _spooled(_rows_of_table(path, files.id_column))
+                if path.suffix == ".parquet":
+                    metadata = read_schema(path).metadata or {}
+                    stated = {name.decode(): value.decode() for name, value in metadata.items()}
+            else:
+                kinds = ", ".join((*_HDF5, ".npy", *_TABLES))
+                raise ValueError(f"the kinds of files are {kinds}")
+            if index:
+                names += _index(index, files.id_column, len(vectors))
+            if not names:
+                raise ValueError("its rows have no names; name the column with the ids: --index-id")
+            if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
+                raise ValueError(f"the index names row {unknown[0]} of {len(vectors):,}")
+            fingerprint = json.loads(str(stated.get("fingerprint", "{}")))
+            if not isinstance(fingerprint, dict):
+                raise ValueError("its fingerprint is not a JSON object")
+        yield Foreign(path, vectors, names, stated, fingerprint)
+
+
+@contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Raise StoreError where the block reads a file that is damaged or of another kind; errors of
     the system stay what they are.
@@ -77,37 +125,6 @@ def _reading(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: cannot be imported: {words}", path=path) from None
 
 
-@contextmanager
-def read_foreign(files: Files) -> Iterator[Foreign]:
-    """Open vectors. StoreError for a kind of file that is not known, or whose parts do not fit."""
-    path, stated = files.vectors, dict[str, Any]()
-    with ExitStack() as stack:
-        with _reading(path):
-            if path.suffix in _HDF5:
-                file = stack.enter_context(open_hdf5(path))
-                vectors, names = _hdf5(files, file)
-                stated = dict(file.attrs)
-            elif path.suffix == ".npy":
-                vectors = _checked(np.lib.format.open_memmap(path, "r"))
-                names = _index(files, ".npy.ids.tsv", len(vectors))
-            elif path.suffix in _TABLES:
-                vectors, names = _spooled(_rows_of_table(files))
-                if path.suffix == ".parquet":
-                    metadata = read_schema(path).metadata or {}
-                    stated = {name.decode(): value.decode() for name, value in metadata.items()}
-            else:
-                kinds = ", ".join((*_HDF5, ".npy", *_TABLES))
-                raise ValueError(f"the kinds of files are {kinds}")
-            if not names:
-                raise ValueError("its rows have no names; name the column with the ids: --index-id")
-            if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
-                raise ValueError(f"the index names row {unknown[0]} of {len(vectors):,}")
-            fingerprint = json.loads(str(stated.get("fingerprint", "{}")))
-            if not isinstance(fingerprint, dict):
-                raise ValueError("its fingerprint is not a JSON object")
-        yield Foreign(path, vectors, names, stated, fingerprint)
-
-
 def _checked(vectors: Any) -> Any:
     """Return vectors (n, D). ValueError for anything else."""
     shape = getattr(vectors, "shape", ())  # of a sparse matrix, a group, none
@@ -115,24 +132,6 @@ def _checked(vectors: Any) -> Any:
         kind = f"{vectors.dtype} of shape {shape}" if shape else vectors
         raise ValueError(f"its vectors are not numbers of shape (rows, dimensions), but {kind}")
     return vectors
-
-
-def _hdf5(files: Files, file: h5py.File) -> tuple[h5py.Dataset | Array, Names]:
-    """Read a master, an .h5ad of AnnData, or a file with a dataset per sequence."""
-    if {"emb", "emb_keys"} <= set(file):
-        vectors, names = _checked(file["emb"]), _texts(file["emb_keys"])
-        if len(names) != len(vectors):
-            raise ValueError(f"{len(vectors):,} vectors for {len(names):,} keys")
-        if files.index or files.vectors.with_suffix(".parquet").exists():
-            names += _index(files, ".parquet", len(vectors))
-        return vectors, names
-    if {"X", "obs"} <= set(file):
-        obs = contained(file, "obs")
-        column = files.id_column or ("id" if "id" in obs else str(obs.attrs["_index"]))
-        columns = [column, *({"cache_key"} & set(obs))]
-        names = [pair for name in columns for pair in _texts(contained(obs, name))]
-        return _checked(contained(file, "X")), names
-    return _spooled(_rows_of_datasets(file))
 
 
 def _texts(item: h5py.Dataset | h5py.Group) -> Names:
@@ -147,10 +146,6 @@ def _texts(item: h5py.Dataset | h5py.Group) -> Names:
     return list(enumerate(map(str, texts)))
 
 
-Rows = Iterable[tuple[Names, Array]]
-"""Rows that follow each other: their names, which count from the first of them, and vectors."""
-
-
 def _rows_of_datasets(file: h5py.File) -> Rows:
     """Yield the datasets (D,) of a file: UniProt's per-protein.h5, ProtTrans', biotrainer's and
     bio_embeddings'. A name may be a hash; then an attribute has the id.
@@ -163,13 +158,13 @@ def _rows_of_datasets(file: h5py.File) -> Rows:
         yield [(0, text) for text in texts], vector[...][None]
 
 
-def _rows_of_table(files: Files) -> Rows:
+def _rows_of_table(path: Path, id_column: str) -> Rows:
     """Yield the rows of a table with a column of lists of numbers, or the columns e0, e1 ..."""
-    for table in _tables(files.vectors, files.id_column):
-        numbers = [name for name in table.column_names if _NUMBER.fullmatch(name)]
+    for table in _tables(path, id_column):
+        numbers = [table[name] for name in table.column_names if _NUMBER.fullmatch(name)]
         lists = [field.name for field in table.schema if _is_list_of_numbers(field.type)]
         if numbers:
-            vectors = np.column_stack([table[name].to_numpy() for name in numbers])
+            vectors = np.column_stack(numbers)
         elif len(lists) == 1:
             column = table[lists[0]].combine_chunks()
             if column.null_count or len(pc.unique(pc.list_value_length(column))) != 1:
@@ -178,7 +173,7 @@ def _rows_of_table(files: Files) -> Rows:
         else:
             words = "one column of lists of numbers, or columns e0, e1 ..."
             raise ValueError(f"has columns {', '.join(table.column_names)}; expected {words}")
-        yield _names(table, files.id_column, range(len(table))), vectors
+        yield _names(table, id_column, range(len(table))), vectors
 
 
 def _is_list_of_numbers(kind: pa.DataType) -> bool:
@@ -203,22 +198,21 @@ def _spooled(rows: Rows) -> tuple[Array, Names]:
         return np.memmap(file, empty.dtype, "r", shape=(count, empty.shape[1])), names
 
 
-def _index(files: Files, ending: str, count: int) -> Names:
+def _index(path: Path, id_column: str, count: int) -> Names:
     """Read the names of `count` rows from the table beside them. The column `row` tells which rows
     are meant, else their order.
     """
-    path = files.index or files.vectors.with_suffix(ending)
     if not path.exists():
         remedy = "name the table of the rows: --index"
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy)
     with _reading(path):
-        table = pa.concat_tables(_tables(path, files.id_column))
+        table = pa.concat_tables(_tables(path, id_column))
         rows: Iterable[int] = range(count)
         if "row" in table.column_names:
             rows = table["row"].cast(pa.int64()).fill_null(-1).to_pylist()
         elif len(table) != count:
             raise ValueError(f"{len(table):,} rows and no column `row`, for {count:,} vectors")
-        return _names(table, files.id_column, rows)
+        return _names(table, id_column, rows)
 
 
 def _tables(path: Path, id_column: str) -> Iterator[pa.Table]:

@@ -65,14 +65,13 @@ class Outlier:
 @dataclass(frozen=True, kw_only=True)
 class Norms:
     """Distribution of the norms of a representation's vectors; without numbers where none is
-    positive. Per residue, a row's norm is the root mean square of its residues'.
+    finite. Per residue, a row's norm is the root mean square of its residues'.
 
-    rows: those whose norm is finite and not 0; zero: those whose norm is 0. Outliers, of which the
-    farthest are listed, are worth a look and no proof of an error.
+    rows: those whose norm is finite. Outliers, of which the farthest are listed, are worth a look
+    and no proof of an error.
     """
 
     rows: int
-    zero: int | None = None
     min: float | None = None
     median: float | None = None
     max: float | None = None

@@ -53,7 +53,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
         block: int = 1024,
     ) -> None:
         self._ids, self._where = None if ids is None else frozenset(ids), where or {}
-        self._columns, self._shuffle, self._epoch = list(columns), shuffle, 0
+        self._columns = list(dict.fromkeys(["id", *columns]))
+        self._shuffle, self._epoch = shuffle, 0
         self._block = whole_number("block", block, above_zero=True)
         with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
@@ -64,55 +65,43 @@ class Dataset(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
-        if worker is None:
-            share, seed = (0, 1), int(torch.empty((), dtype=torch.int64).random_().item())
-        else:  # what the workers' seeds have in common is another one in each epoch ...
-            share, seed = (worker.id, worker.num_workers), worker.seed - worker.id
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        # what the workers' seeds have in common is another one in each epoch ...
+        seed = worker.seed - number if worker else int(torch.empty((), dtype=torch.int64).random_())
         self._epoch += 1  # ... unless they are kept
+        shared = np.random.default_rng([seed, self._epoch])  # draws the same in all workers
+        own = np.random.default_rng([seed, self._epoch, number])
         with Embeddings(self._path) as embeddings:
             records = Records(embeddings, self._name, self._ids, self._where)
-            for block, random in self._blocks(embeddings, share, [seed, self._epoch]):
+            for block in self._blocks(embeddings.records.path, number, workers, shared):
                 lines = records.of(block)
                 rows = lines["row"].to_pylist()
-                columns = {column: _filled(lines[column]) for column in ("id", *self._columns)}
+                columns = lines.select(self._columns).to_pylist()
                 vectors = None if has_matrix(self._name) else records.vectors(lines)
-                for place in self._order(len(rows), random):
+                for place in self._order(len(rows), own):
                     if vectors is None:
                         vector = embeddings.matrix(rows[place], self._name)
                     else:
                         vector = vectors[place]
                     record = {"vector": torch.from_numpy(vector.astype(np.float32))}
-                    yield record | {column: values[place] for column, values in columns.items()}
+                    values = columns[place].items()
+                    yield record | {name: "" if v is None else v for name, v in values}
 
     def _blocks(
-        self, embeddings: Embeddings, share: tuple[int, int], seed: list[int]
-    ) -> Iterator[tuple[pa.RecordBatch, np.random.Generator]]:
-        """Yield a worker's share of the blocks: lines of the index, and a generator to order
-        them.
-        """
-        worker, workers = share
-        names = list(dict.fromkeys(["id", "row", *self._columns, *self._where]))
-        random, number = np.random.default_rng(seed), 0
-        with open_parquet(embeddings.records.path) as index:
+        self, path: Path, worker: int, workers: int, random: np.random.Generator
+    ) -> Iterator[pa.Table]:
+        """Yield a worker's share of the blocks: lines of the index."""
+        names = list({"row", *self._columns, *self._where})
+        number = 0
+        with open_parquet(path) as index:
             for group in self._order(index.num_row_groups, random).tolist():
                 rows = index.metadata.row_group(group).num_rows
                 blocks = self._order(-(-rows // self._block), random)
                 mine = blocks[(worker - number) % workers :: workers].tolist()
                 number += len(blocks)
-                if not mine:
-                    continue
-                lines = index.read_row_group(group, columns=names)
+                lines = index.read_row_group(group, names) if mine else pa.table({})
                 for block in mine:
-                    piece = lines.slice(block * self._block, self._block).combine_chunks()
-                    for batch in piece.to_batches():
-                        yield batch, np.random.default_rng([*seed, group, block])
+                    yield lines.slice(block * self._block, self._block)
 
     def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         return random.permutation(count) if self._shuffle else np.arange(count)
-
-
-def _filled(column: pa.Array) -> list[Any]:
-    """Return the values of a column, with empty text in place of missing text."""
-    filled = column.fill_null("") if pa.types.is_string(column.type) else column
-    values: list[Any] = filled.to_pylist()
-    return values

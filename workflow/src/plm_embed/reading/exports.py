@@ -30,7 +30,6 @@ from plm_embed.wording import did_you_mean
 
 if TYPE_CHECKING:
     import anndata
-    import pandas as pd
 
 Format = Literal["parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata"]
 BATCH_ROWS = 4096
@@ -60,11 +59,8 @@ class Records:
         names, path = self.index.names, embeddings.index
         for column in (*self._where, *columns):
             if column not in names:
-                raise PlmEmbedError(
-                    f"{path}: no column {column!r}{did_you_mean(column, names)}; the columns are "
-                    f"{', '.join(names)}",
-                    path=path,
-                )
+                words = f"{path}: no column {column!r}{did_you_mean(column, names)}"
+                raise PlmEmbedError(words, path=path, remedy=f"the columns are {', '.join(names)}")
 
     def of(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         """Return the lines of selected records."""
@@ -86,11 +82,10 @@ class Records:
         if absent:
             self.embeddings.records.rows(sorted(absent))  # raises UnknownIdError with a hint
         if not count and (self._ids is not None or self._where):
-            index = self.embeddings.index
             values = " and ".join(f"{column}={value}" for column, value in self._where.items())
-            words = f"no record has {values}" if values else "no record is chosen"
-            remedy = "a value must match exactly" if values else ""
-            raise PlmEmbedError(f"{index}: {words}", path=index, remedy=remedy)
+            words = f"{self.embeddings.index}: no record has {values or 'one of these ids'}"
+            remedy = "a value must match exactly"
+            raise PlmEmbedError(words, path=self.embeddings.index, remedy=remedy)
         return count
 
     def batches(self, meter: Meter) -> Iterator[pa.RecordBatch]:
@@ -118,12 +113,9 @@ class Records:
     def schema(self, more: Mapping[str, pa.DataType]) -> pa.Schema:
         """Return the columns of the index, and more. PlmEmbedError where two have one name."""
         if reserved := [name for name in more if name in self.index.names]:
-            index = self.embeddings.index
-            raise PlmEmbedError(
-                f"{index}: has a column {reserved[0]!r} of its own, which this format needs",
-                path=index,
-                remedy="rename it in the input, or export to npy",
-            )
+            path, remedy = self.embeddings.index, "rename it in the input, or export to npy"
+            words = f"{path}: has a column {reserved[0]!r} of its own, which this format needs"
+            raise PlmEmbedError(words, path=path, remedy=remedy)
         return pa.schema([*self.index, *more.items()])
 
 
@@ -214,28 +206,31 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
     with the same vector again is left out; with others it gets .2, .3 ..., but in the record that
     comes first in the input.
     """
-    written, names = set[tuple[str, int]](), set[str]()
+    owners: dict[str, tuple[str, int]] = {}  # the id and row of each name
+    renamed: list[tuple[str, str, str, int]] = []
     first, matrices = _first_rows(records), has_matrix(records.name)
-    with _table(output, "names", *_NAMES) as table, _new_hdf5(output) as file:
+    with _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches(meter):
             vectors = None if matrices else records.vectors(lines)
             for place, line in enumerate(lines.to_pylist()):
                 id, row = line["id"], line["row"]
                 called = id or f"{Path(line['source']).name}:{line['number']}"
-                if (called, row) in written:
-                    continue
-                written.add((called, row))
                 safe, start = safe_name(called), 1 if not id or first[id] == row else 2
                 numbered = (f"{safe}.{number}" if number > 1 else safe for number in count(start))
-                name = next(name for name in numbered if name not in names)
-                names.add(name)
+                name = next(n for n in numbered if owners.get(n) in (None, (called, row)))
+                if name in owners:
+                    continue
+                owners[name] = called, row
                 if name != id:
-                    table.writerow([name, id, line["source"], line["number"]])
+                    renamed.append((name, id, line["source"], line["number"]))
                 matrix = records.embeddings.matrix
                 values = matrix(row, records.name) if vectors is None else vectors[place]
                 dataset = file.create_dataset(name, data=values, track_times=False)
                 dataset.attrs["original_id"] = _without_nul(id)
+    if renamed:
+        with _table(output, "names", "name", "id", "source", "number") as table:
+            table.writerows(renamed)
 
 
 def _first_rows(records: Records) -> dict[str, int]:
@@ -266,34 +261,30 @@ def safe_name(id: str) -> str:
 def _anndata(records: Records, output: Path, meter: Meter) -> None:
     """Write an .h5ad with an observation per record, all in memory before."""
     lines = pa.Table.from_batches(records.batches(meter), records.index)
-    with extra():
-        from anndata.io import write_elem
-    data = make_anndata(records.vectors(lines), lines.to_pandas().set_index("id"))
-    with _new_hdf5(output) as file, _table(output, "names", *_NAMES) as table:
+    data = make_anndata(records.vectors(lines), lines)
+    from anndata.io import write_elem
+
+    with _new_hdf5(output) as file:
         write_elem(file, "/", data)
-        columns = (lines[name].to_pylist() for name in _NAMES[1:])
-        for name, *record in zip(data.obs_names, *columns, strict=True):
-            if name != record[0]:
-                table.writerow([name, *record])
 
 
-def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnData":
-    """Return an AnnData of vectors (n, D) and a data frame of n lines, which h5ad and zarr can
-    hold. Where names of lines repeat they become x, x-1, x-2, and a column keeps the originals.
+def make_anndata(vectors: Array, lines: pa.Table) -> "anndata.AnnData":
+    """Return an AnnData of vectors (n, D) and n lines with their ids, which h5ad and zarr can hold.
+    Where ids repeat, names become x, x-1, x-2, and a column keeps the ids.
     """
     with extra():
         import anndata
         import pandas as pd
-    observations, names = observations.copy(), observations.index
-    if not names.is_unique:
+    observations: pd.DataFrame = lines.to_pandas().set_index("id")
+    ids = observations.index
+    if not ids.is_unique:
         # AnnData would only warn, and what its own remedy makes it cannot write with pandas 3
-        observations[names.name] = names.to_numpy()
-        observations.index = anndata.utils.make_index_unique(names).rename(None)
+        observations["id"] = ids.to_numpy()
+        observations.index = anndata.utils.make_index_unique(ids).rename(None)
     for column in observations.columns[observations.dtypes == "str"]:
         # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer
         codes, values = pd.factorize(observations[column].map(_without_nul, na_action="ignore"))
-        kinds = pd.Index(values, dtype=object)
-        observations[column] = pd.Categorical.from_codes(codes, categories=kinds)
+        observations[column] = pd.Categorical.from_codes(codes, pd.Index(values, dtype=object))
     data = anndata.AnnData(X=vectors, obs=observations)
     data.obs_names = data.obs_names.map(_without_nul).astype(object)
     data.var_names = data.var_names.astype(object)
@@ -302,13 +293,8 @@ def make_anndata(vectors: Array, observations: "pd.DataFrame") -> "anndata.AnnDa
 
 @contextmanager
 def _new_hdf5(final: Path) -> Iterator[h5py.File]:
-    """Open a new HDF5 file, which appears whole when the block succeeds; else raise the OSError of
-    the first write that failed.
-
-    HDF5 goes on after a write that failed, prints what its objects meet when they are closed, and
-    in the end crashes. So the error is kept from it.
-    """
-    with atomic_path(final) as temporary, _File(temporary) as written:
+    """Open a new HDF5 file, which appears whole when the block succeeds."""
+    with atomic_path(final) as temporary, _File(temporary, "w+b") as written:
         with connect(written, "w") as file:
             yield file
         if written.error:
@@ -316,9 +302,9 @@ def _new_hdf5(final: Path) -> Iterator[h5py.File]:
 
 
 class _File(io.FileIO):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "w+b")
-        self.error: OSError | None = None
+    """A file that keeps the error of a failed write from HDF5, which would crash in the end."""
+
+    error: OSError | None = None
 
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")
@@ -327,18 +313,7 @@ class _File(io.FileIO):
                 left = left[super().write(left) :]
         except OSError as error:
             self.error = error
-        return memoryview(data).nbytes
-
-
-_NAMES = ("name", "id", "source", "number")
-_EXPORTERS: dict[Format, Callable[[Records, Path, Meter], None]] = {
-    "parquet": _parquet,
-    "csv": _csv,
-    "tsv": partial(_csv, separator="\t"),
-    "npy": _npy,
-    "uniprot-h5": _uniprot,
-    "anndata": _anndata,
-}
+        return len(data)
 
 
 def _beside(output: Path, kind: str) -> Path:
@@ -347,19 +322,24 @@ def _beside(output: Path, kind: str) -> Path:
 
 @contextmanager
 def _table(output: Path, kind: str, *columns: str) -> Iterator[Any]:
-    """Open the tab-separated table beside an export, with a header, as a writer of `csv`. A table
-    of names without a line is removed.
-    """
+    """Open the tab-separated table beside an export, with a header, as a writer of `csv`."""
     path = _beside(output, kind)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
-        header = writer.writerow(columns)
+        writer.writerow(columns)
         yield writer
-        unused = kind == "names" and file.tell() == header
-    if unused:
-        path.unlink()
 
 
 def _without_nul(text: str) -> str:
     """Return a text as HDF5 can hold it."""
     return text.replace("\0", "%00")
+
+
+_EXPORTERS: dict[Format, Callable[[Records, Path, Meter], None]] = {
+    "parquet": _parquet,
+    "csv": _csv,
+    "tsv": partial(_csv, separator="\t"),
+    "npy": _npy,
+    "uniprot-h5": _uniprot,
+    "anndata": _anndata,
+}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -28,8 +28,8 @@ class RecordIndex:
     not name the row of their key: with the index of another run, ids would have wrong vectors.
     """
 
-    def __init__(self, path: Path, master: Callable[[], AbstractContextManager[Part]]) -> None:
-        """`master` opens the vectors that the index belongs to."""
+    def __init__(self, path: Path, master: Callable[[], Part]) -> None:
+        """`master` returns the open file of the vectors that the index belongs to."""
         self.path, self._master, self._remedy = path, master, delete(path)
 
     @property
@@ -43,33 +43,29 @@ class RecordIndex:
         """Yield all lines in order, at most `rows` at a time."""
         read = columns and list(dict.fromkeys([*columns, "row", "cache_key"]))
         for lines in record_batches(self.path, read, rows, self._remedy):
-            places = lines["row"].to_numpy(zero_copy_only=False)
-            first, stop = places.min(), places.max() + 1
-            with self._master() as part:
-                # lines are in the order of rows, each of which has one: few rows serve many lines
-                if places.dtype == np.int64 and 0 <= first < stop <= part.count:
-                    keys = part.column_at("emb_keys", np.arange(first, min(stop, first + rows)))
-                    keys = keys[np.minimum(places - first, len(keys) - 1)]
-                    if lines["cache_key"].cast(pa.binary()).equals(pa.array(keys, pa.binary())):
-                        yield lines.select(columns) if columns else lines
-                        continue
-                raise self._foreign(part)
+            self._check(lines)
+            yield lines.select(columns) if columns else lines
 
     def lines_of(self, rows: Rows) -> pa.Table:
         """Return the lines of all records of these rows (increasing), in their order."""
         lines = read_matching(self.path, "row", rows, self._remedy)
-        named = dict(zip(lines["row"].to_pylist(), lines["cache_key"].to_pylist(), strict=True))
-        with self._master() as part:
-            keys = part.column_at("emb_keys", rows).astype(str)
-            if named != dict(zip(rows.tolist(), keys.tolist(), strict=True)):
-                raise self._foreign(part)
+        self._check(lines, rows)
         return lines
 
-    def _foreign(self, part: Part) -> StoreError:
-        return StoreError(
-            f"{self.path}: not the index of {part.path}: it names other rows or sequences",
+    def _check(self, lines: pa.RecordBatch | pa.Table, expected: Rows | None = None) -> None:
+        """Raise StoreError unless each line has the row of its key, and all expected rows occur."""
+        master = self._master()
+        rows, place = np.unique(lines["row"].to_numpy(), return_inverse=True)
+        if rows.dtype == np.int64 and (not len(rows) or 0 <= rows[0] <= rows[-1] < master.count):
+            keys = pa.array(master.column_at("emb_keys", rows)[place], pa.binary())
+            same = pc.equal(lines["cache_key"].cast(pa.binary()), keys)
+            missing = expected is not None and len(rows) < len(expected)
+            if pc.all(same, skip_nulls=False, min_count=0).as_py() and not missing:
+                return
+        raise StoreError(
+            f"{self.path}: not the index of {master.path}: it names other rows or sequences",
             remedy="open it again, if a run has just replaced them; else put the two files of one "
-            f"run side by side, or {delete(part.path, self.path)}",
+            f"run side by side, or {delete(master.path, self.path)}",
             path=self.path,
         )
 
@@ -100,9 +96,9 @@ class RecordIndex:
             master = self.path.with_suffix(".h5")
             words = f"{master}: no vector for {some(absent)}{self._hint(absent[0])}"
             raise UnknownIdError(words, path=master)
+        shared = [id for id in dict.fromkeys(ids) if row_of[id] == SEVERAL]
         raise PlmEmbedError(
-            f"{self.path}: records with different sequences share the id "
-            f"{some([id for id in dict.fromkeys(ids) if row_of[id] == SEVERAL])}",
+            f"{self.path}: records with different sequences share the id {some(shared)}",
             path=self.path,
             remedy="read them by row or key (to_pandas(), by_key); to search, give their sequences "
             "in a file instead of --id",
@@ -122,11 +118,9 @@ class RecordIndex:
                 for record in skipped.filter(same).slice(0, 1).to_pylist():
                     detail = f" ({record['detail']})" if record["detail"] else ""
                     return f"; {record['id']} was skipped: {record['reason']}{detail}"
-        words = [
-            *re.split(r"[\s|]+", id.lstrip(">")),
-            id.rpartition(".")[0],
-            *(f"{id}.{version}" for version in "123"),
-        ]
+        # a word of the header, the accession in sp|P12345|NAME, or another version
+        versions = (f"{id}.{version}" for version in "123")
+        words = [*re.split(r"[\s|>]+", id), id.rpartition(".")[0], *versions]
         names = (word for word in words if word and word in self.row_of)
         by_accession = (name for name in self.row_of if f"|{id}|" in name)
         if name := next(names, None) or next(by_accession, None):

@@ -3,25 +3,16 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from plm_embed.errors import (
-    EMBED_AGAIN,
-    PlmEmbedError,
-    StoreError,
-    UnknownIdError,
-    delete,
-    extra,
-    whole_number,
-)
-from plm_embed.fingerprint import SPANS, columns, has_matrix, storage_bytes
+from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, delete, extra, whole_number
+from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.index import RecordIndex, Rows
@@ -40,10 +31,6 @@ if TYPE_CHECKING:
 
 _MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
 """Keys of so many rows take 1 GB of memory: too much to look up a few."""
-Embedder = Callable[..., tuple[list[str], NDArray[np.float32]]]
-"""Function from a fingerprint, a representation, sequences, weights and `on_error` to names and
-vectors (q, D).
-"""
 KEY = re.compile("[0-9a-f]{64}")
 
 
@@ -61,27 +48,27 @@ class Embeddings:
     the number of values per vector.
     """
 
-    def __init__(self, path: str | Path, embedder: Embedder | None = None) -> None:
-        """Open what `find_embeddings` finds. `embedder` computes vectors like these for `nearest`.
-        StoreError for a damaged file, and for one whose data lie in other files.
+    def __init__(self, path: str | Path) -> None:
+        """Open what `find_embeddings` finds. StoreError for a damaged file, and for one whose data
+        lie in other files.
         """
-        self.path, self.embedder = find_embeddings(Path(path)), embedder
-        self._closed, self._stack = False, ExitStack()
-        self._master: Part | None = None
+        self.path = find_embeddings(Path(path))
+        self.index: Path | None = None
+        self._open_master: Part | None = None
         if self.path.is_dir():
-            self.index, self._remedy = None, EMBED_AGAIN
-            self.fingerprint = read_fingerprint(self.path)
-            parts = self.path / "parts"
-            self._files = [parts / name for name in part_names(parts)]
             self._merge_parts()
         else:
-            self.index, self._files = self.path.with_suffix(".parquet"), [self.path]
+            self.index = self.path.with_suffix(".parquet")
             # a file of another name may be none of ours
-            self._remedy = delete(self.path) if self.path.match(MASTERS) else ""
-            with self._part() as part:
-                self._master = part
-                self.fingerprint, self._count = part.fingerprint, part.count
-                self.dim = next(iter(part.dims.values()))
+            remedy = delete(self.path) if self.path.match(MASTERS) else ""
+            try:
+                self._open_master = Part(self.path, remedy)
+            except DamagedPartError as error:
+                if isinstance(error.__cause__, KeyError):  # it has no fingerprint
+                    error.remedy = "adopt vectors of another program with `plm-embed import`"
+                raise
+            self.fingerprint, self._count = self._master.fingerprint, self._master.count
+            self.dim = next(iter(self._master.dims.values()))
         self.names = sorted(self.fingerprint.representations)
         self._matrices = frozenset(filter(has_matrix, self.names))
         self._first = min(self.fingerprint.representations, key=self._matrices.__contains__)
@@ -90,63 +77,46 @@ class Embeddings:
         """Find where each key of a store is: 76 bytes of memory per key. The first part by name
         serves for a key that several hold, as in a master.
         """
-        self.dim, keys = 0, [np.zeros(0, "S64")]
-        for number in range(len(self._files)):
-            with self._part(number) as part:
+        self.fingerprint, folder = read_fingerprint(self.path), self.path / "parts"
+        self._parts, keys = [folder / name for name in part_names(folder)], []
+        if not self._parts:
+            raise StoreError(f"{self.path}: holds no vectors yet", path=self.path)
+        for path in self._parts:
+            with Part(path) as part:
                 part.check(self.fingerprint)
                 self.dim = next(iter(part.dims.values()))
                 keys.append(part.keys)
-        counts = np.array([len(part_keys) for part_keys in keys[1:]], np.int64)
+        counts = np.array([len(part_keys) for part_keys in keys])
         self.keys, first = np.unique(np.concatenate(keys), return_index=True)
         self._owner = np.repeat(np.arange(len(counts)), counts)[first].astype(np.int32)
         self._row = first - (np.cumsum(counts) - counts)[self._owner]
         self._count = len(self.keys)
 
-    @contextmanager
-    def _part(self, number: int = 0) -> Iterator[Part]:
-        """Open a part of a store; a master is one part, which stays open. StoreError, with the
-        remedy, where it is damaged; PlmEmbedError after `close`.
-        """
-        if self._closed:
+    @property
+    def _master(self) -> Part:
+        """The file of a master. PlmEmbedError after `close`."""
+        if self._open_master is None:
             again = "open it again: plm_embed.open"
             raise PlmEmbedError(f"{self.path}: was closed", path=self.path, remedy=again)
-        path = self._files[number]
-        try:
-            if self._master:
-                yield self._master
-            elif self.index:
-                yield self._stack.enter_context(Part(path))
-            else:
-                with Part(path) as part:
-                    yield part
-        except DamagedPartError as error:
-            words = f"{path}: damaged, or not a file of embeddings: {error.__cause__ or error}"
-            remedy = self._remedy
-            if self.index and isinstance(error.__cause__, KeyError):  # it has no fingerprint
-                remedy = "adopt vectors of another program with `plm-embed import`"
-            raise StoreError(words, path=path, remedy=remedy) from error
+        return self._open_master
 
     def _read(
-        self,
-        rows: Rows,
-        read: Callable[[Part, Rows], Array],
-        kind: DTypeLike,
-        *shape: int,
-        counts: Rows | None = None,
+        self, rows: Rows, read: Callable[[Part, Rows], Array], counts: Rows | None = None
     ) -> Array:
         """Return the values that a function of a part and its rows reads for rows (increasing):
-        (k, *shape), or flat (R, *shape) if `counts` says how many belong to each row.
+        (k, ...), or flat (R, ...) if `counts` says how many belong to each row.
         """
         if self.index:
-            with self._part() as part:
-                return read(part, rows)
+            return read(self._master, rows)
         counts = np.ones(len(rows), np.int64) if counts is None else counts
         starts, owners = np.cumsum(counts) - counts, self._owner[rows]
-        values = np.empty((int(counts.sum()), *shape), kind)
-        for number in np.unique(owners).tolist():
+        values: Array = np.empty(0)
+        for number in np.unique(owners).tolist() or [0]:
             places = np.flatnonzero(owners == number)
-            with self._part(number) as part:
+            with Part(self._parts[number]) as part:
                 block = read(part, self._row[rows[places]])
+            if not len(values):
+                values = np.empty((int(counts.sum()), *block.shape[1:]), block.dtype)
             values[flat_rows(starts[places], counts[places])] = block
         return values
 
@@ -154,15 +124,16 @@ class Embeddings:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed = True
-        self._stack.close()
+        if self._open_master:
+            self._open_master.__exit__()
+            self._open_master = None
 
     def close(self) -> None:
         self.__exit__()
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Let another process, such as a worker of a DataLoader, open the file again."""
-        return type(self), (self.path.absolute(), self.embedder)
+        return type(self), (self.path.absolute(),)
 
     def __len__(self) -> int:
         """Return the number of rows: distinct sequences."""
@@ -179,18 +150,15 @@ class Embeddings:
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """Attributes of a master, with `fingerprint`, `inputs` and `library_versions` as
-        dictionaries; of a store, those of its first part.
+        dictionaries; none of a store.
         """
-        if not self._files:
-            return {}
-        with self._part() as part:
-            return {name: _plain(value) for name, value in part.attributes.items()}
+        attributes = self._master.attributes if self.index else {}
+        return {name: _plain(value) for name, value in attributes.items()}
 
     @cached_property
     def keys(self) -> Keys:
         """SHA-256 of each row's sequence: S64 (n,), sorted."""
-        with self._part() as part:
-            return part.keys
+        return self._master.keys
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
@@ -199,26 +167,24 @@ class Embeddings:
 
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the residues of the sequences of these rows (increasing)."""
-        return self._read(rows, lambda part, held: part.column_at("length", held), np.int32)
+        return self._read(rows, lambda part, rows: part.column_at("length", rows))
 
     def scores(self, name: str, rows: Rows | None = None) -> NDArray[np.float32]:
         """Return a score of each row (n,), such as "log_likelihood", or of some rows (increasing).
         PlmEmbedError where it was not asked for.
         """
         if name not in (known := self.fingerprint.scores):
-            raise PlmEmbedError(
-                f"{self.path}: has no score {name}; it has {', '.join(known) or 'none'}",
-                path=self.path,
-                remedy=f"for the next run: `embedding.scores: [{name}]`",
-            )
+            words = f"{self.path}: has no score {name}; it has {', '.join(known) or 'none'}"
+            remedy = f"for the next run: `embedding.scores: [{name}]`"
+            raise PlmEmbedError(words, path=self.path, remedy=remedy)
         rows = np.arange(len(self)) if rows is None else rows
-        return self._read(rows, lambda part, held: part.column_at(name, held), np.float32)
+        return self._read(rows, lambda part, rows: part.column_at(name, rows))
 
     @cached_property
     def records(self) -> RecordIndex:
         """The index of a master. PlmEmbedError for a store."""
         if self.index:
-            return RecordIndex(self.index, self._part)
+            return RecordIndex(self.index, lambda: self._master)
         raise PlmEmbedError(f"{self.path}: a store has keys, no records: open a master")
 
     def __iter__(self) -> Iterator[str]:
@@ -235,10 +201,8 @@ class Embeddings:
     def __contains__(self, name: object) -> bool:
         """Return whether a record of this id (in a store: a sequence of this key) has a vector."""
         if self.index:
-            with self._part():
-                return name in self.records.row_of
-        key = name if isinstance(name, str) and KEY.fullmatch(name) else ""
-        return int(self._locate(np.array([key], "S64"))[0]) >= 0
+            return name in self.records.row_of
+        return isinstance(name, str) and bool(self._locate([name])[0] >= 0)
 
     def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
         """Return of "emb" a vector (D,) for an id (of a store: a key) or the number of a row, and
@@ -272,10 +236,9 @@ class Embeddings:
         """Return the vectors (k, D) of these rows, in their order; negative ones count from the
         end. IndexError for others than whole numbers from -n to n - 1.
         """
-        name, numbers = self._pooled(name), np.asarray(rows)
+        name, numbers, count = self.resolved(name, pooled=True), np.asarray(rows), self._count
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
             raise IndexError("rows are a list of whole numbers; for ids, get([...])")
-        count = self._count
         if len(numbers) and not (-count <= numbers.min() and numbers.max() < count):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {count}")
         numbers = numbers.astype(np.int64) % max(count, 1)
@@ -301,31 +264,25 @@ class Embeddings:
             import torch
         return torch.from_numpy(self.to_numpy(name))
 
-    def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
-        """Return the index, a line per record; with `vectors` also a column `name`, of arrays (D,).
-        ValueError for a column of that name.
-        """
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the index, a line per record."""
         lines = pa.Table.from_batches(self.records.lines(), self.records.schema)
         with extra():
             frame: pd.DataFrame = lines.to_pandas()
-        if vectors:
-            frame.insert(frame.shape[1], name, list(self.rows(frame["row"], name)))
         return frame
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """Return an observation for every record, with the columns of the index, or for every key
-        of a store; X (records, D). Its name is its id; where ids repeat, names become
-        x, x-1, x-2, and the column id keeps the ids.
+        of a store; X (records, D). Its name is its id; where ids repeat, names become x, x-1, x-2,
+        and the column id keeps the ids.
         """
         from plm_embed.reading.exports import make_anndata
 
-        with extra():
-            import pandas as pd
         if self.index:
-            frame = self.to_pandas().set_index("id")
-            return make_anndata(self.rows(frame["row"], name), frame)
-        frame = pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str))
-        return make_anndata(self.rows(range(len(self)), name), frame)
+            lines = pa.Table.from_batches(self.records.lines(), self.records.schema)
+            return make_anndata(self.rows(lines["row"].to_numpy(), name), lines)
+        lines = pa.table({"id": pa.array(self.ids), "length": self.lengths})
+        return make_anndata(self.rows(range(len(self)), name), lines)
 
     def matrix(self, row: int, name: str) -> Array:
         """Return the matrix (L, D) of a row in a representation with a row per residue or token; of
@@ -386,99 +343,76 @@ class Embeddings:
         """
         if sum(queries is not None for queries in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
-        name = self._pooled(name)
+        name = self.resolved(name, pooled=True)
         if ids is not None:
             labels = [ids] if isinstance(ids, str) else list(ids)
             vectors = self.get(labels, name)
         elif sequences is not None:
-            if self.embedder is None:
-                raise RuntimeError(f"{self.path} was opened without an embedder")
-            labels, vectors = self.embedder(self.fingerprint, name, sequences, weights, on_error)
+            with extra():
+                from plm_embed.inference.language_model import embed_like
+            labels, vectors = embed_like(self.fingerprint, name, sequences, weights, on_error)
         else:
             vectors = np.atleast_2d(np.asarray(vectors))
             labels = [str(place) for place in range(len(vectors))]
-        neighbors = nearest_rows(self, vectors, k, metric, name, threads)
-        rows = np.unique(neighbors.rows)
+        nearest, scores = nearest_rows(self, vectors, k, metric, name, threads)
+        rows = np.unique(nearest)
         if self.index:
             lines = self.records.lines_of(rows)
         else:
             keys = pa.array(self.keys[rows].astype(str))
             lines = pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
-        return neighbor_table(neighbors, labels, metric, lines)
+        return neighbor_table(labels, nearest, scores, metric, lines)
 
     def flat(self, name: str, rows: Rows) -> Array:
         """Return the vectors of rows (increasing): (k, D), or flat (R, D) where each row has a
         matrix.
         """
-        dtype = self.fingerprint.storage_dtype
-        if self.index:
-            with self._part() as part:
-                return decode(part.bits(name, rows), dtype)
-        bits = self._read(
-            rows,
-            lambda part, held: part.bits(name, held),
-            f"<u{storage_bytes(dtype)}",
-            columns(name, self.dim),
-            counts=self.residues_at(rows) if name in self._matrices else None,
-        )
-        return decode(bits, dtype)
-
-    def residues_at(self, rows: Rows) -> Rows:
-        """Return how many rows of a flat representation belong to each of these rows
-        (increasing).
-        """
-        return self._read(rows, Part.residues_at, np.int64)
+        counts = None
+        if name in self._matrices and not self.index:
+            counts = self._read(rows, Part.residues_at)
+        bits = self._read(rows, lambda part, rows: part.bits(name, rows), counts)
+        return decode(bits, self.fingerprint.storage_dtype)
 
     def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
         """Return the row of each id of a master, or key of a store."""
         if isinstance(ids, str):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
-        if not self.index:
-            return self._rows_of_keys(ids)
-        with self._part():
-            return self.records.rows(list(ids))
+        return self.records.rows(list(ids)) if self.index else self._rows_of_keys(ids)
 
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
         """Return the row of each key. UnknownIdError for one that is not there, or no key."""
-        if isinstance(keys, str | bytes):
-            raise PlmEmbedError("keys are a list: by_key([key])")
         texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
-        whole = [text if KEY.fullmatch(text) else "" for text in texts]
-        rows = self._locate(np.array(whole, "S64"))
+        rows = self._locate(texts)
         if absent := [text for text, row in zip(texts, rows, strict=True) if row < 0]:
             words = f"{self.path}: no vector for {some(absent)}"
-            remedy = "" if all(whole) else "a key is the SHA-256 of a sequence: 64 digits 0-9 a-f"
+            whole = all(map(KEY.fullmatch, absent))
+            remedy = "" if whole else "a key is the SHA-256 of a sequence: 64 digits 0-9 a-f"
             raise UnknownIdError(words, path=self.path, remedy=remedy)
         return rows
 
-    def _locate(self, keys: Keys) -> Rows:
-        """Return the row of each key, -1 for those that are not there."""
+    def _locate(self, texts: list[str]) -> Rows:
+        """Return the row of each key, -1 for those that are not there, and for other texts."""
+        keys = np.array([text if KEY.fullmatch(text) else "" for text in texts], "S64")
         if self.index and len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
-            with self._part() as part:
-                return np.concatenate([part.locate(keys[[place]]) for place in range(len(keys))])
+            single = [self._master.locate(keys[[place]]) for place in range(len(keys))]
+            return np.concatenate([np.zeros(0, np.int64), *single])
         if not len(self):
             return np.full(len(keys), -1)
         # not by `keys.find`, which looks at all keys first
         rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.where(self.keys[rows] == keys, rows, -1)
 
-    def resolved(self, name: str) -> str:
+    def resolved(self, name: str, *, pooled: bool = False) -> str:
         """Return the name of a representation; of "emb" that of the first pooled one, or else the
-        first.
+        first. PlmEmbedError for one that is not there, or has a matrix per row where vectors are
+        needed.
         """
         resolved = self._first if name == "emb" else name
         if resolved not in self.names:
-            raise PlmEmbedError(
-                f"{self.path}: has no representation {name}; it has {', '.join(self.names)}",
-                path=self.path,
-                remedy="embedding.pooling and embedding.layers choose those of the next run",
-            )
-        return resolved
-
-    def _pooled(self, name: str) -> str:
-        """Return the name of a representation. PlmEmbedError where each row has a matrix in it."""
-        resolved = self.resolved(name)
-        if resolved in self._matrices:
+            words = f"{self.path}: has no representation {name}; it has {', '.join(self.names)}"
+            remedy = "embedding.pooling and embedding.layers choose those of the next run"
+            raise PlmEmbedError(words, path=self.path, remedy=remedy)
+        if pooled and resolved in self._matrices:
             kind = resolved.rpartition("_")[0]
             raise PlmEmbedError(f"{self.path}: {resolved} has a matrix per record: use {kind}(id)")
         return resolved

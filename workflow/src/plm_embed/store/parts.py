@@ -45,7 +45,7 @@ def parts_folder(store: Path, fingerprint: Fingerprint) -> Path:
 
 
 class DamagedPartError(StoreError):
-    """A part file that is truncated, corrupt, or no part at all."""
+    """A part or master that is truncated, corrupt, or none at all."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,15 @@ def write_part(
 
 class Part:
     """One part file, or a master, open for reading; a context manager. Whatever is read is compared
-    with its checksum. A truncated or foreign file raises DamagedPartError, which names it.
+    with its checksum. A truncated or foreign file raises DamagedPartError, with the remedy.
 
     path; fingerprint; attributes and provenance (dict); count: rows; names: its representations;
     matrices: those with a matrix per sequence; dims {name: D}; vectors: the datasets, (n, D), or
     flat (R, D) of matrices.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, remedy: str = EMBED_AGAIN) -> None:
+        self.path, self._remedy = path, remedy
         with ExitStack() as stack, self._reading():
             self._file = stack.enter_context(connect(path))
             checksums.check_attributes(self._file)
@@ -176,9 +176,9 @@ class Part:
             if isinstance(error, OSError) and error.errno is not None:
                 raise StoreError(f"{self.path}: cannot be read: {error}", path=self.path) from error
             raise DamagedPartError(
-                f"{self.path}: truncated, corrupt or not a part of a store ({error})",
+                f"{self.path}: damaged, or not a file of embeddings: {error}",
                 path=self.path,
-                remedy=EMBED_AGAIN,
+                remedy=self._remedy,
             ) from error
 
     def __enter__(self) -> Self:
