@@ -172,7 +172,7 @@ def test_what_cannot_have_scores_is_refused_before_any_job(folder: Path) -> None
     assert done.returncode == 1
     assert "embedding.scores: prot_t5_xl_uniref50 gives no probabilities" in done.stdout
     done = snakemake(folder, "-n", results="other", embedding={"scores": ["likelihood"]})
-    assert "embedding.scores[0]: likelihood: must be one of log_likelihood" in done.stdout
+    assert "embedding.scores[0]: 'likelihood' is not one of ['log_likelihood'" in done.stdout
     (folder / "t.csv").write_text("id,sequence,entropy\na,MKT,1\n")
     table = {"path": "t.csv", "keep": ["entropy"]}
     done = snakemake(folder, "-n", results="other", **scores | {"inputs": [table]})
