@@ -54,9 +54,9 @@ import sys
 from pathlib import Path
 from plm_embed.cli.main import main
 path, output, memory = sys.argv[1:]
-keep = [] if path.endswith(".fasta") else ["--keep", "strain", "--keep", "segment"]
+table = "{}" if path.endswith(".fasta") else '{"keep": ["strain", "segment"]}'
 sys.argv[1:] = ["deduplicate", path, "--output", output, "--buckets", "64",
-                "--memory-mb", memory, *keep]
+                "--memory-mb", memory, "--tables", f"[{table}]"]
 main()
 from plm_embed.sequences.summary import read_summary  # loads what the step sets up first
 summary = read_summary(Path(output))

@@ -129,7 +129,7 @@ def judge_model(
     if first and not line.wrong:
         line = Line(f"{name} per residue")
         with judged(line):
-            pooling = ["--pooling", "mean", "--pooling", "per_residue"]
+            pooling = ["--settings", '{"pooling": ["mean", "per_residue"]}']
             record, parts = check.embed(f"{name}: matrices", folder, sequences[:MATRICES], *pooling)
             matrices_line(line, record, parts)
         yield line

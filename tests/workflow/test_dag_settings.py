@@ -23,10 +23,10 @@ def test_options_reach_the_command_quoted() -> None:
         embed=["scratch='/local disk'"],
     )
     command = plan.job("deduplicate").shellcmd
-    tables = [{"id": "id", "sequence": "the sequence", "keep": ["it's"]}]
+    tables = [{"sequence": "the sequence", "keep": ["it's"]}]
     assert f"--tables={json.dumps(tables)}" in shlex.split(command)
     assert " --scratch='/local disk' " in plan.job("embed").shellcmd
-    assert " --layers=-1 --pooling=mean " in plan.job("embed").shellcmd
+    assert ' --settings \'{"layers": [-1], "pooling": ["mean"], ' in plan.job("embed").shellcmd
     assert " --source=config " in plan.job("weights").shellcmd
     downloaded = Plan({"model": "esm2_8m"}).job("weights").shellcmd
     assert "--source" not in downloaded
@@ -52,9 +52,8 @@ def test_a_profile_sets_what_decides_the_speed() -> None:
 def test_a_job_is_given_what_the_configuration_says_once() -> None:
     plan = Plan()
     for step, options in (
-        ("deduplicate", "buckets alphabet unknown-residues gaps strand tables"),
-        ("embed", "layers pooling compute-dtype storage-dtype per-residue-limit-gb strand"),
-        ("embed", "long-sequences max-residues overlap device threads toks-per-batch scratch"),
+        ("deduplicate", "buckets residues tables"),
+        ("embed", "settings per-residue-limit-gb device threads toks-per-batch scratch"),
         ("validate", "spot-checks"),
     ):
         given = Counter(re.findall(r"--([a-z-]+)(?==| )", plan.job(step).shellcmd))

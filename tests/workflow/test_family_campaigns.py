@@ -48,7 +48,7 @@ def test_a_campaign_from_the_checkpoint_to_the_report(
 
 
 def test_a_campaign_in_8_bit_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, dtype = TINY["esmc"], ["--compute-dtype", "int8"]
+    model, dtype = TINY["esmc"], ["--settings", '{"compute_dtype": "int8"}']
     add_model(monkeypatch, model)
     tiny_campaign.load_package()
     tiny_campaign.make_inputs(tmp_path, 3)
@@ -78,10 +78,12 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
     add_model(monkeypatch, model)
     tiny_campaign.load_package()
     tiny_campaign.make_inputs(tmp_path, 3, "ACGTacgtNRY", 500)
-    long = ["--long-sequences", "window", "--max-residues", "200", "--overlap", "20"]
-    poolings = ["--pooling=mean", "--pooling=mean_special", "--pooling=per_token"]
-    asked = [*poolings, *long]
-    options = {"deduplicate": ["--alphabet", "dna"], "embed": asked}
+    long = {"policy": "window", "max_residues": 200, "overlap": 20}
+    settings = {"pooling": ["mean", "mean_special", "per_token"], "long_sequences": long}
+    options = {
+        "deduplicate": ["--residues", '{"alphabet": "dna"}'],
+        "embed": ["--settings", json.dumps(settings)],
+    }
     printed = run_campaign(tmp_path, "dnabert", write_dnabert_s(tmp_path / "published"), options)
     check_campaign(tmp_path, model, printed)
     folder = tmp_path / "results" / model.name

@@ -24,8 +24,8 @@ from plm_embed.workflow.config import (
     input_paths,
     models_of,
     reading_options,
-    recipe_options,
     source_of,
+    vector_settings,
 )
 from plm_embed.workflow.resources import asks_for_gpu, worker_mb
 

@@ -24,14 +24,14 @@ rule embed:
         flush_minutes=5,
     # What decides the vectors; functions of `input` or `output` never cause a rerun.
     params:
-        recipe=lambda wildcards: recipe_options(config),
+        settings=lambda wildcards: vector_settings(config),
         store=store,
         limit=lambda wildcards, input: config["embedding"]["per_residue_limit_gb"],
         gpu=gpu_required,
     # exec: a shell in between would die of the scheduler's SIGTERM before the workers have flushed.
     shell:
         "exec python -m plm_embed embed {input.buckets:q}/{wildcards.bucket}.parquet --weights {input.weights:q}"
-        " --store {params.store:q} --record {output:q} {params.recipe:q}"
+        " --store {params.store:q} --record {output:q} --settings {params.settings:q}"
         " --per-residue-limit-gb {params.limit} --nodes {resources.nodes} --workers {resources.gpu} --threads {threads}"
         " --minutes {resources.runtime} {params.gpu} --device={resources.device:q} --scratch={resources.scratch:q}"
         " --toks-per-batch {resources.toks_per_batch} --flush-minutes {resources.flush_minutes} &> {log:q}"

@@ -19,8 +19,7 @@ rule weights:
         cache=lambda wildcards, output: [
             f"--cache={folder}" for folder in [config["weights_folder"]] if folder
         ],
-        dtype=lambda wildcards, output: config["embedding"]["compute_dtype"],
-        scores=lambda wildcards, output: ["--scores"] * bool(config["embedding"]["scores"]),
+        settings=lambda wildcards, output: vector_settings(config),
     shell:
         "python -m plm_embed weights --model {wildcards.model} {params.source:q} {params.cache:q} --record {output:q}"
-        " --compute-dtype {params.dtype} {params.scores} &> {log:q}"
+        " --settings {params.settings:q} &> {log:q}"

@@ -146,7 +146,11 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (
             ["deduplicate", __file__, "--output", "out", "--tables", "[1]"],
-            "write a list of objects",
+            "[1]: Expected `object`, got `int` - at `$[0]`",
+        ),
+        (
+            ["weights", "--model", "x", "--settings", '{"long_sequences": {"max_residue": 9}}'],
+            "there is no key max_residue",
         ),
         (["diff", __file__, __file__, "--tolerance", "nan"], "nan is not a number"),
         (

@@ -313,8 +313,9 @@ def test_a_head_that_an_earlier_version_left_out_is_taken_from_the_checkpoint(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
     without_head(folder)
-    command = ["weights", "--model", MODEL, "--source", str(source), "--scores"]
-    assert not CliRunner().invoke(group, command, catch_exceptions=False).exit_code
+    command = ["weights", "--model", MODEL, "--source", str(source), "--settings"]
+    scores = '{"scores": ["entropy"]}'
+    assert not CliRunner().invoke(group, [*command, scores], catch_exceptions=False).exit_code
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
 

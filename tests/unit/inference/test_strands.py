@@ -62,7 +62,7 @@ def test_a_store_is_searched_with_its_own_strand(dna: Path, tmp_path: Path) -> N
     for given in (GENE, OTHER):
         _, found = embed_like(record.fingerprint, "mean_l3", [given], dna)
         assert np.array_equal(found[0], vectors[key(FIRST)])
-    with pytest.raises(StoreError, match="was not made with --alphabet dna --strand as_given"):
+    with pytest.raises(StoreError, match="was not made for alphabet dna, strand as_given"):
         Embedder(dna, tmp_path / "store", Settings(scratch="")).embed(bucket, tmp_path / "1.json")
 
 

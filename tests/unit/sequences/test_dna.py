@@ -97,14 +97,14 @@ def test_the_two_strands_of_a_gene_are_one_sequence(tmp_path: Path, inputs: list
 
 
 def test_the_command_takes_the_alphabet_and_the_strand(tmp_path: Path, inputs: list[Path]) -> None:
-    options = ["--alphabet=dna", "--strand=canonical", "--unknown-residues=substitute"]
-    command = ["deduplicate", *map(str, inputs), "--output", str(tmp_path / "out"), *options]
-    group.main([*command, "--buckets=2"], standalone_mode=False)
+    command = ["deduplicate", *map(str, inputs), "--output", str(tmp_path / "out"), "--buckets=2"]
+    policy = '{"alphabet": "%s", "strand": "canonical", "unknown": "substitute"}'
+    group.main([*command, "--residues", policy % "dna"], standalone_mode=False)
     assert read_summary(tmp_path / "out").policy == CANONICAL
     run(inputs, tmp_path / "same", CANONICAL)
     assert sequences(tmp_path / "out") == sequences(tmp_path / "same")
     with pytest.raises(ConfigError, match="strand: canonical: the model reads proteins"):
-        group.main([*command, "--alphabet=protein"], standalone_mode=False)
+        group.main([*command, "--residues", policy % "protein"], standalone_mode=False)
 
 
 def test_a_folder_of_sequences_says_of_what_kind_they_are(
@@ -114,9 +114,9 @@ def test_a_folder_of_sequences_says_of_what_kind_they_are(
     assert read_summary(tmp_path / "out").policy == GIVEN
     bucket = tmp_path / "out" / "buckets" / "0000.parquet"
     check_kind(bucket, "dna", "as_given")
-    with pytest.raises(StoreError, match="--alphabet dna --strand canonical; delete"):
+    with pytest.raises(StoreError, match="alphabet dna, strand canonical; delete"):
         check_kind(bucket, "dna", "canonical")
-    with pytest.raises(StoreError, match="was not made with --alphabet protein --strand as_given"):
+    with pytest.raises(StoreError, match="was not made for alphabet protein, strand as_given"):
         check_kind(bucket, "protein", "as_given")
 
 

@@ -1,9 +1,11 @@
 """The configuration: its documents agree, mistakes are named in a line, and files merge."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from snakemake.settings.types import SharedFSUsage, StorageSettings
@@ -11,18 +13,23 @@ from snakemake.utils import validate
 
 from plm_embed.errors import ConfigError
 from plm_embed.models.registry import find_model
+from plm_embed.sequences.settings import Table
 from plm_embed.workflow.checks import known_settings, mistakes, refusals
 from plm_embed.workflow.config import (
     SCHEMA,
     input_paths,
+    input_tables,
     models_of,
     read_config,
     reading_options,
-    recipe_options,
+    residues_of,
     schema,
+    settings_of,
     source_of,
+    vector_settings,
     with_defaults,
 )
+from support.commands import COMMANDS
 from support.configs import config, keys
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_with_files")
@@ -55,6 +62,21 @@ def test_schema_defaults_shipped_file_and_readme_are_in_step() -> None:
     assert all(part["description"] for part in keys(schema()).values())
 
 
+def test_a_job_gets_every_setting_that_decides_a_vector() -> None:
+    long = {"policy": "window", "max_residues": 200, "overlap": 20}
+    chosen = with_defaults(
+        config(
+            embedding={"layers": [6, -1], "pooling": ["max"], "long_sequences": long},
+            model="DNABERT-S",
+            residues={"strand": "canonical"},
+        )
+    )
+    command = COMMANDS["embed"].make_parser(click.Context(COMMANDS["embed"]))
+    values, _, _ = command.parse_args(["--settings", vector_settings(chosen)])
+    (option,) = (one for one in COMMANDS["embed"].params if one.name == "vectors")
+    assert option.type.convert(values["vectors"], option, None) == settings_of(chosen)
+
+
 def test_unknown_keys_are_refused_in_every_block() -> None:
     def blocks(rules: dict[str, Any]) -> list[dict[str, Any]]:
         below = [part for part in rules.get("properties", {}).values() if "properties" in part]
@@ -85,36 +107,23 @@ def test_the_package_fills_in_the_defaults_that_snakemake_does() -> None:
             "inputs[0].ids: there is no such key; did you mean id?",
         ),
         ({"zzz": [1]}, "zzz: there is no such key"),
-        (
-            {"embedding.long_sequences.policy": "crop"},
-            "embedding.long_sequences.policy: there is no such key; write "
-            "`embedding: {long_sequences: {policy: ...}}`",
-        ),
+        ({"embedding.layers": [6]}, "embedding.layers: there is no such key; did you mean embed"),
         ({"buckets": "many"}, "buckets: 'many' is not of type 'integer'"),
         ({"buckets": 0}, "buckets: 0 is less than the minimum of 1"),
         ({"inputs": []}, "inputs: [] should be non-empty"),
         ({"inputs": [{"id": "x"}]}, "inputs[0]: 'path' is a required property"),
-        (
-            {"embedding": {"scores": True}},
-            "embedding.scores: True: must be a list of log_likelihood, entropy, pseudo_perplexity",
-        ),
-        ({"embedding": {"layers": 6}}, "embedding.layers: 6: must be a list of integers, as [6]"),
-        ({"embedding": {"layers": "all"}}, "embedding.layers: all: must be a list of integers"),
-        (
-            {"residues": {"unknown": "skp"}},
-            "residues.unknown: skp: must be one of skip, substitute; did you mean skip?",
-        ),
-        ({"results": "<x>"}, "results: <x>: must not hold braces or < >"),
+        ({"embedding": {"layers": 6}}, "embedding.layers: 6 is not of type 'array'"),
+        ({"residues": {"unknown": "skp"}}, "residues.unknown: 'skp' is not one of ['skip', 'sub"),
+        ({"results": "<x>"}, "results: <x>: write the whole path, without ~ or variables, and no"),
         ({"results": "it's"}, "results: it's: a cluster's jobs cannot take a path with"),
-        ({"store": "$HOME/w"}, "store: $HOME/w: environment variables are not expanded"),
-        ({"store": "~/w"}, "store: ~/w: write the whole path, ~ is not expanded"),
+        ({"store": "$HOME/w"}, "store: $HOME/w: write the whole path"),
+        ({"store": "~/w"}, "store: ~/w: write the whole path"),
         (
-            {"inputs": ["a.fasta", "./a.fasta"]},
-            "inputs: a.fasta: is the same file as a.fasta; name it once",
-        ),
-        (
-            {"inputs": [{"path": "a.fasta", "keep": ["length"]}]},
-            "inputs: a.fasta: keep: length: the results have a column of their own of this name",
+            {
+                "inputs": [{"path": "a.fasta", "keep": ["entropy"]}],
+                "embedding": {"scores": ["entropy"]},
+            },
+            "inputs: keep: entropy: is a score",
         ),
         ({"model": "esm2_650"}, "model: 'esm2_650' is not known; did you mean"),
         ({"model": ["esm2_8m", "DNABERT-S"]}, "model: esm2_t6_8M_UR50D reads protein, DNABERT-S"),
@@ -202,12 +211,13 @@ def test_an_input_may_have_columns_of_its_own() -> None:
     table = {"path": "b.csv", "id": "acc", "keep": ["x"]}
     given = with_defaults(config(inputs=["a.fasta", table], residues={"gaps": "skip"}))
     assert input_paths(given) == ["a.fasta", "b.csv"]
-    options = reading_options(given)
-    assert {"--gaps=skip", "--alphabet=protein", "--buckets=4"} < set(options)
-    assert options[-1] == (
-        '--tables=[{"id": "id", "sequence": "sequence", "keep": []}, '
-        '{"id": "acc", "sequence": "sequence", "keep": ["x"]}]'
-    )
+    assert input_tables(given) == [Table(), Table(id="acc", keep=("x",))]
+    assert reading_options(given) == [
+        "--buckets=4",
+        '--residues={"alphabet": "protein", "unknown": "skip", "gaps": "skip", '
+        '"strand": "as_given"}',
+        '--tables=[{}, {"id": "acc", "keep": ["x"]}]',
+    ]
 
 
 def test_a_partner_makes_a_campaign_of_pairs() -> None:
@@ -215,13 +225,10 @@ def test_a_partner_makes_a_campaign_of_pairs() -> None:
     table = {"path": "b.csv", "sequence": "heavy", "partner": "light"}
     pairs = with_defaults(config(inputs=["a.fasta", table]))
     colons = with_defaults(config(embedding={"linker": "GGS"}))
-    assert not any("linker" in option for option in recipe_options(single))
-    assert recipe_options(pairs) == [*recipe_options(single), f"--linker={25 * 'G'}"]
-    assert recipe_options(colons) == [*recipe_options(single), "--linker=GGS"]
-    assert "--alphabet=protein" in reading_options(single)
-    for paired in (pairs, colons):
-        assert "--alphabet=protein_pair" in reading_options(paired)
-    assert '"sequence": "heavy", "keep": [], "partner": "light"}' in reading_options(pairs)[-1]
+    linkers = [json.loads(vector_settings(one))["linker"] for one in (single, pairs, colons)]
+    assert linkers == ["", 25 * "G", "GGS"]
+    alphabets = [residues_of(one).alphabet for one in (single, pairs, colons)]
+    assert alphabets == ["protein", "protein_pair", "protein_pair"]
     limited = known_settings(pairs, find_model("esm1b"))
     assert limited["long_sequences"]["max_residues"] == 1022 - 25
     assert limited["linker"] == 25 * "G"

@@ -1,26 +1,20 @@
 """Options and types of arguments that several commands share."""
 
+import json
 import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
+import msgspec
 
-from plm_embed.fingerprint import (
-    SCORES,
-    ComputeDtype,
-    LongPolicy,
-    LongSequences,
-    Pooling,
-    StorageDtype,
-    Strand,
-)
+from plm_embed.fingerprint import StorageDtype
 from plm_embed.inference.settings import DeviceName, Settings
 from plm_embed.io.terminal import printable
 from plm_embed.startup import program
@@ -54,9 +48,40 @@ class _Amount(click.FloatRange):
         return number
 
 
+class Json(click.ParamType[Any]):
+    """JSON of a dataclass, or of a list of them: a block of the configuration."""
+
+    name = "json"
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            plain = json.loads(value)
+            block = msgspec.convert(plain, self._kind)
+        except ValueError as error:  # of either library
+            self.fail(f"{value}: {error}", param, context)
+        for name in set(_keys(plain)) - set(_keys(msgspec.to_builtins(block))):
+            self.fail(f"{value}: there is no key {name}", param, context)
+        return block
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield the keys of all mappings in a value."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    for entry in value if isinstance(value, list | tuple) else ():
+        yield from _keys(entry)
+
+
 PATH, EXISTING = _Path(), _Path(exists=True)
 AMOUNT = _Amount(0)
-DTYPE = click.Choice(["auto", *get_args(ComputeDtype)])
 COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 
 
@@ -81,40 +106,22 @@ SEQUENCE_COLUMN = click.option(
     "--sequence-column", default="sequence", help="Column with the residues (tables only)."
 )
 _KINDS: dict[str, tuple[Any, str]] = {
-    "layers": (int, "0 to the number of layers, -1: last (repeatable)."),
-    "pooling": (click.Choice(get_args(Pooling)), "The vectors to store (repeatable)."),
-    "scores": (click.Choice(SCORES), "Scores to store beside them (repeatable)."),
-    "compute_dtype": (DTYPE, "auto: bfloat16 from compute capability 8.0 on, else float32."),
-    "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
-    "strand": (
-        click.Choice(get_args(Strand)),
-        "DNA only. canonical: treat a sequence and its reverse complement as one.",
-    ),
-    "policy": (click.Choice(get_args(LongPolicy)), "The policy above --max-residues."),
-    "max_residues": (NUMBER, "Longest piece for the model; 0: no limit."),
-    "overlap": (NUMBER, "Residues that neighboring windows share."),
-    "linker": (str, "Residues between the chains of pairs (deduplicate --alphabet protein_pair)."),
     "device": (click.Choice(get_args(DeviceName)), "auto: GPUs where there are any, else the CPU."),
     "threads": (COUNT, "CPU threads, shared by the workers."),
     "toks_per_batch": (NUMBER, "Tokens per batch; 0: the device's default."),
     "scratch": (str, "Node-local folder; auto: find one; '': write beside the store."),
     "flush_minutes": (_Amount(0, min_open=True), "A kill loses at most this much work."),
     "per_residue_limit_gb": (AMOUNT, "Refuse a bucket with more per-residue output."),
+    "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
+    "linker": (str, "Residues between the chains of pairs."),
 }
-"""Settings with their types and meanings; `policy` is that of long sequences."""
-_DEFAULTS = vars(Settings()) | vars(LongSequences())
 SETTINGS = {
     name: click.option(
-        "--long-sequences" if name == "policy" else f"--{name.replace('_', '-')}",
-        name,
-        default=_DEFAULTS[name],
-        multiple=isinstance(_DEFAULTS[name], tuple),
-        type=kind,
-        help=text,
+        f"--{name.replace('_', '-')}", default=getattr(Settings(), name), type=kind, help=text
     )
     for name, (kind, text) in _KINDS.items()
 }
-"""An option for each setting."""
+"""Options for single settings."""
 COLUMN_REMEDIES = {
     **{
         name: f"name yours: --{name}-column {{}}"
@@ -123,13 +130,6 @@ COLUMN_REMEDIES = {
     "keep": "name yours: --keep {}",
 }
 """Remedies of `Table` for options that name columns."""
-
-
-def all_settings(command: Command) -> Command:
-    """Add the options of all settings."""
-    for option in reversed(SETTINGS.values()):
-        command = option(command)
-    return command
 
 
 def log_command() -> None:

@@ -1,39 +1,40 @@
 """The commands that the rules of the workflow call, in the order of the data's way."""
 
-import json
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import click
 
 from plm_embed.cli.options import (
     AMOUNT,
-    COLUMN_REMEDIES,
     COUNT,
-    DTYPE,
     EXISTING,
-    ID_COLUMN,
     NUMBER,
     PATH,
-    SEQUENCE_COLUMN,
     SETTINGS,
     WEIGHTS,
-    all_settings,
-    choice,
+    Json,
     log_command,
     required,
-    several,
 )
 from plm_embed.errors import InputError, StoreError
-from plm_embed.fingerprint import MATRICES, AlphabetName, ComputeDtype, LongSequences
+from plm_embed.fingerprint import MATRICES
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, Table
 from plm_embed.wording import count
+
+VECTORS = click.option(
+    "--settings",
+    "vectors",
+    type=Json(Settings),
+    default="{}",
+    help="JSON of the settings that decide a vector: keys of `embedding`, and `strand`.",
+)
 
 
 @click.command()
@@ -49,11 +50,8 @@ from plm_embed.wording import count
 )
 @click.option("--output", type=PATH, help="Prepare them in this folder itself.")
 @click.option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
-@click.option(
-    "--compute-dtype", type=DTYPE, default="auto", help="Refuse weights that need a finer dtype."
-)
+@VECTORS
 @click.option("--check", is_flag=True, help="Also load them, and compare vectors with known ones.")
-@click.option("--scores", is_flag=True, help="Refuse weights that can give no scores.")
 def weights(
     *,
     model: str,
@@ -61,13 +59,13 @@ def weights(
     cache: Path | None,
     output: Path | None,
     record: Path | None,
-    compute_dtype: Literal["auto"] | ComputeDtype,
-    scores: bool,
+    vectors: Settings,
     check: bool,
 ) -> None:
     """Download or adopt the weights of a model, and verify them.
 
-    They are converted, and the golden vectors of the self-test are computed beside them.
+    They are converted, and the golden vectors of the self-test are computed beside them. Weights
+    that cannot serve the --settings are refused.
 
     \b
     Example:
@@ -81,9 +79,9 @@ def weights(
     log_command()
     folder = output and output.absolute()
     manifest = prepare(model_of(model, source), source, folder, cache=cache)
-    if compute_dtype != "auto":
-        check_dtype(compute_dtype, manifest.roundings, manifest.model)
-    if scores:
+    if vectors.compute_dtype != "auto":
+        check_dtype(vectors.compute_dtype, manifest.roundings, manifest.model)
+    if vectors.scores:
         manifest = with_head(manifest)
     if record:
         write_sealed(record, manifest)
@@ -100,22 +98,17 @@ def weights(
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
 @click.option("--buckets", default=4, type=click.IntRange(1, 20_000), help="Their number.")
-@ID_COLUMN
-@SEQUENCE_COLUMN
-@several("--keep", help="Column to carry into the index (tables only; repeatable).")
-@choice("--alphabet", words=get_args(AlphabetName), help="Kind of sequences.")
-@choice(
-    "--unknown-residues",
-    "unknown",
-    words=("skip", "substitute"),
-    help="Other letters: skip the record, or put X (DNA: N).",
+@click.option(
+    "--residues",
+    type=Json(ResiduePolicy),
+    default="{}",
+    help="JSON of `residues` of the configuration, and the `alphabet`: protein, dna ...",
 )
-@choice("--gaps", words=("remove", "skip"), help="'-' and '.': remove them, or skip the record.")
-@SETTINGS["strand"]
 @click.option(
     "--tables",
+    type=Json(list[Table]),
     default="[]",
-    help='Columns of each input, as JSON: [{"id": ..., "sequence": ..., "keep": [...] ...}, ...].',
+    help='JSON of the columns of each input: [{"id": ..., "sequence": ..., "keep": [...]}, ...].',
 )
 @click.option(
     "--memory-mb", default=MEMORY_MB, type=click.IntRange(LEAST_MEMORY_MB), help="Memory limit."
@@ -125,12 +118,9 @@ def deduplicate(
     inputs: tuple[Path, ...],
     output: Path,
     buckets: int,
-    id_column: str,
-    sequence_column: str,
-    keep: tuple[str, ...],
-    tables: str,
+    residues: ResiduePolicy,
+    tables: list[Table],
     memory_mb: int,
-    **policy: Any,
 ) -> None:
     """Read sequence files, and write their unique sequences in buckets.
 
@@ -143,25 +133,22 @@ def deduplicate(
     from plm_embed.sequences.deduplicate import deduplicate as run
 
     log_command()
+    if len(tables) not in (0, len(inputs)):
+        raise click.BadParameter("must have an entry for each input", param_hint="--tables")
     for path in filter(Path.exists, inputs):  # Snakemake refuses results older than an input
         ahead = path.stat().st_mtime - time.time()
         if ahead > 60:
             words = f"{path}: its time lies {ahead:,.0f} s in the future"
             raise InputError(words, path=path, remedy="`touch` it, or set the clock")
         time.sleep(max(ahead, 0))
-    try:
-        columns = [Table(**entry | {"keep": tuple(entry["keep"])}) for entry in json.loads(tables)]
-    except (ValueError, TypeError, KeyError):
-        words = "write a list of objects with `id`, `sequence` and `keep`"
-        raise click.BadParameter(words, param_hint="--tables") from None
     run(
         inputs,
         output,
         buckets=buckets,
-        table=Table(id_column, sequence_column, keep, remedies=COLUMN_REMEDIES),
-        policy=ResiduePolicy(**policy),
+        table=Table(),
+        policy=residues,
         memory_mb=memory_mb,
-        tables=columns,
+        tables=tables,
     )
 
 
@@ -170,7 +157,13 @@ def deduplicate(
 @WEIGHTS
 @required("--store", type=PATH, help="Store of vectors; shared by all buckets.")
 @required("--record", type=PATH, help="Completion record (JSON), written at the end.")
-@all_settings
+@VECTORS
+@SETTINGS["device"]
+@SETTINGS["threads"]
+@SETTINGS["toks_per_batch"]
+@SETTINGS["scratch"]
+@SETTINGS["flush_minutes"]
+@SETTINGS["per_residue_limit_gb"]
 @click.option(
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )
@@ -187,13 +180,14 @@ def embed(
     weights: Path,
     store: Path,
     record: Path,
+    vectors: Settings,
     nodes: int,
     workers: int,
     gpu_required: bool,
     minutes: float,
     share: Path | None,
     node: int | None,
-    **options: Any,
+    **speed: Any,
 ) -> None:
     """Embed what the store lacks of a bucket.
 
@@ -219,8 +213,7 @@ def embed(
         remedy = read_again(bucket.parent.parent)
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=remedy)
     folder = prepared_folder(weights)
-    long = LongSequences(*(options.pop(name) for name in ("policy", "max_residues", "overlap")))
-    chosen = Settings(long_sequences=long, **options)
+    chosen = replace(vectors, **speed)
     if chosen.scores:
         with_head(read_manifest(folder))
     if MATRICES.intersection(chosen.pooling):

@@ -31,8 +31,8 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 class Settings:
     """Settings of what to compute, which the fingerprint has too, and of how to compute it.
 
-    In the configuration these are `embedding.*` and `residues.strand`; `plm-embed embed` has
-    options.
+    In the configuration these are `embedding.*` and `residues.strand`; a profile sets how to
+    compute.
     """
 
     layers: tuple[int, ...] = (-1,)

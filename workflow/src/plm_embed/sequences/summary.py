@@ -119,7 +119,7 @@ def check_kind(bucket: Path, alphabet: AlphabetName, strand: Strand) -> None:
     policy = read_summary(sequences).policy or ResiduePolicy()
     if (policy.alphabet, policy.strand) != (alphabet, strand):
         raise StoreError(
-            f"{sequences}: was not made with --alphabet {alphabet} --strand {strand}",
+            f"{sequences}: was not made for alphabet {alphabet}, strand {strand}",
             remedy=read_again(sequences),
             path=sequences,
         )

@@ -3,19 +3,18 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import mistakes as model_mistakes
 from plm_embed.inference.settings import resolved
-from plm_embed.io.files import missing, repeated
+from plm_embed.io.files import missing
 from plm_embed.io.json_files import to_plain
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.checkpoints import model_of
+from plm_embed.models.registry import Model
 from plm_embed.models.weights import read_record
-from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
@@ -34,6 +33,8 @@ from plm_embed.workflow.resources import misspelt
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
+_NOT_TAKEN = re.compile(r"[{}<>]|^~|^\$\w")
+"""Wildcards of Snakemake, and what a shell would have expanded."""
 _UNQUOTED = re.compile(r"""["'`$\\\n]""")
 """Letters that Snakemake does not quote as a shell reads them in the job of a cluster."""
 
@@ -127,94 +128,69 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
 
     errors = Draft202012Validator(schema()).iter_errors(config)
     # what is missing may be one of the keys that are mistyped
-    last = sorted(errors, key=lambda error: error.validator == "required")
-    if lines := [line for error in last for line in _in_words(error)]:
-        return lines
+    if last := sorted(errors, key=lambda error: error.validator == "required"):
+        return [_line(error) for error in last]
     config = with_defaults(config)
-    lines = list(_path_mistakes(config))
     try:
-        lines += _model_mistakes(config)
+        lines = [*_path_mistakes(config), *_model_mistakes(config)]
+        demo = [model for model in models_of(config).values() if not model.trained]
     except PlmEmbedError as error:
-        lines.append(str(error))
-    if not lines and "inputs" in changes and "model" not in changes:
-        for model in models_of(config).values():
-            if not model.trained:
-                lines.append(
-                    f"model: missing: only the demo takes {model.name}, whose vectors mean "
-                    "nothing; name a model, such as esm2_t33_650M_UR50D"
-                )
+        return [str(error)]
+    if not lines and demo and "inputs" in changes and "model" not in changes:
+        lines.append(
+            f"model: missing: only the demo takes {demo[0].name}, whose vectors mean nothing; name "
+            "a model, such as esm2_t33_650M_UR50D"
+        )
     return lines
 
 
-def _in_words(error: "ValidationError") -> Iterator[str]:
-    """Yield lines that say where an error is, what the value is, and what it should be."""
-    from jsonschema import Draft202012Validator
-
-    rule: Any = error.validator_value
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
-    place = "".join(steps).lstrip(".")
-    if error.validator == "enum" and "propertyNames" in error.absolute_schema_path:
-        hint = did_you_mean(str(error.instance), rule)
-        block, *below = str(error.instance).split(".")
-        if block in rule and below:
-            hint = f"; write `{': {'.join([block, *below])}: ...{'}' * len(below)}`"
-        yield f"{place}.{error.instance}: there is no such key{hint}".lstrip(".")
-    elif error.validator == "enum":
-        hint = did_you_mean(str(error.instance), rule)
-        yield f"{place}: {error.instance}: must be one of {', '.join(rule)}{hint}"
-    elif error.validator == "type" and rule == "array":
-        key: Any = error.schema
-        items = key["items"]
-        words = ", ".join(items.get("enum", ())) or f"{items['type']}s"
-        if Draft202012Validator(items).is_valid(error.instance):
-            words += f", as [{error.instance}]"
-        yield f"{place}: {error.instance}: must be a list of {words}"
-    else:
-        yield f"{place}: {error.message}".removeprefix(": ")[:500]
+def _line(error: "ValidationError") -> str:
+    """Return where an error is, and the validator's words, for a key with the nearest right one."""
+    place = error.json_path.lstrip("$.")
+    if "propertyNames" in error.absolute_schema_path:
+        known: Any = error.validator_value
+        hint = did_you_mean(str(error.instance), known)
+        return f"{place}.{error.instance}: there is no such key{hint}".lstrip(".")
+    return f"{place}: {error.message}".removeprefix(": ")[:300]
 
 
 def _path_mistakes(config: Config) -> Iterator[str]:
     paths = [("inputs", path) for path in input_paths(config)]
+    paths += [("weights", source_of(config, model)) for model in models_of(config).values()]
     paths += [(key, config[key]) for key in ("results", "store", "weights_folder")]
     for key, path in paths:
-        if words := _unusable(path):
-            yield f"{key}: {path}: {words}"
+        if _NOT_TAKEN.search(path):
+            yield f"{key}: {path}: write the whole path, without ~ or variables, and no {{ }} < >"
     if letter := _UNQUOTED.search(config["results"]):
         words = f"a cluster's jobs cannot take a path with {letter[0]!r}; name another folder"
         yield f"results: {config['results']}: {words}"
-    for path, table in zip(input_paths(config), input_tables(config), strict=True):
-        for name in table.keep:
-            if why := why_not_kept(name):
-                yield f"inputs: {path}: keep: {name}: {why}"
-            elif name in config["embedding"]["scores"]:
-                yield f"inputs: {path}: keep: {name}: is a score of `embedding.scores`; rename one"
-    for file, same in repeated([Path(path) for path in input_paths(config)]):
-        yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
-def _model_mistakes(config: Config) -> list[str]:
-    """Return mistakes about the models, their weights, and what is computed by them. PlmEmbedError
+def _model_mistakes(config: Config) -> Iterator[str]:
+    """Yield mistakes about the models, their weights, and what is computed by them. PlmEmbedError
     for a model that is not known, and for residues that it cannot have.
     """
-    models, weights = models_of(config), config["weights"]
+    models, weights, tables = models_of(config), config["weights"], input_tables(config)
     alphabets = {model.family.alphabet.name: name for name, model in models.items()}
     if len(alphabets) > 1:
         words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
-        return [f"model: {words}: sequences are of one kind; make it several campaigns"]
-    if isinstance(weights, str) and weights and len(models) > 1:
-        example = f"weights: {{{next(iter(models))}: {weights}}}"
-        return [f"weights: {weights}: of which model? Write `{example}`"]
-    lines = []
-    for name in weights if isinstance(weights, Mapping) else ():
-        with suppress(PlmEmbedError):
-            if name in models or find_model(name).name in models:
-                continue
-        hint = did_you_mean(name, list(models))
-        lines.append(f"weights.{name}: is no model of this campaign{hint}")
+        yield f"model: {words}: sequences are of one kind; make it several campaigns"
+        return
     residues_of(config)
+    if isinstance(weights, Mapping):
+        for name, path in weights.items():
+            if model_of(name, path).name not in models:
+                yield f"weights.{name}: is no model of this campaign"
+    elif weights and len(models) > 1:
+        example = f"weights: {{{next(iter(models))}: {weights}}}"
+        yield f"weights: {weights}: of which model? Write `{example}`"
+        return
     with_states = any(model.family.alphabet.states for model in models.values())
-    if not with_states and any(table.structure for table in input_tables(config)):
-        lines.append(f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out")
+    if not with_states and any(table.structure for table in tables):
+        yield f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out"
+    for score in config["embedding"]["scores"]:
+        if any(score in table.keep for table in tables):
+            yield f"inputs: keep: {score}: is a score of `embedding.scores`; rename the column"
     for model in models.values():
         path = source_of(config, model)
         try:
@@ -223,18 +199,8 @@ def _model_mistakes(config: Config) -> list[str]:
             record = None
         # what prepared weights came from may be gone
         needed = path and not (record and record.source.path == str(Path(path).absolute()))
-        if words := _unusable(path) or (missing(Path(path)) if needed else ""):
-            lines.append(f"weights: {path}: {words}")
+        if needed and (words := missing(Path(path))):
+            yield f"weights: {path}: {words}"
         if not (path or model.address or model.shipped):
-            lines.append(f"weights: {model.name} cannot be downloaded: name its file")
-        lines += map(str, model_mistakes(settings_of(config), model, model.name))
-    return lines
-
-
-def _unusable(path: str) -> str:
-    """Return why a path of the configuration cannot be used whatever lies there; '' when it can."""
-    if set("{}<>") & set(path):
-        return "must not hold braces or < >, which Snakemake takes for wildcards"
-    if re.match(r"\$\w+(/|$)", path):
-        return "environment variables are not expanded; write the whole path"
-    return "write the whole path, ~ is not expanded" if path[:1] == "~" else ""
+            yield f"weights: {model.name} cannot be downloaded: name its file"
+        yield from map(str, model_mistakes(settings_of(config), model, model.name))

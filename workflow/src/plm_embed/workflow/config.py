@@ -12,6 +12,7 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
+from plm_embed.io.json_files import to_plain
 from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import Model
 from plm_embed.sequences.alphabet import ResiduePolicy
@@ -54,8 +55,8 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
     changes = _yaml(configfile) if configfile else {}
     for setting in settings:
         key, value = key_and_value("--config", setting)
-        changes = _merged(changes, {key: value})
-    return checked(_merged(_yaml(usual) if usual.exists() else {}, changes), changes)
+        changes = merged(changes, {key: value})
+    return checked(merged(_yaml(usual) if usual.exists() else {}, changes), changes)
 
 
 def key_and_value(option: str, setting: str) -> tuple[str, Any]:
@@ -69,10 +70,10 @@ def key_and_value(option: str, setting: str) -> tuple[str, Any]:
     raise ConfigError(f"{option} {setting}: {words}", key=key)
 
 
-def _merged(below: Config, above: Mapping[str, Any]) -> Config:
+def merged(below: Config, above: Mapping[str, Any]) -> Config:
     """Return one mapping over another, as Snakemake merges configurations: blocks key by key."""
     both = {
-        key: _merged(below[key], value)
+        key: merged(below[key], value)
         for key, value in above.items()
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
@@ -82,8 +83,6 @@ def _merged(below: Config, above: Mapping[str, Any]) -> Config:
 def _yaml(path: Path) -> Config:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file", path=path) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error.reason}", path=path) from None
     except yaml.YAMLError as error:
@@ -123,11 +122,14 @@ def input_paths(config: Config) -> list[str]:
     return [entry["path"] if isinstance(entry, dict) else entry for entry in entries]
 
 
+def _columns(config: Config) -> list[dict[str, Any]]:
+    entries = [entry if isinstance(entry, dict) else {} for entry in listed(config["inputs"])]
+    return [{key: entry[key] for key in entry if key != "path"} for entry in entries]
+
+
 def input_tables(config: Config) -> list[Table]:
     """Return the columns of each input."""
-    entries = [entry if isinstance(entry, dict) else {} for entry in listed(config["inputs"])]
-    columns = [{key: entry[key] for key in entry if key != "path"} for entry in entries]
-    return [Table(**entry | {"keep": tuple(entry.get("keep", ()))}) for entry in columns]
+    return msgspec.convert(_columns(config), list[Table])
 
 
 def settings_of(config: Config) -> Settings:
@@ -147,34 +149,10 @@ def residues_of(config: Config) -> ResiduePolicy:
 
 def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
-    residues = residues_of(config)
-    tables = [
-        {key: value for key, value in vars(table).items() if key != "remedies" and value != ""}
-        for table in input_tables(config)
-    ]
-    return [
-        f"--buckets={config['buckets']}",
-        f"--alphabet={residues.alphabet}",
-        f"--unknown-residues={residues.unknown}",
-        f"--gaps={residues.gaps}",
-        f"--strand={residues.strand}",
-        f"--tables={json.dumps(tables)}",
-    ]
+    residues, tables = json.dumps(vars(residues_of(config))), json.dumps(_columns(config))
+    return [f"--buckets={config['buckets']}", f"--residues={residues}", f"--tables={tables}"]
 
 
-def recipe_options(config: Config) -> list[str]:
-    """Return the options of `plm-embed embed` that are part of the fingerprint."""
-    settings = settings_of(config)
-    long = settings.long_sequences
-    return [
-        *(f"--layers={layer}" for layer in settings.layers),
-        *(f"--pooling={pooling}" for pooling in settings.pooling),
-        *(f"--scores={score}" for score in settings.scores),
-        f"--compute-dtype={settings.compute_dtype}",
-        f"--storage-dtype={settings.storage_dtype}",
-        f"--long-sequences={long.policy}",
-        f"--max-residues={long.max_residues}",
-        f"--overlap={long.overlap}",
-        f"--strand={settings.strand}",
-        *([f"--linker={settings.linker}"] if settings.linker else ()),
-    ]
+def vector_settings(config: Config) -> str:
+    """Return the settings that decide a vector, as JSON for `plm-embed weights` and `embed`."""
+    return json.dumps(to_plain(settings_of(config).recipe))

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,7 +36,7 @@ _KILLED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Run:
     """A run of Snakemake: its process and when that began, in seconds; the models of its
     configuration; its log, or that of the job by which it failed; whether its jobs run beside it.
@@ -95,9 +94,9 @@ def note_start(
     """Write that a run begins in this process. local: its jobs go to no scheduler."""
     import psutil
 
-    began, log = psutil.Process().create_time(), "".join(logs[:1])
-    pid, models = psutil.Process().pid, tuple(models)
-    _write(results, Run(host=host(), pid=pid, began=began, models=models, log=log, local=local))
+    process, log = psutil.Process(), "".join(logs[:1])
+    run = Run(host(), process.pid, process.create_time(), tuple(models), log, local)
+    _write(results, run)
 
 
 def note_end(results: Path, logs: Sequence[str] | None = None) -> None:
@@ -133,11 +132,9 @@ def failed_attempts(run: Run) -> list[str]:
         return []
 
 
-@cache
 def host() -> str:
-    """Return the name of this host, or of this container on it, which sees other processes."""
-    container = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {container.readlink() if container.is_symlink() else ''}"
+    """Return the name of this host, and of the container on it, which sees other processes."""
+    return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def _write(results: Path, run: Run) -> None:
