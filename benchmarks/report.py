@@ -3,8 +3,8 @@
     PYTHONPATH=workflow/src python benchmarks/report.py --output benchmarks/results/report.json
 
 Makes the files that the report reads: 2,000,000 records, 1,260,000 vectors of 320 numbers (0.8 GB),
-an index with two kept columns, 2,000 skipped records, 400 completion records of 40 workers, 440
-attempts. The report runs in a process of its own.
+an index with two kept columns, 2,000 skipped records, 400 completion records. The report runs in a
+process of its own.
 """
 
 import argparse
@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.json_files import write_json, write_sealed
 from plm_embed.jobs.completion_record import Completion, WorkerInfo
-from plm_embed.jobs.heartbeat import FOLDER, Heartbeat, write_heartbeat
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.store.hdf5 import connect, create_dataset, write_bits
 
@@ -110,7 +109,6 @@ def make(results: Path) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for bucket in range(BUCKETS):
         began = start + timedelta(minutes=10 * (bucket // 40))
-        host, job = f"x{bucket % 10}", str(bucket % 40)
         record = Completion(
             bucket=f"{bucket:04d}",
             unique=3150,
@@ -121,7 +119,7 @@ def make(results: Path) -> None:
             skipped=(),
             found=0,
             self_test=None,
-            worker=WorkerInfo(host=host, pid=1, device="NVIDIA A100-SXM4-40GB"),
+            worker=WorkerInfo(host=f"x{bucket % 10}", pid=1, device="NVIDIA A100-SXM4-40GB"),
             versions={},
             seconds=500.0,
             started=began.isoformat(),
@@ -131,21 +129,6 @@ def make(results: Path) -> None:
             tokens_per_second=2400.0 + bucket % 40,
         )
         write_sealed(model / "embedded" / f"{bucket:04d}.json", record)
-        for failed in (False, True)[: 1 + (bucket % 10 == 0)]:
-            # every tenth bucket had an attempt that failed
-            at = began - timedelta(seconds=90) if failed else began
-            beat = Heartbeat(
-                bucket=f"{bucket:04d}",
-                host=host,
-                job=job,
-                workers=(WorkerInfo(pid=1),),
-                started=at.isoformat(),
-                ended=(at + timedelta(seconds=60 if failed else 510)).isoformat(),
-                outcome="failed" if failed else "complete",
-                reason="its device failed" if failed else "",
-            )
-            path = model / "embedded" / FOLDER / f"{bucket:04d}-{failed}.json"
-            write_heartbeat(path, beat)
 
 
 def main() -> None:

@@ -63,6 +63,7 @@ def places(folder: str, device: str, dtype: str) -> dict[str, Any]:
     from plm_embed.kernels import devices
     from plm_embed.models import weights
     from plm_embed.models.engine import Engine
+    from plm_embed.models.packed_batch import pack
 
     chosen = torch.device(device)
     devices.set_up(chosen, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
@@ -72,7 +73,7 @@ def places(folder: str, device: str, dtype: str) -> dict[str, Any]:
     tokens = engine.tokenize((letters * PLACE)[: PLACE - 2])
 
     def states(count: int) -> tuple[torch.Tensor, ...]:
-        batch = engine.pack([tokens] * count)
+        batch = pack([tokens] * count, manifest.family, engine.rows)
         return batch.split(engine.forward(batch, [manifest.layers])[manifest.layers])
 
     alone = states(1)[0]

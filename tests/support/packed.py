@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from plm_embed.kernels.packed import Packed
+from plm_embed.models import packed_batch as batches
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 
 
 def packed_batch(engine: Engine, sequences: Sequence[str]) -> Batch:
     """Tokenize and pack normalized sequences."""
-    return engine.pack([engine.tokenize(sequence) for sequence in sequences])
+    pieces = [engine.tokenize(sequence) for sequence in sequences]
+    return batches.pack(pieces, engine.manifest.family, engine.rows)
 
 
 def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:

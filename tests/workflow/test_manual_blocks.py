@@ -11,8 +11,6 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -46,8 +44,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "proteins.fasta").write_bytes(b"".join(records[:10]))
     (folder / "query.fasta").write_bytes(records[0])
     (folder / "more.fasta.gz").write_bytes(gzip.compress(demo))
-    earlier = pa.table({"id": ["a", "b"], "embedding": [[1.0, 2.0], [3.0, 4.0]]})
-    pq.write_table(earlier, folder / "earlier.parquet")
     table = folder / "docs" / "protein_final.csv.xz"
     shorter = lzma.decompress(table.read_bytes()).splitlines(keepends=True)[:ROWS]
     table.write_bytes(lzma.compress(b"".join(shorter)))

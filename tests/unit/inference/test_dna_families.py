@@ -159,7 +159,7 @@ def test_rows_per_token_are_the_published_ones_and_say_their_bases(
         assert len(vectors) == len(spans)
         assert spans[0, 0] == 0 and spans[-1, 1] == len(sequence)
         assert (spans[1:, 0] == spans[:-1, 1]).all()
-        ids = tokenize(sequence)[slice(*family.residues(len(spans) + family.extra_tokens))]
+        ids = tokenize(sequence)[slice(*family.residues(len(spans) + family.tokens(0)))]
         words = [sequence[first:stop] for first, stop in spans.tolist()]
         # equal tokens are equal words, but for the letters that are unknown
         pairs = {(one, word) for one, word in zip(ids.tolist(), words, strict=True)}

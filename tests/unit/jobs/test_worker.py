@@ -14,6 +14,7 @@ import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.inference import vector_stream
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Skipped, is_done, read_completion
 from plm_embed.jobs.worker import Rows
@@ -206,15 +207,15 @@ def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
 def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack, refused = Engine.pack, []
+    pack, refused = vector_stream.pack, []
 
-    def short_of_memory(self: Engine, pieces: Sequence[Ids], *more: Any) -> Batch:
+    def short_of_memory(pieces: Sequence[Ids], *more: Any, **options: Any) -> Batch:
         if 702 in map(len, pieces) and sum(map(len, pieces)) > 1000:
             refused.append(pieces)
             raise RuntimeError("CUDA error: out of memory")  # of pinned memory
-        return pack(self, pieces, *more)
+        return pack(pieces, *more, **options)
 
-    monkeypatch.setattr(Engine, "pack", short_of_memory)
+    monkeypatch.setattr(vector_stream, "pack", short_of_memory)
     record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
     assert refused and record.skipped == ()
     check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)

@@ -1,6 +1,7 @@
 """Vectors in the formats of other programs, and in those that `export` writes, become a store."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.weights import prepare
+from plm_embed.keys import key
 from plm_embed.master.adopt import UNKNOWN, Adopted, adopt
 from plm_embed.master.foreign import Files
 from plm_embed.reading.exports import Format, export
@@ -49,7 +52,17 @@ def stored(store: Path) -> dict[bytes, bytes]:
     return bits
 
 
-@pytest.mark.parametrize(("to", "name"), [("npy", "vectors.npy"), ("uniprot-h5", "per-protein.h5")])
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        ("parquet", "vectors.parquet"),
+        ("csv", "vectors.csv"),
+        ("tsv", "vectors.tsv"),
+        ("npy", "vectors.npy"),
+        ("anndata", "vectors.h5ad"),
+        ("uniprot-h5", "per-protein.h5"),
+    ],
+)
 def test_exports_are_read_back(tmp_path: Path, results: Path, to: Format, name: str) -> None:
     master = results / MODEL / "master_esm2_embeddings.h5"
     with h5py.File(master) as file:
@@ -126,7 +139,7 @@ def test_sequences_with_b_are_left_out_where_the_model_reads_another_letter(
     assert done.left_out == {"B in the sequence, which ProtTrans keeps and we read as X": 1}
 
 
-@pytest.mark.parametrize("index", ["txt", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("index", ["list", "tsv", "parquet"])
 def test_an_array_and_its_ids(
     tmp_path: Path, prepared: Path, means: np.ndarray, index: str
 ) -> None:
@@ -135,18 +148,48 @@ def test_an_array_and_its_ids(
     if index == "parquet":
         pq.write_table(pa.table({"id": IDS}), path)
     else:
-        tab = "," if index == "csv" else "\t"
-        lines = IDS if index == "txt" else [f"number{tab}id", *(f"7{tab}{id}" for id in IDS)]
+        lines = IDS if index == "list" else ["number\tid", *(f"7\t{id}" for id in IDS)]
         path.write_text("\n".join(lines) + "\n")
     proteins = fasta(tmp_path / "in.fasta", IDS)
     assert adopted_from(tmp_path / "means.npy", proteins, prepared, path).rows == 48
-    files = Files(tmp_path / "means.npy", path, (proteins,), Table(), "accession")
-    if index != "txt":
-        with pytest.raises(PlmEmbedError, match=r"no column `accession`; .*id; name the one"):
-            adopted(files, prepared)
     np.save(tmp_path / "means.npy", means[1:])
     with pytest.raises(PlmEmbedError, match=r"ids\.\w+: .*48 rows and no .* 47 vectors"):
         adopted_from(tmp_path / "means.npy", proteins, prepared, path)
+
+
+def test_a_table_with_a_column_of_lists(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
+    table = pa.table({"name": IDS, "vector": means.tolist()})
+    pq.write_table(table, path := tmp_path / "means.parquet")
+    files = Files(path, None, (fasta(tmp_path / "in.fasta", IDS),), Table(), "name")
+    assert adopted(files, prepared).rows == 48
+    with pytest.raises(
+        PlmEmbedError, match=r"means\.parquet: .*its rows have no names; name the column"
+    ):
+        adopted(replace(files, id_column=""), prepared)
+    with pytest.raises(PlmEmbedError, match="no column `accession`; it has name, vector; name the"):
+        adopted(replace(files, id_column="accession"), prepared)
+
+
+def test_pairs_of_chains(tmp_path: Path, prepared: Path) -> None:
+    pairs = list(zip(SEQUENCES[::2], SEQUENCES[1::2], strict=True))
+    lines = [f"{id},{heavy},{light}\n" for id, (heavy, light) in zip(IDS, pairs, strict=False)]
+    (tmp_path / "pairs.csv").write_text("id,heavy,light\n" + "".join(lines))
+    vectors = plm_embed.embed(pairs, MODEL, weights=prepared, linker="GGS", dtype="float32")
+    path = write_datasets(tmp_path / "pairs.h5", IDS[: len(pairs)], vectors)
+    table = Table("id", "heavy", partner="light")
+    files = Files(path, None, (tmp_path / "pairs.csv",), table, "")
+    done = adopted(files, prepared, replace(SETTINGS, linker="GGS"))
+    assert (done.rows, done.left_out) == (len(pairs), {})
+    assert {key(":".join(pair)).encode() for pair in pairs} == stored(tmp_path / "store").keys()
+    with pytest.raises(PlmEmbedError, match="not the mean over the residues"):
+        adopted(files, prepared, replace(SETTINGS, linker="GGGGGGGG"))
+    with pytest.raises(PlmEmbedError, match="not the mean over the residues"):  # heavy chains
+        adopted(replace(files, table=Table("id", "heavy")), prepared)
+    linked = mean_vectors(prepared, ["GGS".join(pair) for pair in pairs])
+    path.unlink()
+    write_datasets(path, IDS[: len(pairs)], linked)
+    with pytest.raises(PlmEmbedError, match=r"24 of 24 .* \(24 the linker pooled in"):
+        adopted(files, prepared, replace(SETTINGS, linker="GGS"))
 
 
 def test_cut_sequences_are_noticed_for_the_longest_are_computed(
@@ -198,8 +241,13 @@ def refused(tmp_path: Path, means: np.ndarray) -> dict[str, tuple[Path, str]]:
     np.save(tmp_path / "flat.npy", means[0])
     (tmp_path / "flat.npy.ids.tsv").write_text("id\n" + "a\n" * 32)
     np.save(tmp_path / "alone.npy", means)
+    lists: list[Any] = [[1.0, 2.0], [1.0]]
+    pq.write_table(pa.table({"id": ["a", "b"], "v": lists}), tmp_path / "uneven.parquet")
+    pq.write_table(pa.table({"id": ["a", "b"]}), tmp_path / "none.parquet")
+    (tmp_path / "none.csv").write_text("id,x\na,1\n")
+    (tmp_path / "words.csv").write_text("id,e0\na,one\n")
     (tmp_path / "cut.h5").write_bytes(outside.read_bytes()[:-100])
-    (tmp_path / "vectors.parquet").write_bytes(b"")
+    (tmp_path / "vectors.pt").write_bytes(b"")
     return {
         "linked.h5": "a is a link to another place",
         "stored.h5": "the data of a lie in other files",
@@ -208,9 +256,13 @@ def refused(tmp_path: Path, means: np.ndarray) -> dict[str, tuple[Path, str]]:
         "empty.h5": "holds no vectors",
         "cut.h5": "not a whole HDF5 file",
         "pickled.npy": "cannot be imported: .*Python objects",
-        "flat.npy": r"not numbers \(rows, dimensions\), but float32 of shape \(32,\)",
+        "flat.npy": r"not numbers of shape .* but float32 of shape \(32,\)",
         "alone.npy": r"ids\.tsv: there is no such file; name the table of the rows: --index",
-        "vectors.parquet": r"cannot be imported: convert it to \.npy and a list of ids \(docs",
+        "uneven.parquet": "the vectors in v have different lengths",
+        "none.parquet": "has columns id; expected one column of lists",
+        "none.csv": "has columns id, x; expected",
+        "words.csv": "cannot be imported: .*invalid value 'one'",
+        "vectors.pt": r"cannot be imported: the kinds of files are \.h5, \.hdf5, \.h5ad, \.npy",
     }
 
 

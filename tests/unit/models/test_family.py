@@ -35,7 +35,7 @@ def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
         *tokens[stop:].tolist(),
     }
     assert family.tokens(len(sequence)) == len(tokens)
-    assert family.tokens(100, pieces=7) == 100 + 7 * family.extra_tokens
+    assert family.tokens(100, pieces=7) == 100 + 7 * family.tokens(0)
 
 
 def test_where_tokens_are_no_letters_their_number_is_estimated() -> None:

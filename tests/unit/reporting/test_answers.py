@@ -1,5 +1,7 @@
 """The first screen of the report: what people ask first, of a campaign in every state."""
 
+import html
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +13,7 @@ from plm_embed.fingerprint import SPANS
 from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.reporting.facts import Facts, collect
-from plm_embed.reporting.outputs import reader
-from plm_embed.reporting.report import answers, commands
+from plm_embed.reporting.report import write_report
 from support.finished import MODEL
 
 
@@ -23,20 +24,24 @@ def folder(results: Path, tmp_path: Path) -> Path:
     return tmp_path / "results" / MODEL
 
 
-def said(facts: Facts) -> dict[str, str]:
-    return {question: f"{path} {answer}".strip() for question, path, answer, *_ in answers(facts)}
+def first_screen(facts: Facts, page: Path) -> str:
+    """The words of the report's first section."""
+    write_report(facts, page)
+    section = page.read_text(encoding="utf-8").split("<section")[1]
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", section)))
 
 
-def test_a_valid_result_is_complete_right_and_there(results: Path) -> None:
+def test_a_valid_result_is_complete_right_and_there(results: Path, tmp_path: Path) -> None:
     facts = collect(results)
-    told = said(facts)
-    assert told["Is it complete?"] == "Yes: 180 of 181 records have a vector, and 1 was skipped."
-    assert told["Is it right?"].startswith(
-        "Yes: all 14 checks passed, also the comparison of 2 sequences with "
-    )
-    assert told["Where is it?"].startswith(f"{facts.master} (")
-    assert f"plm-embed export {facts.folder} " in commands(facts)
-    assert f"plm-embed search {facts.folder} --id " in commands(facts)
+    words = first_screen(facts, tmp_path / "report.html")
+    for expected in (
+        "Yes: 180 of 181 records have a vector; skipped: 1 unknown residues.",
+        "Yes: all 14 checks passed, also the comparison of 2 sequences with ",
+        f"{facts.master} (52.8 kB)",
+        f"plm-embed search {facts.folder} --id '{facts.example}' ",
+        f"plm-embed export {facts.folder} vectors.parquet",
+    ):
+        assert expected in words
 
 
 @pytest.mark.parametrize("name", ["results", 'of "me" \\n\\'])
@@ -51,39 +56,46 @@ def test_the_lines_that_open_the_vectors_open_them(
 
 
 def test_nobody_is_led_to_vectors_that_failed(folder: Path) -> None:
-    found = read_validation(folder / VALIDATION)
-    assert found
-    first, *others = found.checks
+    validation = read_validation(folder / VALIDATION)
+    assert validation
+    first, *others = validation.checks
     bad = replace(first, result="failed", problems=1, listed=("0001.json: no such file",))
-    write_sealed(folder / VALIDATION, replace(found, status="failed", checks=(bad, *others)))
-    facts = collect(folder)
-    told = said(facts)
-    assert told["Is it right?"].startswith("No: 1 of 14 checks failed (completion records).")
-    assert not told["Is it complete?"].startswith("Yes")
-    assert facts.opening == "" and "export" not in commands(facts)
+    write_sealed(folder / VALIDATION, replace(validation, status="failed", checks=(bad, *others)))
+    words = first_screen(collect(folder), folder / "report.html")
+    assert "No: 1 of 14 checks failed (completion records). Do not use" in words
+    assert "Yes" not in words and "import plm_embed" not in words and "export" not in words
+    assert "completion records: 0001.json: no such file" in (folder / "report.html").read_text()
 
 
 def test_a_run_under_way_says_how_far_it_is_and_what_stopped_it(folder: Path) -> None:
     for path in (folder / VALIDATION, *folder.glob("master_*"), folder / "embedded" / "0002.json"):
         path.unlink()
-    facts = collect(folder)
-    assert facts.status == "pending" and facts.opening == ""
-    assert said(facts)["Is it complete?"] == "Not yet: 2 of 3 buckets finished."
-    assert said(facts)["What now?"].startswith("Wait while the run is at work.")
-    assert commands(facts) == f"plm-embed watch {folder.parent}"
+    words = first_screen(collect(folder), folder / "report.html")
+    assert "Not yet: 2 of 3 buckets finished." in words and "import plm_embed" not in words
+    assert "Wait while the run is at work." in words and f"plm-embed watch {folder.parent}" in words
     log = folder.parent / "logs" / MODEL / "embed" / "0002.log"
     log.parent.mkdir(parents=True)
     log.write_text("plm-embed: error: the disk is full\n", encoding="utf-8")
-    assert f"the disk is full ({log})" in said(facts)["What now?"]
+    words = first_screen(collect(folder), folder / "report.html")
+    assert f"A step failed: the disk is full ({log})" in words
 
 
-def test_a_changed_input_makes_a_result_incomplete(results: Path) -> None:
+def test_a_changed_input_makes_a_result_incomplete(results: Path, tmp_path: Path) -> None:
     facts = collect(results)
     facts.metadata = facts.metadata | {"inputs": {"records": 3}}
-    assert said(facts)["Is it complete?"].startswith("No: the input has changed")
+    assert "No: the input has changed" in first_screen(facts, tmp_path / "report.html")
 
 
-def test_each_kind_of_vectors_has_its_reader() -> None:
-    assert reader(["mean_l3", "per_residue_l3"]) == "get"
-    assert reader(["per_residue_l3"]) == "per_residue"
-    assert reader([SPANS, "per_token_l3"]) == "per_token"
+@pytest.mark.parametrize(
+    ("names", "call"),
+    [
+        (("mean_l3", "per_residue_l3"), "get(['a'])"),
+        (("per_residue_l3",), "per_residue('a')"),
+        ((SPANS, "per_token_l3"), "per_token('a')"),
+    ],
+)
+def test_each_kind_of_vectors_has_its_reader(
+    names: tuple[str, ...], call: str, tmp_path: Path
+) -> None:
+    facts = Facts(tmp_path, tmp_path, MODEL, rows=1, names=names, example="a")
+    assert facts.opening.endswith(f"embeddings.{call}")

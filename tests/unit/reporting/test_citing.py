@@ -22,7 +22,7 @@ def test_methods_and_citation_name_what_was_done(results: Path) -> None:
     assert "(commit 0123456789ab)" in methods(facts) and "embedded in one piece" in methods(facts)
     for expected in (
         " (Lin et al., 2023), layer 3, in float32, and stored as float16, by plm-embed",
-        "(129 distinct; 1 of 181 records was skipped)",
+        "(129 distinct; 1 of 181 records skipped)",
         f"with PyTorch {facts.metadata['library_versions']['torch']} and Python 3",
         "Pooling: mean, arithmetic mean over",
     ):

@@ -10,7 +10,6 @@ from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
 from support.browser import needs_browser, seen
 
-FIGURES = ("lengths", "outcomes")
 ID = "sp|P11736|CU32_LOCMI"
 
 HARNESS = """<!doctype html><body><script>
@@ -24,9 +23,6 @@ async function look(width) {
   await wait(500);
   const page = frame.contentDocument, view = frame.contentWindow;
   const seen = { width, scroll: page.documentElement.scrollWidth };
-  seen.charts = [...page.querySelectorAll("figure")].filter(chart =>
-    [...chart.querySelectorAll("rect, .bar")].some(bar => bar.getBoundingClientRect().width > 0)
-      && chart.getBoundingClientRect().right <= width).map(chart => chart.id);
   const [canvas, tip, stage] = ["canvas", ".tip", ".stage"].map(name => page.querySelector(name));
   const press = key =>
     canvas.dispatchEvent(new view.KeyboardEvent("keydown", { key, bubbles: true }));
@@ -42,7 +38,6 @@ async function look(width) {
     return kinds.size;
   };
   seen.large = stage.clientWidth * stage.clientHeight;
-  seen.layouts = [...page.getElementById("layout").options].map(one => one.value);
   seen.colorings = [...page.getElementById("coloring").options].map(one => one.value);
   change("coloring", "length");
   seen.continuous = colors();
@@ -64,11 +59,6 @@ async function look(width) {
   seen.absent = page.getElementById("matches").textContent;
   change("find", "");
   page.querySelectorAll("details").forEach(one => one.open = true);
-  seen.covering = [...page.querySelectorAll(".copy")].filter(button => {
-    const text = button.previousElementSibling.getBoundingClientRect();
-    const { left, top } = button.getBoundingClientRect();
-    return left < text.right && top < text.bottom;
-  }).length;
   const axe = page.createElement("script");
   axe.textContent = AXE;
   page.body.append(axe);
@@ -91,7 +81,7 @@ look(WIDTH).catch(error => results.push(String(error))).then(() => {
 def test_a_browser_draws_and_axe_finds_nothing(
     results: Path, tmp_path: Path, scheme: str, width: int
 ) -> None:
-    """Wide and light, narrow and dark: charts, map, search, colors, files; axe finds nothing."""
+    """Wide and light, narrow and dark: map, search, colors; axe finds nothing."""
     write_report(collect(results), tmp_path / "report.html")
     spec = importlib.util.find_spec("axe_core_python")
     assert spec and spec.origin
@@ -102,16 +92,13 @@ def test_a_browser_draws_and_axe_finds_nothing(
     )
     (look,) = seen(tmp_path, harness, dark=scheme == "dark")
     assert isinstance(look, dict), look
-    assert sorted(look["charts"]) == sorted(f"figure-{name}" for name in FIGURES)
     assert look["scroll"] <= look["width"], "nothing sticks out to the right"
     assert look["large"] > 100_000
-    assert "principal components" in look["layouts"]
     assert look["colorings"] == ["length", "assembly_id", "protein_name"]
     assert look["continuous"] > 20, "a scale of colors"
     assert (look["legend"], look["pressed"]) == (8, 1)
     assert look["sought"][0] == ID and look["sought"][1].startswith(f"{ID}\n")
     assert look["zoomed"] and look["hidden"] == "hidden"
     assert look["skipped"] == "XFD33108.1: skipped, unknown residues."
-    assert look["covering"] == 0, "no button lies over the text that it copies"
     assert look["absent"] == "No record found."
     assert look["violations"] == [] and look["passes"] > 20

@@ -1,4 +1,4 @@
-"""The RO-Crate: every file and every attribute, after the specification."""
+"""The RO-Crate: every file and the software, after the specification."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from plm_embed.reporting.ro_crate import write_crate
 from support.finished import MODEL
 
 
-def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path: Path) -> None:
+def test_the_crate_names_every_file_and_the_software(results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
@@ -28,11 +28,14 @@ def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path:
             entities[part["@id"]]["contentSize"]
         )
     assert {"report.html", "records.parquet", "master_esm2_embeddings.h5"} <= set(entities)
-    told = {entities[one["@id"]]["name"] for one in root["additionalProperty"]}
-    assert told == set(collect(copy).metadata) and "workflow_commit" in told
-    assert entities["#plm-embed"]["license"] == {"@id": "https://spdx.org/licenses/MIT"}
+    facts, action = collect(copy), entities["#embedding"]
+    told = {entities[one["@id"]]["name"] for one in action["instrument"]}
+    assert told == {*facts.versions} and "torch" in told
+    assert facts.metadata["fingerprint_id"] in action["description"]
+    assert "commit 0123456789abcdef" in action["description"]
     assert "terms of the inputs apply" in entities[root["license"]["@id"]]["description"]
-    assert entities["#weights"]["sha256"] == collect(copy).fingerprint.weights_sha256
+    assert facts.fingerprint
+    assert entities["#weights"]["sha256"] == facts.fingerprint.weights_sha256
 
 
 def test_the_crate_is_flattened_json_ld_after_the_specification(

@@ -18,7 +18,7 @@ from plm_embed.master.validation_record import (
 )
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.outputs import CONFIG
-from plm_embed.reporting.report import answers, write_report
+from plm_embed.reporting.report import write_report
 from plm_embed.reporting.summary import gathered, summarize
 from plm_embed.sequences.summary import read_summary
 from plm_embed.workflow.kept_config import write_kept
@@ -69,7 +69,6 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
 def test_summary_opens_under_any_path(tmp_path: Path, name: str) -> None:
     campaign = gathered_campaign(tmp_path / name)
     text = summarize(gathered(campaign.results))
-    assert 'plm_embed.open("' in text
     found = run(text)
     assert isinstance(found, np.ndarray) and found.shape == (1, 16)
 
@@ -139,12 +138,11 @@ def test_a_wrong_column_of_sequences_is_asked_about(tmp_path: Path) -> None:
         "No record could be embedded: 3 unknown_residues. Is `lab` the right column of sequences?"
     )
     facts = collect(campaign.results)
-    (_, _, complete, *_), (_, _, right, *_), *_ = answers(facts)
-    assert facts.status == "empty" and "No record" in complete
-    assert right == "There is no vector to check."
+    assert facts.status == "empty"
     write_report(facts, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert '<span class="badge empty">✗ no record has a vector' in page
+    assert "There is no vector to check." in page
 
 
 def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:

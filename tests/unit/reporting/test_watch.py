@@ -54,7 +54,7 @@ def test_a_killed_run_says_how_to_go_on(tmp_path: Path) -> None:
     beat(model, 0, updated=300)
     beat(model, 1, updated=300)
     text = shown(tmp_path)
-    assert "nothing is running" in text and "rerun the same command to continue" in text
+    assert "nothing is running" in text and "rerun the same command" in text
     beat(model, 2)
     assert "next: " not in shown(tmp_path)
 

@@ -82,7 +82,7 @@ def test_a_run_that_ended_leaves_nothing_at_work(tmp_path: Path) -> None:
         text = shown(tmp_path)
         assert "nothing is running" in text
         assert ("  stopped; " in text) == bool(signal_words)
-        assert "next: if the run has ended, rerun the same command to continue" in text
+        assert "next: if the run has ended, rerun the same command; if it is locked" in text
     assert model.exists()
 
 

@@ -91,20 +91,15 @@ def bound(
     """Return the largest distance from the reference that is right: relative L2 of a vector, or of
     the representation of tokens; of a score nats.
     """
-    rounding = _rounding(dtype, roundings)
+    rounding = rounding_of(dtype, roundings)
     if kind == "score":
         return MULTIPLE * (rounding.score or 0.0) + SCORE_FLOOR.get(dtype, 0.05)
-    return allowed(dtype, rounding.mean if kind == "mean" else rounding.tokens)
-
-
-def allowed(dtype: ComputeDtype, rounding: float) -> float:
-    """Return how far a device may be off where rounding alone makes a distance of `rounding`."""
-    return MULTIPLE * rounding + FLOOR[dtype]
+    return MULTIPLE * (rounding.mean if kind == "mean" else rounding.tokens) + FLOOR[dtype]
 
 
 def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
     """Say how far a compute dtype moves vectors of these weights; '' where that is not notable."""
-    cosine = _rounding(dtype, roundings).cosine
+    cosine = rounding_of(dtype, roundings).cosine
     if cosine >= NOTABLE:
         return ""
     return (
@@ -115,8 +110,8 @@ def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
 
 def check_dtype(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> None:
     """Raise ConfigError where a compute dtype moves vectors of these weights too far."""
-    if not fits(dtype, roundings):
-        cosine = _rounding(dtype, roundings).cosine
+    cosine = rounding_of(dtype, roundings).cosine
+    if cosine < REFUSED and dtype != "float32":
         raise ConfigError(
             f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it "
             f"moves vectors to a cosine of {cosine:.4f} with the exact ones, below {REFUSED}\n"
@@ -125,12 +120,7 @@ def check_dtype(dtype: ComputeDtype, roundings: Roundings | None, model: str) ->
         )
 
 
-def fits(dtype: ComputeDtype, roundings: Roundings | None) -> bool:
-    """Return whether vectors in a compute dtype are near enough to be worth computing."""
-    return dtype == "float32" or _rounding(dtype, roundings).cosine >= REFUSED
-
-
-def _rounding(dtype: ComputeDtype, roundings: Roundings | None) -> Rounding:
+def rounding_of(dtype: ComputeDtype, roundings: Roundings | None) -> Rounding:
     """Return what was measured, or what is usual where an earlier version prepared the weights."""
     usual = 3e-5 if dtype == "float32" else 1e-2
     return (roundings or {}).get(dtype, Rounding(mean=usual, tokens=usual, cosine=1.0))
@@ -142,6 +132,6 @@ def _nearer(dtype: ComputeDtype, roundings: Roundings | None) -> str:
     if dtype == "int8":  # on a CPU
         faster = ("bfloat16",)
     names = [
-        name for name in faster if name != dtype and _rounding(name, roundings).cosine >= NOTABLE
+        name for name in faster if name != dtype and rounding_of(name, roundings).cosine >= NOTABLE
     ]
     return f"{', '.join(names)} or float32" if names else "float32"

@@ -202,7 +202,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     "--index",
     type=EXISTING,
     show_default="the Parquet file beside a master, FILE.npy.ids.tsv beside an array",
-    help="Names of the rows: .parquet, .csv, .tsv or a list of ids.",
+    help="Names of the rows: Parquet, CSV, TSV or a list of ids.",
 )
 @click.option(
     "--index-id", default="", show_default="id, if there is one", help="Its column with the ids."
@@ -210,6 +210,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
 @ID_COLUMN
 @SEQUENCE_COLUMN
+@click.option("--partner-column", default="", help="Column with the second chain of pairs.")
 @WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
@@ -220,6 +221,7 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
 )
 @SETTINGS["device"]
 @SETTINGS["storage_dtype"]
+@SETTINGS["linker"]
 @click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,
@@ -229,19 +231,23 @@ def import_(
     sequences: tuple[Path, ...],
     id_column: str,
     sequence_column: str,
+    partner_column: str,
     weights: Path,
     store: Path,
     layer: int,
     sample: int,
+    linker: str,
     **options: Any,
 ) -> None:
     """Adopt the vectors of another program into a store, after a check of them.
 
     \b
     VECTORS is one of
-      .h5    a master (datasets emb, emb_keys), or a dataset per sequence, as UniProt, ProtTrans,
-             biotrainer, bio_embeddings and export write it
-      .npy   an array, and the names of its rows (--index)
+      .h5                    a master (datasets emb, emb_keys), or a dataset per sequence, as
+                             UniProt, ProtTrans, biotrainer, bio_embeddings and export write it
+      .npy                   an array, and the names of its rows (--index)
+      .parquet, .csv, .tsv   a table with a column of lists, or the columns e0, e1 ...
+      .h5ad                  AnnData
 
     Long and random rows are computed again by the reference. If they are not the mean over the
     residues alone, as where the end token of padded sequences was pooled in, the file is refused
@@ -249,7 +255,8 @@ def import_(
     been cut, rows without a sequence, and B for models that read it as X (ProtTrans' scripts keep
     it). Rows are matched by their keys (emb_keys, cache_key) where these are SHA-256 of sequences,
     else by the ids of their records; those must be the sequences that were embedded. The rows count
-    as computed on --device: import where the campaign computes, into its store.
+    as computed on --device: import where the campaign computes, into its store. --partner-column or
+    --linker (25 G) make sequences pairs of chains.
 
     \b
     Examples:
@@ -264,10 +271,12 @@ def import_(
     from plm_embed.inference.weights import prepared_folder
     from plm_embed.master.adopt import adopt
     from plm_embed.master.foreign import Files
+    from plm_embed.workflow.config import LINKER
 
-    table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
+    table = Table(id_column, sequence_column, partner=partner_column, remedies=COLUMN_REMEDIES)
     files = Files(vectors, index, sequences, table, index_id)
-    chosen = Settings(layers=(layer,), **options)
+    linker = linker or (LINKER if partner_column else "")
+    chosen = Settings(layers=(layer,), linker=linker, **options)
     adopted = adopt(files, store, prepared_folder(weights), chosen, sample)
     say(
         f"{count(adopted.rows, 'row')} adopted into {store}; {adopted.checked:,} checked: largest "

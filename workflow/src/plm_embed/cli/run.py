@@ -12,22 +12,14 @@ from plm_embed.io.terminal import say
 from plm_embed.startup import program
 
 
-class _ModelName(click.types.StringParamType):
-    def get_missing_message(self, *_: Any, **__: Any) -> str:
-        return (
-            "For proteins, take esm2_8m (small) or esm2_650m (large, for a GPU); for DNA, "
-            "DNABERT-S (small) or nucleotide-transformer-v2-500m-multi-species (large)."
-        )
-
-
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @required(
     "--model",
     "models",
     multiple=True,
-    type=_ModelName(),
-    help="Name or alias, such as esm2_8m or prott5; repeatable.",
+    help="Name or alias, repeatable. Proteins: esm2_8m (small), esm2_650m (for a GPU). DNA: "
+    "DNABERT-S.",
 )
 @click.option(
     "--results", default=Path("results"), type=PATH, help="Folder for all results, not the weights."
@@ -89,7 +81,6 @@ def run(
     from plm_embed.cli.run_config import configuration, snakemake_options, write_configuration
     from plm_embed.cli.snakemake_call import execute
     from plm_embed.reporting.summary import gathered, summarize
-    from plm_embed.workflow.checks import outdated
     from plm_embed.workflow.config import models_of
 
     columns = {name: value for name, value in {**named, "keep": list(keep)}.items() if value}
@@ -108,7 +99,5 @@ def run(
     execute(options, results, list(models_of(config)))
     masters = gathered(results)
     say(summarize(masters))
-    for line in outdated(config):  # Snakemake, which says it too, goes on for a screen
-        click.echo(f"plm-embed: {line} to the command in {configfile}", err=True)
     if not any(facts.rows for facts in masters):
         sys.exit(1)

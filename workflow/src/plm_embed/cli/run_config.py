@@ -1,7 +1,6 @@
 """The configuration of a run, and the options of Snakemake that carry it out."""
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from plm_embed.models.checkpoints import files_of
 from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import Table
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.checks import checked
 from plm_embed.workflow.config import (
@@ -25,6 +23,7 @@ from plm_embed.workflow.config import (
     input_tables,
     key_and_value,
     listed,
+    merged,
     models_of,
     source_of,
 )
@@ -33,8 +32,8 @@ from plm_embed.workflow.resources import local_resources
 
 
 def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
-    """Return the complete configuration of these keys and of `key=value` settings, with columns of
-    tables alone, not of FASTA files.
+    """Return the complete configuration of these keys and of `key=value` settings, which come
+    first, with columns of tables alone, not of FASTA files.
 
     ConfigError with a line for each problem, or for an input that is missing; InputError for one
     that, by its first bytes, cannot be read or lacks a column.
@@ -42,14 +41,10 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     config: Config = dict(keys)
     for setting in settings:
         key, value = key_and_value("--set", setting)
-        *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
-        block = config
-        for name in blocks:
-            block[name] = block.get(name) or {}  # "" of weights
-            if not isinstance(block[name], dict):
-                raise ConfigError(f"--set {setting}: {name} is already {block[name]}", key=name)
-            block = block[name]
-        block[last] = value
+        # names of models have dots, too
+        for name in reversed(key.split(".", 1 if key.startswith("weights.") else -1)):
+            value = {name: value}
+        config = merged(config, value)
     config = checked(config, config)
     models = list(models_of(config))
     config["model"] = models if len(models) > 1 else models[0]
@@ -87,50 +82,38 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     """Write the configuration into the results folder, and return its path.
 
     ConfigError when the folder has vectors that this campaign would not have: of other inputs or
-    settings. Columns that are no longer kept are named on stderr.
+    settings.
     """
     path = Path(config["results"], CONFIG)
-    before, folder = read_kept(path) if any(path.parent.glob("*/embedded/*.json")) else ({}, Path())
-    if lost := dict(_lost(before, config, folder)) if before else {}:
+    before, folder = read_kept(path)
+    embedded = any(path.parent.glob("*/embedded/*.json"))
+    if before and embedded and (lost := list(_lost(before, config, folder))):
         raise ConfigError(
             f"{path}: the results here differ: {'; '.join(lost)}",
-            key=next(iter(lost.values())),
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
-    old, new = (
-        {name for _, table in _tables(config) for name in table.keep} if config else set[str]()
-        for config in (before, config)
-    )
-    if gone := sorted(old - new):
-        words = f"{', '.join(gone)}: no --keep names it any more; the index is rebuilt without it"
-        print(f"plm-embed: {words}", file=sys.stderr)
     write_kept(path, config, f"To continue with Snakemake: {shell_line(options)}")
     return path
 
 
-def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield a line, and the key, for each input or setting of the vectors that another
-    configuration does not have.
+def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:
+    """Yield a line for each input or setting of the vectors that another configuration does not
+    have.
 
     folder: what the paths in `before` are relative to.
     """
     for block in ("embedding", "residues"):
         for key, old in before.get(block, {}).items():
-            new = config[block].get(key)
-            if old != new and key != "per_residue_limit_gb":
-                yield f"{block}.{key}: {old}, not {new}", f"{block}.{key}"
-    tables = {os.path.realpath(path): table for path, table in _tables(config)}
-    for path, table in _tables(before):
-        places = (os.path.realpath(path), os.path.realpath(folder / path))
-        now = next((tables[place] for place in places if place in tables), None)
-        if not now:
-            yield f"they also include {path}", "inputs"
-            continue
-        for column in ("sequence", "structure", "partner"):
-            old, new = getattr(table, column) or "none", getattr(now, column) or "none"
-            if old != new:
-                yield f"{column} column of {path}: {old}, not {new}", "inputs"
+            if key != "per_residue_limit_gb" and old != (new := config[block].get(key)):
+                yield f"{block}.{key}: {old}, not {new}"
+    now = dict(zip(map(os.path.realpath, input_paths(config)), input_tables(config), strict=True))
+    for path, old in zip(input_paths(before), input_tables(before), strict=True):
+        table = now.get(os.path.realpath(path)) or now.get(os.path.realpath(folder / path))
+        if not table:
+            yield f"they also include {path}"
+        elif replace(table, id=old.id, keep=old.keep) != old:
+            yield f"the columns of the residues in {path} were others"
     for model in models_of(config).values():
         source = source_of(config, model)
         record = read_record(Path(config["results"], model.name))
@@ -141,9 +124,4 @@ def _lost(before: Config, config: Config, folder: Path) -> Iterator[tuple[str, s
         else:
             same = record.published == "sha256"
         if not same:
-            words = f"the weights of {model.name} are others than {source or 'published'}"
-            yield words, "weights"
-
-
-def _tables(config: Config) -> Iterator[tuple[str, Table]]:
-    return zip(input_paths(config), input_tables(config), strict=True)
+            yield f"the weights of {model.name} are others than {source or 'published'}"

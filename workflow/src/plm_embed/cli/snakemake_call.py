@@ -20,14 +20,14 @@ from plm_embed.workflow.call import SNAKEFILE, shell_line
 from plm_embed.workflow.run_note import host, read_run
 
 _CONTINUE = "; rerun the same command to continue"
-_HIDDEN = re.compile(r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$")
-"""The line above Snakemake's details of a job that begins, and the time above that."""
-_TRACEBACK = re.compile("Traceback|KeyboardInterrupt|Exception ignored|Exception in thread")
-_ERROR = re.compile(r"\w+(Error|Exception)( in .*)?:$|Exiting because a job execution failed")
-_PROGRESS = re.compile(
-    r"\d+ of \d+ steps|Finished|Select jobs|Execute \d|Trying to restart|Complete log"
+_HIDDEN = re.compile(
+    r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$"
+    r"|RuleException:|CalledProcessError in|Command '|Exiting because"
 )
-"""Lines that follow an error of Snakemake, which is of several lines."""
+"""The first lines of Snakemake's details of a job that begins, and of its words for a step that
+failed, of which the step says more in its log.
+"""
+_TRACEBACK = re.compile("Traceback|KeyboardInterrupt|Exception ignored|Exception in thread")
 
 
 def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> None:
@@ -49,14 +49,14 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     if _lock_is_stale(results):
         print("plm-embed: the last run was killed: removing its lock", file=sys.stderr)
         _snakemake([*options, "--unlock"])
-    code, errors = _snakemake(options)
+    code, locked = _snakemake(options)
     if code < 0:
         first = "wait until its jobs have ended, then " if "--profile" in options else ""
         raise PlmEmbedError(
             f"Snakemake was killed ({signal.Signals(-code).name})",
             remedy=f"{first}rerun the same command; finished work is kept",
         )
-    if code and any("Directory cannot be locked" in line for line in errors):
+    if locked:
         raise PlmEmbedError(
             "another Snakemake works in this folder, or was killed",
             remedy="wait for it and its jobs; if there are none: "
@@ -68,15 +68,15 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
         began = changed(results / CONFIG)  # written for this run
         failed = failures(results, models, began) or run_failure(results, began)
         lines = [f"{first.log}: {first.reason}{others}" for first, others in alike(failed)]
-        words = ["a step failed", *lines] if lines else ["Snakemake failed", *errors]
+        words = ["a step failed", *lines] if lines else ["Snakemake failed"]
         raise PlmEmbedError("\n".join([*words, AGAIN]))
 
 
-def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
-    """Run Snakemake; return its exit code, and its own errors, which are not printed: a step says
-    more in its log. After a Ctrl-C, which it gets too, it ends in order, and then this process
-    does; where it ends by a traceback, that is not shown. A SIGTERM is passed on to it and its
-    jobs here.
+def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
+    """Run Snakemake and print its progress; return its exit code, and whether the folder is locked.
+
+    After a Ctrl-C, which it gets too, it ends in order, and then this process does; where it ends
+    by a traceback, that is not shown. A SIGTERM is passed on to it and its jobs here.
     """
     import psutil  # comes with Snakemake
 
@@ -89,8 +89,7 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
 
     # "rules" also hides why a scheduler refused or ended a job: its lines are left out here
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
-    errors, interrupts = list[str](), list[int]()
-    shown = in_error = False
+    interrupts, shown, locked = list[int](), False, False
     signals = (signal.SIGINT, signal.SIGTERM)
     handlers = [(number, signal.signal(number, interrupt)) for number in signals]
     try:
@@ -103,22 +102,18 @@ def _snakemake(options: Sequence[str]) -> tuple[int, list[str]]:
         ) as process:  # fmt: skip
             assert process.stdout
             for line in process.stdout:
-                text = printable(line.rstrip())
-                in_error = bool(_ERROR.match(line)) or (in_error and not _PROGRESS.match(line))
-                if in_error:
-                    errors.append(text)
-                    continue
+                locked = locked or line.startswith("LockException:")
                 if not line.startswith((" ", "\n")):  # else it belongs to the line above
                     shown = not (_HIDDEN.match(line) or (interrupts and _TRACEBACK.match(line)))
                 with suppress(BrokenPipeError):  # the campaign goes on unseen
-                    if shown:
-                        print(text, file=sys.stderr, flush=True)
+                    if shown and not locked:
+                        print(printable(line.rstrip()), file=sys.stderr, flush=True)
     finally:
         for number, handler in handlers:
             signal.signal(number, handler)
     if interrupts:
         sys.exit(interrupted(_CONTINUE))
-    return process.returncode, errors
+    return process.returncode, locked
 
 
 def _lock_is_stale(results: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from plm_embed.accuracy import SelfTest, check_dtype, fits
+from plm_embed.accuracy import REFUSED, SelfTest, check_dtype, rounding_of
 from plm_embed.errors import out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.self_test import self_test
@@ -18,7 +18,7 @@ from plm_embed.inference.settings import Settings, resolved
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS
+from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS, pack
 from plm_embed.models.weights import Manifest
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ def compute_dtype(
     dtype = devices.choose_dtype(setting, device)
     if setting != "auto":
         check_dtype(dtype, manifest.roundings, manifest.model)
-    elif not fits(dtype, manifest.roundings):
-        fine = dtype == "bfloat16" and fits("tfloat32", manifest.roundings)
+    elif dtype == "bfloat16" and rounding_of(dtype, manifest.roundings).cosine < REFUSED:
+        fine = rounding_of("tfloat32", manifest.roundings).cosine >= REFUSED
         return "tfloat32" if fine else "float32"
     return dtype
 
@@ -55,10 +55,11 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
     """
     settings = resolved(settings, manifest, manifest.model)
     dtype = compute_dtype(settings.compute_dtype, manifest, device)
+    label = engine.kernel(manifest, device, dtype).label
     return Fingerprint(
         model=manifest.model,
         weights_sha256=manifest.weights_sha256,
-        engine=engine.name(manifest, device, dtype),
+        engine="-".join(filter(None, (engine.ARITHMETIC[device.type], label))),
         head_sha256=(manifest.head_sha256 or "") if settings.scores else "",
         **settings.recipe | {"compute_dtype": dtype},
     )
@@ -151,7 +152,8 @@ def largest_budget(engine: Engine, layers: Sequence[int]) -> int:
     device = engine.device
     while True:
         try:
-            batch = engine.pack([np.zeros(engine.rows // 32, np.uint8)] * 32)
+            zeros = np.zeros(engine.rows // 32, np.uint16)
+            batch = pack([zeros] * 32, engine.manifest.family, engine.rows)
             torch.cuda.synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device)

@@ -25,6 +25,7 @@ from plm_embed.io.files import atomic_path
 from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.devices import device_name
 from plm_embed.models.engine import Engine
+from plm_embed.models.packed_batch import pack
 from plm_embed.models.reference import all_states, token_scores
 from plm_embed.models.tokens import Ids
 from plm_embed.models.weights import (
@@ -32,9 +33,9 @@ from plm_embed.models.weights import (
     MANIFEST,
     SELF_TEST,
     TENSORS,
+    WEIGHTS_AGAIN,
     Manifest,
     Tensors,
-    weights_again,
 )
 
 log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
         raise WeightsError(
             f"{path} is missing, damaged or of other weights",
-            remedy=weights_again(folder),
+            remedy=WEIGHTS_AGAIN.format(folder),
             path=path,
         )
     with np.load(io.BytesIO(content)) as stored:
@@ -253,7 +254,7 @@ def _run(
     it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
     the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
     """
-    batch = engine.pack(pieces).to(engine.device)
+    batch = pack(pieces, engine.manifest.family, engine.rows).to(engine.device)
     hidden = engine.forward(batch, [layer], exact)[layer]
     if engine.head and layer == engine.manifest.layers:
         hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)

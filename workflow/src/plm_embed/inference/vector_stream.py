@@ -29,9 +29,9 @@ from plm_embed.fingerprint import (
 )
 from plm_embed.inference.loading import Room
 from plm_embed.inference.pooling import pool_batch
-from plm_embed.io.threads import give_up, spread
+from plm_embed.io.threads import spread
 from plm_embed.kernels import devices
-from plm_embed.models.packed_batch import Batch
+from plm_embed.models.packed_batch import Batch, pack
 from plm_embed.models.tokens import Ids
 from plm_embed.sequence_windows import Span, edges, spans, whole
 
@@ -223,7 +223,7 @@ class VectorStream:
                         packer.add([self._costs[piece] for piece in again], again)
                     packed.clear()
         finally:
-            give_up(thread)
+            thread.shutdown(wait=False, cancel_futures=True)  # as in `spread`
 
     def _make_room(self, batch: list[int]) -> bool:
         """Make batches smaller after one did not fit into memory; return False where its sequence
@@ -278,13 +278,16 @@ class VectorStream:
         masked = self._masked and [self._masked[self._pieces[piece][0]] for piece in batch]
         family, linker = self.engine.manifest.family, self.fingerprint.linker
         pairs = [self.sequences[self._pieces[piece][0]] for piece in batch] if linker else ()
-        return self.engine.pack(
+        return pack(
             [
                 self.engine.tokenize(self._texts[piece]) if ids is None else ids
                 for piece, ids in zip(batch, tokenized, strict=True)
             ],
-            masked,
-            [family.linker_tokens(pair, linker) for pair in pairs],
+            family,
+            self.engine.rows,
+            pinned=self.engine.device.type == "cuda",
+            masked=masked,
+            linkers=[family.linker_tokens(pair, linker) for pair in pairs],
         )
 
     @torch.inference_mode()

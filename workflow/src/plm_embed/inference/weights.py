@@ -23,12 +23,12 @@ from plm_embed.models.weights import (
     MANIFEST,
     SELF_TEST,
     TENSORS,
+    WEIGHTS_AGAIN,
     Manifest,
     Source,
     Tensors,
     caveat,
     read_manifest,
-    weights_again,
 )
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def prepared_folder(weights: Path) -> Path:
         raise WeightsError(
             f"{folder / MANIFEST}: not the weights that {weights} names",
             path=folder,
-            remedy=weights_again(folder),
+            remedy=WEIGHTS_AGAIN.format(folder),
         )
     return folder
 

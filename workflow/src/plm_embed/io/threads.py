@@ -48,17 +48,9 @@ def spread(
         while waiting:
             yield waiting.popleft().result()
     finally:
-        give_up(pool)
-
-
-def give_up(pool: ThreadPoolExecutor) -> None:
-    """Let the calls that have begun end by themselves, and make no other: for pools of generators.
-
-    A generator that nobody reads to its end may be collected as garbage at any instant, also while
-    a lock is held that its threads need in order to go on or to end. Who waits there for them waits
-    for ever.
-    """
-    pool.shutdown(wait=False, cancel_futures=True)
+        # A generator that nobody reads to its end may be collected as garbage at any instant, also
+        # while a lock is held that its threads need in order to end: to wait here may take for ever
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager

@@ -36,16 +36,13 @@ class Skipped:
     """too_long, out_of_memory or too_many_tokens."""
 
 
-WorkerState = Literal["starting", "computing", "idle", "ending", "ended"]
-
-
 @dataclass(kw_only=True)
 class WorkerInfo:
     """A worker of a job: its device, and what it has published so far.
 
-    Its processes count on from one another; `pid` is the present one's. gpu: CUDA_VISIBLE_DEVICES;
-    capability: 8.0 of an A100; threads: of a CPU. tokens: that went through the model, special ones
-    included; seconds: that those took.
+    Its processes count on from one another; `pid` is the present one's. state: starting, computing,
+    ending (nothing more is to be done) or ended. gpu: CUDA_VISIBLE_DEVICES; threads: of a CPU.
+    tokens: that went through the model, special ones included; seconds: that those took.
 
     Of the present process: tokens_per_second in its last chunk; progressed: when its last batch was
     done.
@@ -53,10 +50,9 @@ class WorkerInfo:
 
     host: str = ""
     pid: int = 0
-    state: WorkerState = "ended"
+    state: str = "ended"
     device: str = ""
     gpu: str | None = None
-    capability: str | None = None
     threads: int | None = None
     computed: int = 0
     tokens: int = 0

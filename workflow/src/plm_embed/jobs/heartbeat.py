@@ -1,8 +1,8 @@
 """The heartbeat of a job: a small file beside the completion records for each start on a node.
 
 It tells every few seconds what the workers do, for `plm-embed watch`; at the end what was done, for
-the node that writes the completion record, and for the report. No vector depends on it: where it
-cannot be written the job goes on.
+the node that writes the completion record. No vector depends on it: where it cannot be written the
+job goes on.
 """
 
 import logging

@@ -237,7 +237,7 @@ class Node:
             message = await asyncio.wait_for(worker.receive(), SECONDS_TO_START)
             while isinstance(message, Message):
                 self._take(worker, message)
-                if message.seconds is not None:
+                if message.idle:
                     await self._listed.wait()
                     worker.pipe.send(self._next_chunk(worker))
                 message = await worker.receive()
@@ -265,13 +265,12 @@ class Node:
     def _take(self, worker: WorkerProcess, message: Message) -> None:
         """Take note of a message."""
         worker.info, worker.share = message.info, message.share
+        if message.idle and worker.state == "computing":
+            worker.tokens, worker.failures = 0, 0
         self.heartbeat.skipped |= message.skipped
         self.heartbeat.self_test = self.heartbeat.self_test or message.self_test
         for part in message.parts:
             self._store.know(part)
-        if message.seconds:
-            worker.rate = worker.tokens / message.seconds
-            worker.tokens, worker.share, worker.failures = 0, 0.0, 0
         self.fingerprint = self.fingerprint or message.fingerprint
         if message.fingerprint != self.fingerprint:
             self.stop(PlmEmbedError(f"the workers have {DIFFERENT}"))

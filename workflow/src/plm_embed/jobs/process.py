@@ -21,7 +21,7 @@ from plm_embed.errors import NodeError, PassingError, PlmEmbedError, unusable_pa
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import log_to_stderr, printable
-from plm_embed.jobs.completion_record import WorkerInfo, WorkerState
+from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.keys import Keys
 from plm_embed.store.parts import PartInfo
 
@@ -34,8 +34,7 @@ class Message(NamedTuple):
     """A sign of life of a worker, or its answer to a chunk.
 
     parts and skipped (reasons by key): of this process; share: of the chunk's tokens that are
-    computed, 0 to 1; seconds: that the chunk took, 0 before the first one. With them the worker
-    asks for the next chunk; None: it is at work.
+    computed, 0 to 1; idle: the worker asks for a chunk, the first one or the next.
     """
 
     fingerprint: Fingerprint
@@ -44,21 +43,25 @@ class Message(NamedTuple):
     skipped: dict[str, str]
     self_test: SelfTest | None
     share: float
-    seconds: float | None
+    idle: bool
 
 
 class WorkerProcess:
     """A worker and its present process.
 
-    state: "ending" once it was told that there is nothing more to do. failures: in a row; rate:
-    tokens per second of the last chunk; tokens: of the present one; share: of these computed.
+    state: as in `WorkerInfo`, which its process does not know. failures: in a row; tokens: of the
+    present chunk; share: of these computed.
     """
 
     def __init__(self, name: str, gpu: str | None, *arguments: Any) -> None:
         self.name, self.info, self._arguments = name, WorkerInfo(gpu=gpu), (gpu, *arguments)
-        self.state: WorkerState = "ended"
-        self.failures, self.rate = 0, 0.0
+        self.state, self.failures = "ended", 0
         self.process: Any = None
+
+    @property
+    def rate(self) -> float:
+        """Return the tokens per second of the last chunk, or of the present one so far."""
+        return self.info.tokens_per_second or 0.0
 
     def start(self) -> None:
         """Start a process, the first one or in place of one that ended."""

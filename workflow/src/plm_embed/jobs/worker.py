@@ -108,9 +108,7 @@ class Worker:
             info or WorkerInfo(), host=socket.gethostname(), pid=os.getpid(), device=name
         )
         if self.device.type == "cuda":
-            properties = torch.cuda.get_device_properties(self.device)
             self.info.gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
-            self.info.capability = f"{properties.major}.{properties.minor}"
         else:
             self.info.threads = torch.get_num_threads()
         self._weights, self._settings = weights, settings
@@ -143,7 +141,7 @@ class Worker:
             self._stopped = True
 
         self._pipe = pipe
-        pipe.send(self.message(seconds=0.0))
+        pipe.send(self.message(idle=True))
         while not self._stopped:
             if not pipe.poll(SECONDS_BETWEEN_LOOKS):
                 continue
@@ -154,17 +152,17 @@ class Worker:
             # until there is something to publish, a signal ends the process at once
             signal.signal(signal.SIGTERM, stop)
             keys, sequences, publish = chunk
-            seconds = self.embed(keys, sequences)
+            self.embed(keys, sequences)
             if publish:
                 self.publish(wait=True)
             if not self._stopped:
-                pipe.send(self.message(seconds=seconds))
+                pipe.send(self.message(idle=True))
         raise PassingError("stopped by a signal")
 
-    def message(self, share: float = 0.0, seconds: float | None = None) -> Message:
+    def message(self, share: float = 0.0, *, idle: bool = False) -> Message:
         """Return a message to the parent."""
         fingerprint, tested = self.store.fingerprint, self._self_test
-        return Message(fingerprint, self.info, self._parts, self._skipped, tested, share, seconds)
+        return Message(fingerprint, self.info, self._parts, self._skipped, tested, share, idle)
 
     def load(self) -> Room:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
@@ -178,11 +176,9 @@ class Worker:
             log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)
         return self._room
 
-    def embed(self, keys: Keys, sequences: list[str]) -> float:
-        """Compute the vectors of sequences, long ones first if they come so; return the seconds
-        that it took.
-
-        The last ones may not be published when it returns. None may be too long for the policy.
+    def embed(self, keys: Keys, sequences: list[str]) -> None:
+        """Compute the vectors of sequences, long ones first if they come so. The last ones may not
+        be published when it returns. None may be too long for the policy.
         """
         if self._scratch is None:  # before anything is computed: it may be missing or full
             beside = self.store.folder / "scratch"
@@ -209,7 +205,6 @@ class Worker:
             if self._stopped:
                 break
         self._skipped |= {keys[i].decode(): reason for i, reason in stream.left_out.items()}
-        return max(time.monotonic() - began, 1e-3)
 
     def publish(self, wait: bool = False) -> None:
         """Begin to publish the finished vectors, after the part before; wait: until it is there."""

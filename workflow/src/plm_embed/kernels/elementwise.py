@@ -141,11 +141,9 @@ class Form:
 
 
 def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
-    """Fused kernels where Triton works on this device, else torch's own operations, whose name then
+    """Fused kernels where Triton works on this GPU, else torch's own operations, whose name then
     says why.
     """
-    if device.type != "cuda":
-        return PLAIN
     try:
         chosen = _fused()
         wrong = _problem(chosen, device, dtype, form)

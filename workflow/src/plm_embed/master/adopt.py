@@ -27,8 +27,8 @@ from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
-from plm_embed.sequences.alphabet import ResiduePolicy
-from plm_embed.sequences.normalize import Normalized, normalize
+from plm_embed.sequences.alphabet import SEPARATOR, ResiduePolicy
+from plm_embed.sequences.batch import normalize_batch
 from plm_embed.sequences.records import Reader
 from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
@@ -57,7 +57,7 @@ def adopt(
     files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int
 ) -> Adopted:
     """Check `sample` rows against the reference, and publish all rows in a store, as vectors of the
-    settings on this machine's device.
+    settings on this machine's device. With a linker, sequences are pairs of chains.
 
     StoreError, with the measured deviation, when they are not what the settings ask for; then
     nothing is published.
@@ -66,7 +66,7 @@ def adopt(
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     with read_foreign(files) as foreign:
         longest = _check_stated(foreign, fingerprint, manifest)
-        inputs = KnownSequences(files, manifest.family)
+        inputs = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
         adopted = Adopted(by_key=any(name in inputs.length for _, name in foreign.names))
         matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()
         for row in range(len(foreign.vectors)):
@@ -105,8 +105,9 @@ class KnownSequences:
     family reads as X.
     """
 
-    def __init__(self, files: Files, family: Family) -> None:
+    def __init__(self, files: Files, family: Family, *, paired: bool) -> None:
         self._files, self._family = files, family
+        self._policy = ResiduePolicy(alphabet="protein_pair" if paired else family.alphabet.name)
         self.length: dict[str, int] = {}
         self.rare: set[str] = set()
         by_id, by_alias = dict[str, str](), dict[str, str]()
@@ -125,15 +126,13 @@ class KnownSequences:
                         names[text] = ""
 
     def _read(self) -> Iterator[tuple[str, str, str]]:
-        policy = ResiduePolicy(alphabet=self._family.alphabet.name)
         for path in self._files.sequences:
             for batch in Reader(path, self._files.table):
-                columns = (batch.ids, batch.headers, batch.residues)
-                texts = (column.to_pylist() for column in columns)
-                for id, header, raw in zip(*texts, strict=True):
-                    normalized = normalize(raw, policy)
-                    if isinstance(normalized, Normalized):
-                        yield id, header, normalized.sequence
+                normalized = normalize_batch(batch, self._policy)
+                accepted = normalized.reasons.is_null()
+                names = (column.filter(accepted) for column in (batch.ids, batch.headers))
+                columns = (column.to_pylist() for column in (*names, normalized.sequences))
+                yield from zip(*columns, strict=True)
 
     def sample(self, keys: Sequence[str], count: int) -> dict[str, str]:
         """Return the sequences of so many of the keys, none too long for the reference: the longest
@@ -142,10 +141,10 @@ class KnownSequences:
         names = sorted(keys, key=self.length.__getitem__)
         most = SPOT_TOKENS * self._family.letters_per_token
         names = [name for name in names if self.length[name] <= most] or names[:count]
-        longest, others = names[-count // 4 :], names[: -count // 4]
-        count = min(count - len(longest), len(others))
-        random = np.random.default_rng(len(keys)).choice(len(others), count, replace=False)
-        sequences = dict.fromkeys([*longest, *(others[place] for place in random)], "")
+        longest, shorter = names[-count // 4 :], names[: -count // 4]
+        count = min(count - len(longest), len(shorter))
+        random = np.random.default_rng(len(keys)).choice(len(shorter), count, replace=False)
+        sequences = dict.fromkeys([*longest, *(shorter[place] for place in random)], "")
         for _, _, sequence in self._read():
             if (name := key(sequence)) in sequences:
                 sequences[name] = sequence
@@ -206,7 +205,7 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     limit = theirs.get("long_sequences", {}).get("max_residues", 0)
     longest = int(stated.get("max_length", limit) or 0)
     # it may count special tokens
-    return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
+    return longest - manifest.family.tokens(0) if longest > 0 else float("inf")
 
 
 def _check_sample(
@@ -216,15 +215,19 @@ def _check_sample(
     the residues, and over more, as is usually wrong. Return the largest relative distance to it and
     the smallest cosine.
     """
-    manifest, (layer,) = read_manifest(weights), fingerprint.layers
-    limit = STORED[fingerprint.storage_dtype]
+    manifest, (layer,), linker = read_manifest(weights), fingerprint.layers, fingerprint.linker
+    family, limit = manifest.family, STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
     causes, distances, cosines = Counter[str](), list[float](), list[float]()
-    computed = hidden_states(weights, [*sequences.values()], [layer])
-    for row, layers in zip(sequences, computed, strict=True):
-        (vector,), states = foreign.read(row, row + 1), layers[layer].numpy()
-        first, stop = manifest.family.residues(len(states))
-        means = {
+    texts = [sequence.replace(SEPARATOR, linker) for sequence in sequences.values()]
+    computed = hidden_states(weights, texts, [layer])
+    for (row, sequence), layers in zip(sequences.items(), computed, strict=True):
+        (vector,), states, means = foreign.read(row, row + 1), layers[layer].numpy(), {}
+        if linker:
+            means["the linker pooled in"] = states[slice(*family.residues(len(states)))].mean(0)
+            states = np.delete(states, slice(*family.linker_tokens(sequence, linker)), axis=0)
+        first, stop = family.residues(len(states))
+        means |= {
             _RESIDUES: states[first:stop].mean(0),
             "the end token pooled in": states[first:].mean(0),
             "the start and end tokens pooled in": states.mean(0),

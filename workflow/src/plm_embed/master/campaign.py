@@ -109,24 +109,21 @@ class Campaign:
         return delete(*parts, *(records if len(records) <= 3 else [self.embedded]))
 
     @cached_property
-    def dims(self) -> dict[str, int]:
-        """D by representation, as the first part has it; nothing where there are no parts."""
-        for name in self.parts:
-            with Part(self.parts_folder / name) as part:
-                return part.dims
-        return {}
-
-    @cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes by representation: (n, D), or (R, D) where there are matrices."""
-        residues = self._residues
+        """Shapes by representation: (n, D), or (R, D) where there are matrices. D is as the first
+        part has it; 0 where there are no parts.
+        """
+        dims, residues = dict[str, int](), self._residues
+        for name in [*self.parts][:1]:
+            with Part(self.parts_folder / name) as part:
+                dims = part.dims
         if "per_token" in self.fingerprint.pooling:  # letters do not tell the number of tokens
             residues = 0
             for name in self.rows:
                 with located(self.bucket(name), self.store) as vectors:
                     residues += int(vectors.residues.sum())
         return {
-            name: (residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
+            name: (residues if has_matrix(name) else self.vectors, dims.get(name, 0))
             for name in self.fingerprint.representations
         }
 

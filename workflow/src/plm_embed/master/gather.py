@@ -47,10 +47,8 @@ def gather(  # noqa: PLR0917
     missing, changed or unfitting, and for a disk with too little room.
     """
     campaign = read_campaign(sequences, embedded, store)
-    folders = {master.parent, index.parent, records.parent}
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(embedded, *folders)
+    master.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(embedded, master.parent, index.parent, records.parent)
     check_room(campaign, master.parent)
     tables = Tables(campaign)
     with ExitStack() as stack:
@@ -86,13 +84,12 @@ def check_room(campaign: Campaign, folder: Path) -> None:
     twice (they are compressed, and the new ones have a column more).
     """
     fingerprint, sequences = campaign.fingerprint, campaign.sequences
-    tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
-    needed = 2 * sum(path.stat().st_size for path in tables if path.is_file())
+    tables = [*sequences.glob("records.parquet"), *sequences.glob("members/*.parquet")]
     # a row has a key, three numbers, and a checksum of each of these and of its vectors
-    columns = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
-    needed += columns * campaign.vectors
+    row = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
     numbers = sum(rows * dim for rows, dim in campaign.shapes.values())
-    needed += storage_bytes(fingerprint.storage_dtype) * numbers
+    needed = 2 * sum(path.stat().st_size for path in tables)
+    needed += row * campaign.vectors + storage_bytes(fingerprint.storage_dtype) * numbers
     free = shutil.disk_usage(folder).free
     words = f"the master needs about {needed:,} bytes, {free:,} are free"
     _log.info("%s", words)
@@ -120,21 +117,17 @@ def unchanged_buckets(campaign: Campaign, tables: Future[None]) -> Iterator[Buck
     """Yield the buckets, each once the bytes of its parts are those that were written. StoreError
     for a part that has changed; an error of the tables, which need not wait for the vectors.
     """
-
-    def digest(path: Path) -> str:
-        with suppress(FileNotFoundError):
-            return sha256_file(path)
-        return ""
-
     # two parts ahead, so that they are in memory when they are read
-    hashes = ahead(map(digest, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
-    unchecked, unchanged = iter(campaign.parts.values()), set[str]()
+    hashes = ahead(map(sha256_file, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
+    parts, unchanged = iter(campaign.parts.values()), set[str]()
     for bucket in map(campaign.bucket, campaign.rows):
         if tables.done():
             tables.result()
         while not unchanged.issuperset(part.name for part in bucket.completion.parts):
-            part = next(unchecked)
-            if next(hashes) != part.sha256:
+            part, digest = next(parts), ""
+            with suppress(FileNotFoundError):  # it has gone meanwhile
+                digest = next(hashes)
+            if digest != part.sha256:
                 path = campaign.parts_folder / part.name
                 remedy = campaign.part_remedy(part.name)
                 raise StoreError(f"{path}: {CHANGED}", path=path, remedy=remedy)

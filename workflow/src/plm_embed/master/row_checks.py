@@ -50,59 +50,47 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
         every = pieces(map(campaign.bucket, campaign.rows), campaign.store)
         for piece in (piece for piece in every if len(piece.values)):
             stored = read_bits(file[piece.path], piece.start, piece.start + len(piece.values))
-            wrong, numbers = _unsound(stored == piece.values, piece.counts), stored
+            numbers = stored
             if stored.ndim == 2:
                 numbers = decode(stored, fingerprint.storage_dtype).astype(np.float32, copy=False)
-                _note(problem, file, piece, wrong, ": differs from its part")
-            else:
-                is_key = piece.name == "emb_keys"
-                label, report = ("key", wrong_key) if is_key else (piece.name, problem)
-                for place in np.flatnonzero(wrong).tolist():
-                    values = f"{_text(stored[place])}, expected {_text(piece.values[place])}"
-                    report(f"row {piece.start + place:,}: {label} is {values}")
-            if numbers.dtype.kind == "f":
-                wrong = _unsound(np.isfinite(numbers), piece.counts)
-                _note(not_finite, file, piece, wrong, " holds NaN or infinity")
             rows = slice(piece.first, piece.first + len(piece.counts))
+            report = wrong_key if piece.name == "emb_keys" else problem
+            _note(report, file, piece, stored != piece.values, "differs from its part")
+            if numbers.dtype.kind == "f":
+                _note(not_finite, file, piece, ~np.isfinite(numbers), "holds NaN or infinity")
             if piece.name == SPANS:
                 letters = stored_residues(file["length"][rows], fingerprint.long_sequences)
                 wrong = wrong_spans(numbers, piece.counts, letters, file["windows"][rows])
-                _note(problem, file, piece, wrong, ": its tokens are not all its letters, in order")
+                wrong = np.repeat(wrong, piece.counts)
+                _note(problem, file, piece, wrong, "its tokens are not all its letters, in order")
             elif piece.name in norms:
                 starts = np.cumsum(piece.counts) - piece.counts
                 squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), starts)
                 norms[piece.name][rows] = np.sqrt(squares / piece.counts)
             # files of version 0.1 keep no checksums
             if piece.sums is not None and checksums.GROUP in file:
-                sums = piece.sums
-                if stored.ndim == 2:
-                    sums = sums_of(piece.name, piece.values, piece.counts)
-                stored = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                _note(
-                    problem, file, piece, stored != sums, ": its checksum is not that of its part"
-                )
+                sums = sums_of(piece.name, piece.values, piece.counts)
+                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
+                wrong = np.repeat(stored_sums != sums, piece.counts)
+                _note(problem, file, piece, wrong, "its checksum is not that of its part")
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
 
 
-def _unsound(sound: Marks, counts: NDArray[np.int64]) -> Marks:
-    """Mark the sequences (m,), of which each has `counts` (m,) rows, whose numbers (r,) or (r, D)
-    are not all sound.
-    """
-    rows = sound.reshape(len(sound), -1).all(axis=1)
-    whole: Marks = np.logical_and.reduceat(rows, np.cumsum(counts) - counts)
-    return ~whole
-
-
 def _note(problem: Problem, file: h5py.File, piece: Piece, wrong: Marks, fault: str) -> None:
-    """Note a fault of the marked sequences of a piece."""
-    for row in (piece.first + np.flatnonzero(wrong)).tolist():
-        problem(f"row {row:,} of {piece.name} (key {_text(file['emb_keys'][row])}){fault}")
+    """Note a fault of the sequences of a piece that have a wrong number in their rows, (r,) or
+    (r, D).
+    """
+    rows = wrong.reshape(len(wrong), -1).any(axis=1)
+    marked = np.logical_or.reduceat(rows, np.cumsum(piece.counts) - piece.counts)
+    for row in (piece.first + np.flatnonzero(marked)).tolist():
+        key = f" (key {_text(file['emb_keys'][row])})" if piece.values.ndim == 2 else ""
+        problem(f"row {row:,} of {piece.name}{key}: {fault}")
 
 
-def _text(value: Any) -> str:
-    """Return a number or a key as it can be printed, whatever a damaged file says it is."""
-    return value.decode("ascii", "backslashreplace") if isinstance(value, bytes) else str(value)
+def _text(key: bytes) -> str:
+    """Return a key as it can be printed, whatever a damaged file says it is."""
+    return key.decode("ascii", "backslashreplace")
 
 
 def wrong_spans(
@@ -137,15 +125,15 @@ def distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> Norms:
     """Describe the vectors' norms (n,), in little more memory than these, for there may be 10^9 of
     them.
     """
-    known = norms[np.isfinite(norms)]
-    if not (rows := len(known)):
+    finite = norms[np.isfinite(norms)]
+    if not (rows := len(finite)):
         return Norms(rows=0, outliers=0, listed=())
-    least, most = float(known.min()), float(known.max())
-    logs = np.log(np.maximum(known, _TINY, out=known), out=known)
+    least, most = float(finite.min()), float(finite.max())
+    logs = np.log(np.maximum(finite, _TINY, out=finite), out=finite)
     median = np.median(logs, overwrite_input=True)
     logs -= median
     scale = max(_LEAST, 1.4826 * np.median(np.abs(logs, out=logs), overwrite_input=True))
-    del known, logs
+    del finite, logs
     low, high = np.exp(median - _FAR * scale), np.exp(median + _FAR * scale)
     far = np.flatnonzero((norms < low) | (norms > high) & (norms < np.inf))
     z = (np.log(np.maximum(norms[far], _TINY)) - median) / scale

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import STORED, allowed, bound
+from plm_embed.accuracy import FLOOR, MULTIPLE, STORED, bound
 from plm_embed.fingerprint import SCORES, SPANS
 from plm_embed.io.parquet import read_table
 from plm_embed.master.campaign import Campaign
@@ -108,7 +108,8 @@ def check_spots(
                     validation.not_compared = ""
                 if not distance <= limit:
                     rounding = reference.rounding_distances(weights, sequences[key], fingerprint)
-                    limit = max(limit, OWN * allowed(dtype, rounding.get(name, 0.0)))
+                    own = MULTIPLE * rounding.get(name, 0.0) + FLOOR[dtype]
+                    limit = max(limit, OWN * own)
                 if not distance <= limit:
                     problem(
                         f"{place}: relative distance {distance:.2g} to the reference, more than "

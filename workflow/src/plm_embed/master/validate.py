@@ -139,8 +139,8 @@ def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> 
             if value != expected:
                 fault = f"{name} is {value}, the vectors were made with {expected}"
                 problem(f"{weights / MANIFEST}: {fault}")
-        for name, dim in campaign.dims.items():
-            if dim != (expected := columns(name, manifest.dim)):
+        for name, (_, dim) in campaign.shapes.items():
+            if campaign.parts and dim != (expected := columns(name, manifest.dim)):
                 problem(f"{name} has dimension {dim}, the model {expected}")
         validation.rounding = remark(fingerprint.compute_dtype, manifest.roundings)
 
@@ -167,28 +167,25 @@ def check_layout(validation: Validation, file: h5py.File, campaign: Campaign) ->
     fingerprint, count = campaign.fingerprint, campaign.vectors
     meaning = "Each table in it has the rows, columns and number format that it should."
     with validation.check("shapes and types", meaning, delete(file.filename)) as problem:
-        vectors, faults = file["representations"], list[str]()
-        for name in sorted(set(vectors) - set(fingerprint.representations)):
+        vectors, names = file["representations"], fingerprint.representations
+        for name in sorted(set(vectors) - set(names)):
             fault = "is not among the representations of the fingerprint"
             problem(f"{name} {fault}: nothing vouches for it")
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(column_types(fingerprint), (count,))
-        if any(map(has_matrix, fingerprint.representations)):
+        if any(map(has_matrix, names)):
             shapes["offset"] = (count + 1,)
         shapes |= {f"representations/{name}": shape for name, shape in campaign.shapes.items()}
         for path, shape in shapes.items():
             name = path.removeprefix("representations/")
             if file[path].shape != shape:
-                faults.append(f"{name} has shape {file[path].shape}, expected {shape}")
+                problem(f"{name} has shape {file[path].shape}, expected {shape}")
             elif name != path and storage_dtype(file[path]) != fingerprint.storage_dtype:
-                fault = f"{file[path].dtype}, expected {fingerprint.storage_dtype}"
-                faults.append(f"{name} is stored as {fault}")
-        pooled = [name for name in fingerprint.representations if not has_matrix(name)]
+                expected = f"expected {fingerprint.storage_dtype}"
+                problem(f"{name} is stored as {file[path].dtype}, {expected}")
+        pooled = [name for name in names if not has_matrix(name)]
         if pooled and file["emb"] != vectors[pooled[0]]:
-            faults.append(f"emb is not {pooled[0]}")
-        for fault in faults:
-            problem(fault)
-        return not faults
-    return False
+            problem(f"emb is not {pooled[0]}")
+    return validation.checks[-1].result == "passed"
 
 
 def check_tables(validation: Validation, campaign: Campaign, index: Path, records: Path) -> None:
@@ -223,26 +220,24 @@ def check_tables(validation: Validation, campaign: Campaign, index: Path, record
 def _compared(
     problem: Problem, path: Path, schema: pa.Schema, tables: Iterator[pa.Table]
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file piece by piece, compared with the tables that it should hold; up to
-    the first row that is lost, doubled or moved.
-    """
-    batches, stored = read_batches(path, schema.names, delete(path)), schema.empty_table()
+    """Yield the tables that a file should hold, compared with its rows up to the first fault."""
+    batches, stored, sound = (
+        read_batches(path, schema.names, delete(path)),
+        schema.empty_table(),
+        True,
+    )
     for expected in tables:
-        while len(stored) < len(expected) and (more := next(batches, None)):
+        while sound and len(stored) < len(expected) and (more := next(batches, None)):
             stored = pa.concat_tables([stored, more])
         piece, stored = stored.slice(0, len(expected)), stored.slice(len(expected))
-        if not piece.equals(expected):
+        if sound and not (sound := piece.equals(expected)):
             pairs = zip_longest(expected.to_pylist(), piece.to_pylist())
-            for place, (before, after) in enumerate(pairs):
-                if not after or record_name(after) != record_name(before):
-                    fault = "is not where it belongs: lost, doubled or moved"
-                    problem(f"{record_name(before)} {fault}")
-                    yield piece.slice(0, place)
-                    return
-                for name, value in before.items():
-                    if after[name] != value:
-                        values = f"{name} is {after[name]}, expected {value}"
-                        problem(f"{record_name(after)}: {values}")
-        yield piece
-    if stored := stored or next(batches, stored):
+            before, after = next(pair for pair in pairs if pair[0] != pair[1])
+            fault = " is not where it belongs: lost, doubled or moved"
+            if after and record_name(after) == record_name(before):
+                name = next(name for name in before if before[name] != after[name])
+                fault = f": {name} is {after[name]}, expected {before[name]}"
+            problem(f"{record_name(before)}{fault}")
+        yield expected
+    if sound and (stored := stored or next(batches, stored)):
         problem(f"{record_name(stored.slice(0, 1).to_pylist()[0])} is not in the input")

@@ -418,7 +418,7 @@ def _fit(
     positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
     if isinstance(positions, Learned) and count and not family.max_tokens:
         encoder = replace(family.encoder, positions=replace(positions, rows=count))
-        longest = count - positions.offset - family.extra_tokens
+        longest = count - positions.offset - family.tokens(0)
         family = replace(family, encoder=encoder, max_residues=longest)
     attention_dim = 0 if inner == dim else inner
     fitted = Model(model.name, family, len(layers), dim, heads, attention_dim, hidden)

@@ -10,7 +10,7 @@ fp32 in every compute dtype. Shapes: T tokens of width D; H heads of d, together
 of F.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models import distances, layers
 from plm_embed.models.family import ALiBi, Learned, Rotary, T5RelativeBias
 from plm_embed.models.layers import Layer
-from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
+from plm_embed.models.packed_batch import DTYPES, ROWS, Batch
 from plm_embed.models.registry import Model
 from plm_embed.models.tokens import Ids
 from plm_embed.models.weights import Manifest
@@ -78,11 +78,13 @@ class Engine:
         self._tokens = self._family.tokenizer.within(tensors)
         self.attention = kernel(manifest, device, dtype)
         self._fp32_attention = kernel(manifest, device, "float32")
-        self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
-        self._weights = layers.load(manifest, tensors, device, dtype)
+        self.elementwise = elementwise.PLAIN
+        if device.type == "cuda":
+            self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
+        self._weights = layers.load(manifest, tensors, device, dtype, head)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
-        self.head = None if head is None else layers.load_head(manifest, head, device)
+        self.head = self._weights.head
 
     @torch.inference_mode()
     def log_probabilities(self, states: Tensor) -> Tensor:
@@ -231,16 +233,6 @@ class Engine:
         """Return the letters of a sequence's own tokens, as `Family.spans`."""
         return self._family.spans(self._tokens.letters, ids)
 
-    def pack(
-        self,
-        pieces: Sequence[Ids],
-        masked: Sequence[int] | None = None,
-        linkers: Sequence[tuple[int, int]] = (),
-    ) -> Batch:
-        """Pack tokenized sequences as `packed_batch.pack`. May run in a thread beside `forward`."""
-        pinned = self.device.type == "cuda"
-        return pack(pieces, self._family, self.rows, pinned=pinned, masked=masked, linkers=linkers)
-
 
 def form(model: Model | Manifest) -> elementwise.Form:
     """Describe what a model's layers ask of the kernels between products."""
@@ -264,10 +256,3 @@ def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> att
     by_distance = isinstance(manifest.family.encoder.positions, T5RelativeBias | ALiBi)
     width = manifest.inner // manifest.heads
     return attention.choose(device, DTYPES[dtype], manifest.heads, width, by_distance)
-
-
-def name(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> str:
-    """Return the engine's name in the fingerprint: version of the arithmetic, label of the
-    attention kernel.
-    """
-    return "-".join(filter(None, (ARITHMETIC[device.type], kernel(manifest, device, dtype).label)))

@@ -252,11 +252,6 @@ class Family:
         return ""
 
     @property
-    def extra_tokens(self) -> int:
-        """Count the tokens of each piece that goes through the model besides its residues'."""
-        return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
-
-    @property
     def token_per_letter(self) -> bool:
         """True if each letter is a token, so that lengths tell the number of tokens."""
         return not self.tokenizer.file
@@ -272,9 +267,10 @@ class Family:
 
     def tokens(self, residues: int, pieces: int = 1) -> int:
         """Count the tokens of `pieces` that have so many residues together: an estimate where
-        letters do not tell their number.
+        letters do not tell their number. Each piece has special ones besides its residues'.
         """
-        return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
+        special = len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
+        return -(-residues // self.letters_per_token) + pieces * special
 
     def passes(
         self, residues: int, policy: LongSequences, linker: str, masked: bool

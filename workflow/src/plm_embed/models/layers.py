@@ -56,6 +56,7 @@ class Weights:
     norm_before: Norm | None  # D
     layers: list[Layer]
     norm_after: Norm | None  # D
+    head: "LMHead | None"
 
 
 @dataclass(frozen=True)
@@ -75,20 +76,16 @@ class LMHead:
         return torch.log_softmax(self.out(elementwise.norm(x, self.norm, torch.float32)), dim=-1)
 
 
-def load_head(manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device) -> LMHead:
-    """Move the tensors of a head (see `checkpoints.head_shapes`) to `device`."""
-    encoder = manifest.family.encoder
-    parts = {name: tensors[name].to(device, torch.float32) for name in tensors}
-    weight, bias = parts["layer_norm.weight"], parts.get("layer_norm.bias")
-    dense = Linear(parts["dense.weight"], parts["dense.bias"]) if "dense.weight" in parts else None
-    norm = Norm(weight, bias, encoder.epsilon, encoder.norm == "rms")
-    return LMHead(dense, norm, Linear(parts["out.weight"], parts["out.bias"]))
-
-
 def load(
-    manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, precision: ComputeDtype
+    manifest: Manifest,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    precision: ComputeDtype,
+    head: Mapping[str, Tensor] | None = None,
 ) -> Weights:
-    """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one."""
+    """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one, and those of the
+    `head` of the language model (see `checkpoints.head_shapes`).
+    """
     encoder = manifest.family.encoder
     factor = (encoder.residual_layers / manifest.layers) ** 0.5 if encoder.residual_layers else 1.0
     dtype, kind = DTYPES[precision], Int8Linear if precision == "int8" else Linear
@@ -152,6 +149,15 @@ def load(
         )
         late_bias = block.late_bias
         layers.append(block)
+    lm_head = None
+    if head is not None:
+        parts = {name: head[name].to(device, torch.float32) for name in head}
+        weight, bias = parts["layer_norm.weight"], parts.get("layer_norm.bias")
+        lm_head = LMHead(
+            Linear(parts["dense.weight"], parts["dense.bias"]) if "dense.weight" in parts else None,
+            Norm(weight, bias, encoder.epsilon, encoder.norm == "rms"),
+            Linear(parts["out.weight"], parts["out.bias"]),
+        )
     before, after = "emb_layer_norm_before", "emb_layer_norm_after"
     return Weights(
         matrix("embed_tokens.weight"),
@@ -161,6 +167,7 @@ def load(
         norm(before) if f"{before}.weight" in tensors else None,
         layers,
         norm(after, late_bias) if f"{after}.weight" in tensors else None,
+        lm_head,
     )
 
 

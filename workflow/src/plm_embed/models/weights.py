@@ -35,6 +35,8 @@ RECORD = "weights.json"
 """A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the
 results go.
 """
+WEIGHTS_AGAIN = "delete {} and run again, or make it by `plm-embed weights`"
+"""Remedy for a damaged folder of prepared weights: a run that needs it makes it."""
 NOT_VERIFIED = "not verified as the published weights"
 UNPUBLISHED = "unpublished weights: plm-embed lists no model of this name"
 Layout = Literal["fair-esm", "hugging-face", "tensors"]
@@ -184,7 +186,7 @@ def read_manifest(path: Path) -> Manifest:
     kind = "a manifest of weights"
     if path.suffix == ".json":
         return read_sealed(path, Manifest, kind, error=WeightsError)
-    remedy = weights_again(path)
+    remedy = WEIGHTS_AGAIN.format(path)
     if path.is_file():
         remedy = "name a campaign's weights.json, or the folder that `plm-embed weights` made"
     manifest = read_sealed(path / MANIFEST, Manifest, kind, remedy, WeightsError)
@@ -198,11 +200,6 @@ def read_record(folder: Path) -> Manifest | None:
     return read_manifest(folder / RECORD) if (folder / RECORD).exists() else None
 
 
-def weights_again(folder: Path) -> str:
-    """Return the remedy for a damaged folder of prepared weights: a run that needs it makes it."""
-    return f"delete {folder} and run again, or make it by `plm-embed weights`"
-
-
 def load(folder: Path) -> tuple[Manifest, Tensors, Tensors | None]:
     """Load the manifest and the tensors of a weights folder, in main memory one by one as they are
     asked for, and those of the head of the language model; None if it has none.
@@ -210,25 +207,21 @@ def load(folder: Path) -> tuple[Manifest, Tensors, Tensors | None]:
     Each SHA-256 is checked, and the file that was checked stays open: what replaces it later is not
     read. Raises WeightsError, with what to run, when one differs from the manifest.
     """
-    manifest = read_manifest(folder)
-    tensors = _checked(folder / TENSORS, manifest.weights_sha256)
-    head = _checked(folder / HEAD, manifest.head_sha256) if manifest.head_sha256 else None
-    return manifest, tensors, head
-
-
-def _checked(path: Path, sha256: str) -> Tensors:
-    folder = path.parent
-    if not path.is_file():
-        raise WeightsError(f"{path} is missing", remedy=weights_again(folder), path=path)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest == sha256:
-            return Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
-    raise WeightsError(
-        f"{path} has SHA-256 {digest}, its manifest says {sha256}: it is damaged or was replaced",
-        remedy=weights_again(folder),
-        path=path,
-    )
+    manifest, opened = read_manifest(folder), dict[str, Tensors]()
+    for name, sha256 in ((TENSORS, manifest.weights_sha256), (HEAD, manifest.head_sha256)):
+        if sha256 is None:
+            continue
+        path, problem = folder / name, "is missing"
+        if path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest == sha256:
+                    opened[name] = Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
+                    continue
+            problem = f"has SHA-256 {digest}, its manifest says {sha256}: damaged, or replaced"
+        remedy = WEIGHTS_AGAIN.format(folder)
+        raise WeightsError(f"{path} {problem}", remedy=remedy, path=path)
+    return manifest, opened[TENSORS], opened.get(HEAD)
 
 
 def write(path: Path, tensors: Mapping[str, Stored]) -> str:

@@ -1,51 +1,33 @@
-"""Facts for a paper: the origin of everything, a paragraph of methods, works to cite."""
+"""Facts for a paper: a paragraph of methods, and works to cite."""
 
 import re
-from collections.abc import Iterator
 
-from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS, SCORE_DEFINITIONS
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 from plm_embed.wording import count
 
 _KINDS = {"dna": "DNA", "3di": "3Di", "protein_3di": "protein (residues and 3Di states)"}
 
 
-def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what made the vectors."""
-    if facts.metadata:
-        yield "plm-embed", f"{_version(facts)}, commit {_commit(facts) or 'unknown'}"
-        yield "devices", ", ".join(facts.metadata["devices"])
-        yield "fingerprint", str(facts.metadata["fingerprint_id"])
-    if facts.fingerprint:
-        yield "weights, status", facts.caveat or "the published file, by its SHA-256"
-        yield "weights, SHA-256", facts.fingerprint.weights_sha256
-        if facts.license:
-            yield "weights, license", facts.license
-        yield "engine", facts.fingerprint.engine
-
-
 def methods(facts: Facts) -> str:
     """Return a paragraph for a paper."""
-    fingerprint, summary = facts.fingerprint, facts.summary
+    fingerprint, summary, versions = facts.fingerprint, facts.summary, facts.versions
     if not summary or not fingerprint:
         return "There will be a paragraph here once something is computed."
     kind = _KINDS.get(summary.policy.alphabet if summary.policy else "", "protein")
     number = f"{count(summary.accepted, f'{kind} sequence')} ({summary.unique:,} distinct"
     if skipped := sum(summary.skipped.values()):
-        verb = "was" if skipped == 1 else "were"
-        number += f"; {skipped:,} of {count(summary.records, 'record')} {verb} skipped"
+        number += f"; {skipped:,} of {count(summary.records, 'record')} skipped"
     layers = "layer" if len(fingerprint.layers) == 1 else "layers"
-    commit = f" (commit {_commit(facts)[:12]})" if _commit(facts) else ""
-    libraries = facts.metadata.get("library_versions", {})
-    named = {"PyTorch": libraries.get("torch"), "Python": libraries.get("python")}
-    used = " and ".join(f"{name} {version}" for name, version in named.items() if version)
+    named = {"PyTorch": "torch", "Python": "python"}
+    used = " and ".join(f"{name} {versions[key]}" for name, key in named.items() if key in versions)
     devices = ", ".join(facts.metadata.get("devices") or ())
     sentences = [
         f"Embeddings of {number}) were computed with {_weights(facts)}, {layers} "
         f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored as "
-        f"{fingerprint.storage_dtype}, by plm-embed {_version(facts)}{commit}"
+        f"{fingerprint.storage_dtype}, by plm-embed {versions['plm-embed']} "
+        f"(commit {facts.commit[:12]})"
         f"{f' with {used}' if used else ''}{f' on {devices}' if devices else ''}."
     ]
     if facts.caveat:
@@ -80,11 +62,11 @@ def citation(facts: Facts) -> str:
     """Return the works to cite: this software and the model, or the architecture of weights that
     are not proven to be published.
     """
-    missing = f"The paper of {facts.model}, which this version does not know."
-    paper = "\n".join(_papers(facts)) or missing
+    lines = [f"plm-embed {facts.versions['plm-embed']}."]
     if facts.caveat:
-        paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"
-    return f"plm-embed {_version(facts)}.\n{paper}"
+        lines.append(f"The weights are {facts.caveat}. For the architecture alone:")
+    missing = f"The paper of {facts.model}, which this version does not know."
+    return "\n".join([*lines, *(_papers(facts) or [missing])])
 
 
 def _weights(facts: Facts) -> str:
@@ -95,22 +77,17 @@ def _weights(facts: Facts) -> str:
     if not facts.caveat:
         return f"{facts.model}{papers}, the published weights of {digest}"
     if facts.model not in MODELS:
-        relative = _relative(facts)
-        family = f", a model of the family {relative.family.name}" if relative else ""
+        family = f", a model of the family {facts.weights.family.name}" if facts.weights else ""
         return f"{facts.model} ({digest}){family}{papers}"
     return f"weights of {digest} in the architecture of {facts.model}{papers}"
 
 
 def _papers(facts: Facts) -> tuple[str, ...]:
-    relative = _relative(facts)
-    return relative.papers if relative else ()
-
-
-def _relative(facts: Facts) -> Model | None:
-    """Return the model, or another of its family if its checkpoint is the user's own."""
+    """Return the papers of the model, or those of another of its family if it is the user's own."""
     name = facts.master.stem if facts.master else ""
     family = (model for model in MODELS.values() if model.family.master == name)
-    return MODELS.get(facts.model) or next(family, None)
+    model = MODELS.get(facts.model) or next(family, None)
+    return model.papers if model else ()
 
 
 def _short(paper: str) -> str:
@@ -119,13 +96,3 @@ def _short(paper: str) -> str:
     name = f"{authors.rpartition(' ')[0]} et al." if several else authors.partition(". ")[0]
     year = re.search(r"\((\d{4})\)", paper)
     return f"{name}, {year[1]}" if year else name
-
-
-def _commit(facts: Facts) -> str:
-    """Return the commit of the workflow, '' where it is not known."""
-    return str(facts.metadata.get("workflow_commit", "")).removeprefix("unknown")
-
-
-def _version(facts: Facts) -> str:
-    """Return the version of the software that computed the vectors."""
-    return str(facts.metadata.get("library_versions", {}).get("plm-embed", __version__))

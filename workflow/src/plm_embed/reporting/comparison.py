@@ -4,27 +4,26 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import islice
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import size
 from plm_embed.keys import Keys
 from plm_embed.reading.open import Embeddings
-from plm_embed.reporting.facts import Facts, device_time, speed
-from plm_embed.reporting.maps import Vectors, component_layout, drawable, encode, shown_records
+from plm_embed.reporting.facts import Facts, device_rows
+from plm_embed.reporting.maps import Vectors, component_layout, drawable, shown_records
+from plm_embed.reporting.outputs import REPORT
 from plm_embed.reporting.report import write_page
 from plm_embed.wording import readable
 
 COMPARISON = "comparison.html"
 SEQUENCES = 5_000
-"""Most sequences that are compared: the first keys. Keys are hashes, so these are a random
-sample.
-"""
+"""Most sequences that are compared: the first keys, a random sample since keys are hashes."""
 NEIGHBORS = 10
-_BLOCK = 500
-Indices = NDArray[np.int64]
 
 
 def write_comparison(models: Sequence[Facts], output: Path) -> bool:
@@ -32,55 +31,48 @@ def write_comparison(models: Sequence[Facts], output: Path) -> bool:
 
     Return whether there was something to compare: two models or more, which share enough sequences.
     """
-    models = [facts for facts in models if facts.rows and not all(map(has_matrix, facts.names))]
+    models = [facts for facts in models if facts.rows and facts.pooled]
     samples = [_first_vectors(facts) for facts in models]
     common: Keys = reduce(np.intersect1d, [keys for keys, _ in samples] or [np.array([])])
     if len(models) < 2 or len(common) <= NEIGHBORS + 1:
         return False
-    common, neighbors, maps = common[:SEQUENCES], [], []
-    for facts, (keys, vectors) in zip(models, samples, strict=True):
-        chosen = vectors[np.searchsorted(keys, common)]
-        neighbors.append(nearest(chosen))
-        layout, _ = component_layout(chosen)
-        near = encode(neighbors[-1].astype("<u2"))
-        maps.append({"name": facts.model, "layouts": [layout], "neighbors": near})
+    common = common[:SEQUENCES]
+    chosen = [vectors[np.searchsorted(keys, common)] for keys, vectors in samples]
+    near = list(map(neighbors, chosen))
     assert models[0].master
     with Embeddings(models[0].master) as embeddings:
-        records = shown_records(embeddings, np.searchsorted(samples[0][0], common))
+        data = shown_records(embeddings, np.searchsorted(samples[0][0], common))
     write_page(
         "comparison.html.j2",
         output,
-        f"Comparison of {len(models)} models",
-        ("Models", "Neighbors", "Maps"),
-        results=models[0].results,
-        models=[_row(facts) for facts in models],
+        models=list(map(_row, models)),
         names=[facts.model for facts in models],
-        agreement=[[agreement(first, second) for second in neighbors] for first in neighbors],
+        agreement=[
+            (facts.model, *(f"{100 * agreement(first, second):.1f} %" for second in near))
+            for facts, first in zip(models, near, strict=True)
+        ],
         chance=NEIGHBORS / (len(common) - 1),
         neighbors=NEIGHBORS,
         sequences=len(common),
-        data=records | {"maps": maps, "neighbors": NEIGHBORS, "further": [], "complete": True},
+        data=data | {"maps": [component_layout(vectors)[0] for vectors in chosen], "further": []},
     )
     return True
 
 
-def nearest(vectors: Vectors) -> Indices:
-    """Return the indices (n, NEIGHBORS) of the other vectors (n, D) with the largest cosine."""
+def neighbors(vectors: Vectors) -> NDArray[np.bool_]:
+    """Mark for each vector (n, D) the NEIGHBORS others with the largest cosine: (n, n)."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
-    blocks = []
-    for start in range(0, len(unit), _BLOCK):
-        cosine = unit[start : start + _BLOCK] @ unit.T
-        rows = np.arange(len(cosine))
-        cosine[rows, start + rows] = -np.inf
-        top = np.argpartition(-cosine, NEIGHBORS - 1, axis=1)[:, :NEIGHBORS]
-        order = np.argsort(-np.take_along_axis(cosine, top, axis=1), axis=1, kind="stable")
-        blocks.append(np.take_along_axis(top, order, axis=1))
-    return np.concatenate(blocks)
+    distances = -(unit @ unit.T)
+    np.fill_diagonal(distances, np.inf)
+    nearest = np.argpartition(distances, NEIGHBORS - 1, axis=1)[:, :NEIGHBORS]
+    marks = np.zeros(distances.shape, dtype=bool)
+    np.put_along_axis(marks, nearest, True, axis=1)
+    return marks
 
 
-def agreement(first: Indices, second: Indices) -> float:
-    """Return the mean share of the neighbors (n, k) of one model that are those of another."""
-    return float((first[:, :, None] == second[:, None, :]).any(axis=2).mean())
+def agreement(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
+    """Return the mean share of the neighbors (n, n) of one model that are those of another."""
+    return float((first & second).sum() / first.sum())
 
 
 def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
@@ -93,20 +85,14 @@ def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
     return keys, drawable(vectors)
 
 
-def _row(facts: Facts) -> dict[str, str]:
-    """Return a model's line in the table."""
+def _row(facts: Facts) -> tuple[str | int, ...]:
+    """Return a link to a model's report, its vectors, their width, the size of its master, the
+    tokens per second by device, the median norm and the range of norms, and whose weights it has.
+    """
     assert facts.master
-    norms = facts.norms
-    return {
-        "model": facts.model,
-        "vectors": f"{facts.rows:,}",
-        "width": f"{facts.dim:,}",
-        "master": readable(size(facts.master)),
-        "tokens/s of a worker": speed(facts.runs),
-        "device time": device_time(facts.runs),
-        "median norm (range)": (
-            f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
-        ),
-        "device": ", ".join(sorted({run.worker.device for run in facts.runs})),
-        "weights": facts.caveat or "the published ones",
-    }
+    report = Markup('<a href="{}/{}">{}</a>').format(quote(facts.model), REPORT, facts.model)
+    speeds = [f"{speed} ({device})" for device, *_, speed in device_rows(facts.runs) if speed]
+    norms = facts.norms if facts.norms and facts.norms.rows else None
+    words = f"{norms.median:.4g} ({norms.min:.4g} to {norms.max:.4g})" if norms else ""
+    master, weights = readable(size(facts.master)), facts.caveat or "the published ones"
+    return report, facts.rows, facts.dim, master, "; ".join(speeds), words, weights

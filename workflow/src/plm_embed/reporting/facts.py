@@ -1,29 +1,30 @@
 """The facts in the files of one model's campaign, for all that is written about it."""
 
-import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plm_embed._version import __version__
 from plm_embed.errors import StoreError, delete
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
+from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import to_plain
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.completion_record import Completion, completion_records, read_completion
-from plm_embed.jobs.heartbeat import Heartbeat, heartbeats
+from plm_embed.jobs.completion_record import FOLDER, Completion, read_completion
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import Manifest, caveat, read_record
 from plm_embed.reading.find import masters
 from plm_embed.reading.open import Embeddings
-from plm_embed.reporting.outputs import CONFIG, RECORDS, reader
+from plm_embed.reporting.outputs import CONFIG, RECORDS
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.wording import count, duration
 from plm_embed.workflow.config import input_paths, input_tables
@@ -45,7 +46,6 @@ class Facts:
     model: str
     summary: Summary | None = None
     runs: list[Completion] = field(default_factory=list)
-    attempts: list[Heartbeat] = field(default_factory=list)
     weights: Manifest | None = None
     master: Path | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -96,15 +96,24 @@ class Facts:
         inputs = self.metadata.get("inputs") or {}
         if all(counted.get(name, count) == count for name, count in inputs.items()):
             return ""
-        return (
-            f"The sequences in {self.results / 'sequences'} have changed since the master was "
-            "gathered: run the campaign again"
-        )
+        words = "have changed since the master was gathered: run the campaign again"
+        return f"The sequences in {self.results / 'sequences'} {words}"
+
+    @property
+    def reused(self) -> str:
+        """Return '3 vectors from the store', also from interrupted jobs; '' for none."""
+        number = sum(run.found for run in self.runs)
+        return f"{count(number, 'vector')} from the store" if number else ""
 
     @property
     def norms(self) -> Norms | None:
         """Return the norms of the default representation, as validate counted them."""
         return self.validation.norms.get("".join(self.names[:1])) if self.validation else None
+
+    @property
+    def pooled(self) -> bool:
+        """Return whether a sequence has a vector, and not only a matrix."""
+        return not all(map(has_matrix, self.names))
 
     @property
     def license(self) -> str:
@@ -124,24 +133,33 @@ class Facts:
         return caveat(self.model, self.weights)
 
     @property
+    def commit(self) -> str:
+        """Return the commit of the workflow, or 'unknown'."""
+        return str(self.metadata.get("workflow_commit", "unknown"))
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the software that computed the vectors."""
+        return {"plm-embed": __version__, **self.metadata.get("library_versions", {})}
+
+    @property
     def opening(self) -> str:
         """Return lines of Python that read a vector; '' while there are none, and for wrong
         ones.
         """
-        if not self.master or not self.rows or self.status == "failed":
+        if not self.rows or self.status == "failed":
             return ""
-        method, example = reader(self.names), repr(self.example or "an id")
-        argument = f"[{example}]" if method == "get" else example
-        folder = json.dumps(str(self.folder), ensure_ascii=False)  # a string of Python, too
-        opened = f"embeddings = plm_embed.open({folder})"
-        return f"import plm_embed\n{opened}\nembeddings.{method}({argument})"
+        method, example = "per_token" if SPANS in self.names else "per_residue", self.example
+        reading = f"get([{example!r}])" if self.pooled else f"{method}({example!r})"
+        opened = f"embeddings = plm_embed.open({str(self.folder)!r})"
+        return f"import plm_embed\n{opened}\nembeddings.{reading}"
 
 
 def model_folders(path: Path) -> list[Path]:
     """Return the model folders of a results folder, by name; of a model's folder, itself."""
-    if (path / "embedded").is_dir() and not (path / "sequences").exists():
+    if (path / FOLDER).is_dir() and not (path / "sequences").exists():
         return [path]
-    return sorted(folder.parent for folder in path.glob("*/embedded/"))
+    return sorted(folder.parent for folder in path.glob(f"*/{FOLDER}/"))
 
 
 def collect(folder: Path) -> Facts:
@@ -162,7 +180,6 @@ def collect(folder: Path) -> Facts:
     if (results / "sequences" / SUMMARY).is_file():
         facts.summary = read_summary(results / "sequences")
     facts.runs = last_runs(folder, facts.summary)
-    facts.attempts = heartbeats(folder)
     facts.validation = read_validation(folder / VALIDATION)
     facts.master = next(iter(masters(folder)), None)
     if facts.master:
@@ -200,29 +217,21 @@ def last_runs(folder: Path, summary: Summary | None) -> list[Completion]:
 
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
-    if not summary:
-        return list(completion_records(folder / "embedded"))
-    paths = (folder / "embedded" / f"{name}.json" for name in bucket_names(summary.buckets))
-    runs = [read_completion(path) for path in paths if path.is_file()]
+    paths = whole_files(folder / FOLDER, "*.json")
+    names = set(bucket_names(summary.buckets)) if summary else {path.stem for path in paths}
+    runs = [read_completion(path) for path in paths if path.stem in names]
     last = max(runs, key=lambda run: run.ended, default=None)
     return [run for run in runs if last and run.fingerprint == last.fingerprint]
 
 
-def speed(runs: Iterable[Completion]) -> str:
-    """Return the tokens per second of a worker while it computed; '' where nothing was computed."""
-    timed = [run for run in runs if run.tokens_per_second]
-    seconds = sum(run.tokens / (run.tokens_per_second or 1) for run in timed)
-    return f"{sum(run.tokens for run in timed) / seconds:,.0f}" if seconds else ""
-
-
-def device_time(runs: Iterable[Completion]) -> str:
-    """Return the time of whole jobs, on all their devices, in words."""
-    return duration(sum(run.seconds * len(run.workers) for run in runs))
-
-
-def reused(runs: Iterable[Completion]) -> str:
-    """Return '3 vectors from the store'; '' for none. Those that an interrupted job of the same
-    campaign computed count as in the store when it is run again.
+def device_rows(runs: list[Completion]) -> Iterator[tuple[str, int, int, int, str, str]]:
+    """Yield of each kind of device its name, the buckets, the sequences and tokens that were
+    computed, the time of whole jobs on all their devices, and the median tokens per second of a
+    worker while it computed, '' where nothing was.
     """
-    number = sum(run.found for run in runs)
-    return f"{count(number, 'vector')} from the store" if number else ""
+    for device in sorted({run.worker.device for run in runs}):
+        jobs = [run for run in runs if run.worker.device == device]
+        computed, tokens = sum(job.computed for job in jobs), sum(job.tokens for job in jobs)
+        time = duration(sum(job.seconds * len(job.workers) for job in jobs))
+        speeds = [job.tokens_per_second for job in jobs if job.tokens_per_second]
+        yield device, len(jobs), computed, tokens, time, f"{median(speeds):,.0f}" if speeds else ""

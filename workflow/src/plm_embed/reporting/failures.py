@@ -11,8 +11,6 @@ from plm_embed.wording import count
 from plm_embed.workflow.run_note import read_run
 
 AGAIN = "Fix the problem and rerun the same command; finished work is kept."
-_STOPPED = "stopped by a signal"
-"""The error of embed jobs in a run that somebody stopped."""
 _ERROR = re.compile("plm-embed: (?:error|unfinished): |^Error: ", re.M)
 """The program's errors, and the command line's about an argument."""
 
@@ -65,7 +63,7 @@ def error_at_the_end(log: Path) -> str:
     tail = log.read_bytes()[-(1 << 16) :].decode("utf-8", "replace").strip()
     if _ERROR.search(tail):
         error = "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
-        return "" if _STOPPED in error else error
+        return "" if "stopped by a signal" in error else error  # somebody stopped the run
     return tail.splitlines()[-1] if "Traceback (most recent call last)" in tail else ""
 
 

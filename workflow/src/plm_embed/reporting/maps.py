@@ -5,6 +5,7 @@ a reader may look for.
 import base64
 import importlib.util
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,7 @@ from plm_embed.reading.open import Embeddings
 from plm_embed.reporting.outputs import skipped_records
 
 POINTS = 50_000
-"""Vectors that are drawn: the first rows of the master. Keys are hashes, so any range of them is a
-random sample.
-"""
+"""Vectors that are drawn: the first rows, a random sample since keys are hashes."""
 COUNTED = 1_000_000
 """Vectors of which the density behind the points is counted."""
 GRID = 256
@@ -33,7 +32,7 @@ BATCH = 10_000
 FITTED = 1_000
 """Vectors from which the principal components are computed."""
 WORTH_UMAP = 1_000
-"""Vectors from which on UMAP, which compiles itself for some ten seconds, is worth its time."""
+"""Vectors from which on UMAP, if it is there, is worth the ten seconds that it compiles itself."""
 LETTERS = 1_500_000
 """Letters of the ids, besides those of the points, that the page knows."""
 VALUES = 1_000
@@ -51,37 +50,31 @@ def map_data(embeddings: Embeddings, records: Path) -> dict[str, Any] | None:
     name, count = embeddings.resolved("emb"), min(len(embeddings), POINTS)
     if has_matrix(name) or count < 3:
         return None
-    vectors = _read(embeddings, 0, count, name)
+    vectors = drawable(embeddings.rows(range(count), name))
     layout, project = component_layout(vectors)
     if count < len(embeddings):
         layout["density"] = _density(embeddings, name, layout, project)
-    layouts = [layout]
-    if count >= WORTH_UMAP and importlib.util.find_spec("umap"):
+    elif count >= WORTH_UMAP and importlib.util.find_spec("umap"):
         from umap import UMAP  # type: ignore[import-untyped, unused-ignore]
 
-        umap = UMAP(n_neighbors=min(15, count - 1), n_jobs=1, random_state=1)
-        layouts.insert(0, layout_of("UMAP", umap.fit_transform(vectors), ["UMAP 1", "UMAP 2"]))
+        places = UMAP(n_neighbors=15, n_jobs=1, random_state=1).fit_transform(vectors)
+        layout = layout_of(places, ["UMAP 1", "UMAP 2"])
     further, room = [], LETTERS
     for id, place in _further_records(embeddings.records, records, count):
         room -= len(id) + 10
         if room < 0:
             break
         further.append((id, place))
-    drawn = f"All {count:,} vectors"
-    if count < len(embeddings):
-        drawn = f"{count:,} of {len(embeddings):,} vectors, drawn at random"
+    drawn = ", drawn at random" if count < len(embeddings) else ""
+    search = f"plm-embed search {shlex.quote(str(embeddings.path.parent))} --id "
     return {
         **shown_records(embeddings, np.arange(count)),
-        "maps": [{"name": name, "layouts": layouts}],
+        "maps": [layout],
         "grid": GRID,
         "further": further,
-        "complete": room >= 0,
-        "words": f"{drawn} ({name}), one for each distinct sequence.",
+        "search": search if room < 0 else "",
+        "words": f"{count:,} of {len(embeddings):,} vectors ({name}){drawn}.",
     }
-
-
-def _read(embeddings: Embeddings, start: int, stop: int, name: str) -> Vectors:
-    return drawable(embeddings.rows(list(range(start, stop)), name))
 
 
 def drawable(vectors: NDArray[Any]) -> Vectors:
@@ -97,7 +90,8 @@ def _density(
     limits, counts = [(low, low + height), (left, left + width)], np.zeros((GRID, GRID))
     total = min(len(embeddings), COUNTED)
     for start in range(0, total, BATCH):
-        x, y = project(_read(embeddings, start, min(start + BATCH, total), name)).T
+        rows = range(start, min(start + BATCH, total))
+        x, y = project(drawable(embeddings.rows(rows, name))).T
         counts += np.histogram2d(y, x, bins=GRID, range=limits)[0]
     logs = np.log1p(counts)
     return encode(np.round(255 * logs / (logs.max() or 1.0)).astype(np.uint8))
@@ -115,35 +109,34 @@ def component_layout(vectors: Vectors) -> tuple[dict[str, Any], Callable[[Vector
         places: Vectors = (vectors - center) @ directions[:2].T
         return places
 
-    axes = [f"component {n} ({share:.0f} %)" for n, share in enumerate(shares, start=1)]
-    return layout_of("principal components", project(vectors), axes), project
+    axes = [f"principal component {n} ({share:.0f} %)" for n, share in enumerate(shares, start=1)]
+    return layout_of(project(vectors), axes), project
 
 
-def layout_of(name: str, places: Vectors, axes: list[str]) -> dict[str, Any]:
+def layout_of(places: Vectors, axes: list[str]) -> dict[str, Any]:
     """Return places (k, 2) as whole numbers up to 65,535 between their extremes."""
     low, high = places.min(axis=0), places.max(axis=0)
     span = np.maximum(high - low, 1e-12)
     cells = np.round(65535 * (places - low) / span).astype("<u2")
-    extent = {"low": low.tolist(), "span": span.tolist()}
-    return {"name": name, "axes": axes, "x": encode(cells[:, 0]), "y": encode(cells[:, 1])} | extent
+    x, y = encode(cells[:, 0]), encode(cells[:, 1])
+    return {"axes": axes, "low": low.tolist(), "span": span.tolist(), "x": x, "y": y}
 
 
 def shown_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """Return what a page says of the points of these rows (increasing): ids, lengths, columns."""
+    """Return what a page says of the points of these rows (increasing): ids, and columns to color
+    by, those that tell of the most points first.
+    """
     firsts = first_records(embeddings, rows)
-    columns = list(columns_of(firsts))
-    return {
-        "ids": [id or "" for id in firsts["id"].to_pylist()],
-        "lengths": embeddings.lengths_of(rows).tolist(),
-        "columns": columns,
-        # a column that says little comes after the length
-        "before_length": sum(column["known"] >= len(rows) / 2 for column in columns),
-    }
+    kept = sorted(columns_of(firsts), key=lambda column: -column["known"])
+    length = {"name": "length", "numbers": embeddings.lengths_of(rows).tolist(), "log": True}
+    telling = sum(column["known"] >= len(rows) / 2 for column in kept)
+    columns = [*kept[:telling], length, *kept[telling:]]
+    return {"ids": [id or "" for id in firsts["id"].to_pylist()], "columns": columns}
 
 
 def first_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> pa.Table:
     """Return the first record of each of these rows (increasing) of a master, with the columns of
-    the index; a kept value that it lacks is that of the first record which has one.
+    the index; a kept value is that of the first record which has one, or null.
     """
     lines = embeddings.records.lines_of(rows)
     firsts = lines.take(np.unique(lines["row"].to_numpy(), return_index=True)[1])
@@ -156,24 +149,21 @@ def first_records(embeddings: Embeddings, rows: NDArray[np.int64]) -> pa.Table:
 
 
 def columns_of(firsts: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the kept columns that tell vectors apart, those with the most values first: numbers, or
-    values with their codes; known: how many vectors have a value.
+    """Yield the kept columns that tell vectors apart: numbers, or values with their codes; known:
+    how many vectors have a value.
     """
-    columns = [name for name in firsts.column_names if name not in INDEX]
-    for name in sorted(columns, key=lambda name: firsts[name].null_count):
-        values = firsts[name].combine_chunks()
-        texts = pc.cast(values, pa.string())
-        texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    for name in firsts.column_names:
+        texts = pc.cast(firsts[name].combine_chunks(), pa.string())
         counts = pc.value_counts(texts.drop_null()).to_pylist()
-        if len(counts) < 2:
+        if name in INDEX or len(counts) < 2:
             continue
         column = {"name": name, "known": len(texts) - texts.null_count}
         try:
-            numbers = None if pa.types.is_boolean(values.type) else pc.cast(texts, pa.float64())
+            numbers = pc.cast(texts, pa.float64()).to_pylist()
         except pa.ArrowInvalid:
-            numbers = None
-        if numbers is not None and len(counts) > 8:
-            finite = [n if math.isfinite(n or 0.0) else None for n in numbers.to_pylist()]
+            numbers = []
+        if numbers and len(counts) > 8:
+            finite = [n if math.isfinite(n or 0.0) else None for n in numbers]
             yield column | {"numbers": [n and float(f"{n:.6g}") for n in finite]}
         elif len(counts) <= VALUES:
             ranked = sorted(counts, key=lambda entry: (-entry["counts"], entry["values"]))

@@ -1,14 +1,11 @@
-// The maps, the search in them, and the buttons that copy. Without it the rest of the page is whole.
+// The maps and the search in them. Without it the rest of the page is whole.
 document.documentElement.classList.remove("noscript");
 const $ = id => document.getElementById(id);
 const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a400", "#8c564b", "#7f7f7f", "#6a3d9a"];
 const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const MOST_MATCHES = 20, NONE = "#9aa5b1", WHOLE = { scale: 1, x: 0.5, y: 0.5 };  // the center, in shares of the layout
 const english = number => number.toLocaleString("en");
-
-function decode(text, type) {
-  return new type(Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer);
-}
+const decode = (text, type) => new type(Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer);
 
 // As many different colors as a column has values: a palette first, then hues a golden angle apart.
 function category(code) {
@@ -28,36 +25,39 @@ function element(tag, properties, ...content) {
 
 // One map in a report, one for each model in a comparison: colors and selection are those of all.
 function makeMaps(data) {
-  const count = data.ids.length, textOf = value => typeof value === "number" ? english(value) : value ?? "no value";
-  const kept = data.columns.map(({ name, numbers, values, codes }) => {
-    codes = codes && decode(codes, Uint16Array);
-    return { name, numbers, values, codes, text: at => textOf(numbers ? numbers[at] : values[codes[at]]) };
-  });
-  const colorings = [...kept];
-  colorings.splice(data.before_length, 0, { name: "length", numbers: data.lengths, log: true });
-  let coloring = colorings[0], colors = [], alone = -1, chosen = -1, ringed = [];
+  const count = data.ids.length;
+  const columns = data.columns.map(column => ({ ...column, codes: column.codes && decode(column.codes, Uint16Array) }));
+  let coloring = columns[0], colors = [], alone = -1, chosen = -1;
   const faded = at => alone >= 0 && coloring.codes?.[at] !== alone;
 
-  function makeMap(stage, { name, layouts, neighbors }) {
-    const canvas = stage.querySelector("canvas"), tip = stage.querySelector(".tip"), words = stage.nextElementSibling;
-    layouts = layouts.map(({ x, y, density, ...rest }) => ({ ...rest, x: decode(x, Uint16Array), y: decode(y, Uint16Array), density: density && decode(density, Uint8Array) }));
-    neighbors = neighbors && decode(neighbors, Uint16Array);
-    let layout, view, hovered = -1;
+  function described(at) {
+    const others = data.further.filter(([, point]) => point === at).length;
+    const values = columns.slice(0, 7).map(({ name, numbers, values, codes }) => {
+      const value = (numbers ? numbers[at] : values[codes[at]]) ?? "no value";
+      return `${name}: ${typeof value === "number" ? english(value) : value}`;
+    });
+    return [data.ids[at], ...values, ...(others ? [`other records with this sequence: ${english(others)}`] : [])].join("\n");
+  }
 
-    // One unit of the layout has the same length in both directions.
-    function unit() {
-      const [wide, high] = layout.span.map(span => span / Math.max(...layout.span));
+  function makeMap(stage, { axes, span, x, y, density }) {
+    const canvas = stage.querySelector("canvas"), tip = stage.querySelector(".tip"), words = stage.nextElementSibling;
+    const across = decode(x, Uint16Array), up = decode(y, Uint16Array), grid = density && decode(density, Uint8Array);
+    let view = WHOLE, hovered = -1;
+
+    // Return the size of the whole map in pixels: a unit has the same length in both directions.
+    function extent() {
+      const [wide, high] = span.map(part => part / Math.max(...span));
       const pixels = 0.92 * view.scale * Math.min(stage.clientWidth / wide, stage.clientHeight / high);
       return [pixels * wide, pixels * high];
     }
     // Return the function from a point to its place in the stage.
     function placing() {
-      const [w, h] = unit(), left = stage.clientWidth / 2 - view.x * w, low = stage.clientHeight / 2 + view.y * h;
-      return at => [left + layout.x[at] / 65535 * w, low - layout.y[at] / 65535 * h];
+      const [w, h] = extent(), left = stage.clientWidth / 2 - view.x * w, low = stage.clientHeight / 2 + view.y * h;
+      return at => [left + across[at] / 65535 * w, low - up[at] / 65535 * h];
     }
     function drawDensity(context) {
-      const [w, h] = unit(), image = new ImageData(data.grid, data.grid), shade = matchMedia("(prefers-color-scheme: dark)").matches ? 200 : 90;
-      layout.density.forEach((value, cell) => {
+      const [w, h] = extent(), image = new ImageData(data.grid, data.grid), shade = matchMedia("(prefers-color-scheme: dark)").matches ? 200 : 90;
+      grid.forEach((value, cell) => {
         const row = data.grid - 1 - Math.floor(cell / data.grid);
         image.data.set([shade, shade + 15, shade + 30, Math.round(value * 0.45)], 4 * (row * data.grid + cell % data.grid));
       });
@@ -68,10 +68,9 @@ function makeMaps(data) {
     function draw() {
       const ratio = devicePixelRatio || 1, context = canvas.getContext("2d"), place = placing();
       const wide = stage.clientWidth, high = stage.clientHeight;
-      canvas.width = wide * ratio;
-      canvas.height = high * ratio;
+      [canvas.width, canvas.height] = [wide * ratio, high * ratio];
       context.scale(ratio, ratio);
-      if (layout.density) drawDensity(context);
+      if (grid) drawDensity(context);
       const radius = Math.min(Math.max(wide / 14 / Math.sqrt(count) * Math.sqrt(view.scale), 1.3), 5.5);
       colors.forEach((color, at) => {
         const [x, y] = place(at);
@@ -84,23 +83,19 @@ function makeMaps(data) {
         context.fill();
       });
       context.globalAlpha = 1;
-      context.strokeStyle = context.fillStyle = getComputedStyle(document.body).color;
-      for (const at of [hovered, chosen, ...ringed].filter(at => at >= 0)) {
+      context.strokeStyle = getComputedStyle(document.body).color;
+      for (const at of [hovered, chosen].filter(at => at >= 0)) {
         context.lineWidth = at === chosen ? 4 : 2;
         context.beginPath();
         context.arc(...place(at), radius + 4, 0, 7);
         context.stroke();
       }
-      label(hovered >= 0 ? hovered : chosen);
-    }
-    function label(at) {
-      tip.style.visibility = at >= 0 ? "visible" : "hidden";
-      if (at < 0) return;
-      const [x, y] = placing()(at), more = data.further.filter(([, point]) => point === at).length;
-      tip.textContent = [data.ids[at], `${english(data.lengths[at])} residues`,
-        ...kept.slice(0, 6).map(column => `${column.name}: ${column.text(at)}`),
-        ...(more ? [`${english(more)} other record${more > 1 ? "s" : ""} with this sequence`] : [])].join("\n");
-      tip.style.left = `${Math.max(4, Math.min(x - tip.offsetWidth / 2, stage.clientWidth - tip.offsetWidth - 4))}px`;
+      const named = hovered >= 0 ? hovered : chosen;
+      tip.style.visibility = named >= 0 ? "visible" : "hidden";
+      if (named < 0) return;
+      const [x, y] = place(named);
+      tip.textContent = described(named);
+      tip.style.left = `${Math.max(4, Math.min(x - tip.offsetWidth / 2, wide - tip.offsetWidth - 4))}px`;
       tip.style.top = `${y - tip.offsetHeight - 14 > 0 ? y - tip.offsetHeight - 14 : y + 14}px`;
     }
     function look(change) {
@@ -108,17 +103,13 @@ function makeMaps(data) {
       draw();
     }
     function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
-      const [w, h] = unit(), scale = Math.min(Math.max(view.scale * factor, 1), 400), share = 1 - view.scale / scale;
+      const [w, h] = extent(), scale = Math.min(Math.max(view.scale * factor, 1), 400), share = 1 - view.scale / scale;
       const dx = (x - stage.clientWidth / 2) / w, dy = (stage.clientHeight / 2 - y) / h;
       look(scale === 1 ? WHOLE : { scale, x: view.x + dx * share, y: view.y + dy * share });
     }
     function move(dx, dy) {
-      const [w, h] = unit();
+      const [w, h] = extent();
       look({ x: view.x - dx / w, y: view.y + dy / h });
-    }
-    function whole() {
-      view = WHOLE;
-      choose(-1);
     }
     function nearest({ offsetX, offsetY }) {
       const place = placing();
@@ -129,41 +120,21 @@ function makeMaps(data) {
       }
       return best;
     }
-    function lay(chosenLayout) {
-      layout = chosenLayout;
-      words.textContent = `To the right: ${layout.axes[0]}; upward: ${layout.axes[1]}.${layout.density ? " Gray: density of up to a million vectors." : ""} Click the map, then use the wheel to zoom; drag to move.`;
-      view = WHOLE;
-    }
 
-    const pointers = new Map();
-    let spread = 0, dragged = false;
+    let last = null, dragged = false;
     canvas.addEventListener("pointerdown", event => {
-      pointers.set(event.pointerId, event);
       canvas.setPointerCapture?.(event.pointerId);
-      [spread, dragged] = [0, false];
+      [last, dragged] = [event, false];
     });
     canvas.addEventListener("pointermove", event => {
-      const last = pointers.get(event.pointerId);
-      if (!last) {
-        const at = nearest(event);
-        if (at !== hovered) { hovered = at; draw(); }
-        return;
-      }
-      pointers.set(event.pointerId, event);
-      if (pointers.size === 2) {
-        const [one, two] = [...pointers.values()], far = Math.hypot(one.offsetX - two.offsetX, one.offsetY - two.offsetY);
-        if (spread) zoom(far / spread, (one.offsetX + two.offsetX) / 2, (one.offsetY + two.offsetY) / 2);
-        [spread, dragged] = [far, true];
-      } else if (event.offsetX !== last.offsetX || event.offsetY !== last.offsetY) {
-        dragged = true;
+      if (last) {
+        dragged ||= Math.hypot(event.offsetX - last.offsetX, event.offsetY - last.offsetY) > 0;
         move(event.offsetX - last.offsetX, event.offsetY - last.offsetY);
-      }
+        last = event;
+      } else if (hovered !== (hovered = nearest(event))) draw();
     });
-    canvas.addEventListener("pointerup", event => {
-      pointers.delete(event.pointerId);
-      if (!dragged) choose(nearest(event), map);
-    });
-    canvas.addEventListener("pointercancel", event => pointers.delete(event.pointerId));
+    canvas.addEventListener("pointerup", event => { if (!dragged) choose(nearest(event)); });
+    canvas.addEventListener("lostpointercapture", () => { last = null; });
     canvas.addEventListener("pointerleave", () => look({}));
     canvas.addEventListener("dblclick", event => zoom(2, event.offsetX, event.offsetY));
     // The wheel scrolls the page until the map has been clicked, so that nobody is caught by it.
@@ -173,7 +144,7 @@ function makeMaps(data) {
       zoom(Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
     }, { passive: false });
     const acts = {
-      "+": () => zoom(1.5), "=": () => zoom(1.5), "-": () => zoom(1 / 1.5), Escape: whole,
+      "+": () => zoom(1.5), "=": () => zoom(1.5), "-": () => zoom(1 / 1.5), Escape: () => { view = WHOLE; choose(-1); },
       ArrowLeft: () => move(40, 0), ArrowRight: () => move(-40, 0), ArrowUp: () => move(0, 40), ArrowDown: () => move(0, -40),
     };
     canvas.addEventListener("keydown", event => {
@@ -183,36 +154,31 @@ function makeMaps(data) {
     });
     stage.querySelectorAll("button").forEach(button => button.addEventListener("click", acts[button.value]));
     new ResizeObserver(draw).observe(stage);
-    const map = {
-      name, layouts, draw, lay,
-      near: at => neighbors ? [...neighbors.slice(at * data.neighbors, (at + 1) * data.neighbors)] : [],
-      center: at => { if (view.scale > 1) view = { ...view, x: layout.x[at] / 65535, y: layout.y[at] / 65535 }; },
-    };
-    lay(layouts[0]);
-    return map;
+    words.textContent = `To the right: ${axes[0]}; upward: ${axes[1]}.${density ? " Gray: density of up to a million vectors." : ""} Click the map, then use the wheel to zoom; drag to move.`;
+    return { draw, center: at => { if (view.scale > 1) view = { ...view, x: across[at] / 65535, y: up[at] / 65535 }; } };
   }
 
-  // Math.min takes no 50,000 arguments everywhere.
-  const range = numbers => numbers.reduce(([low, high], value) => value === null ? [low, high] : [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
   function paint() {
-    const { codes, numbers, values, log } = coloring, [low, high] = numbers ? range(numbers) : [], scaled = log ? Math.log : value => value;
-    const colorOf = code => code < values.length ? category(code) : NONE;
+    const { name, codes, numbers, values, log } = coloring;
     alone = -1;
     if (numbers) {
+      // Math.min takes no 50,000 arguments everywhere.
+      const known = numbers.filter(value => value !== null), scaled = log ? Math.log : value => value;
+      const [low, high] = [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))];
       colors = numbers.map(value => value === null ? NONE : ramp((scaled(value) - scaled(low)) / (scaled(high) - scaled(low) || 1)));
       const bar = element("i", { className: "ramp" });
       bar.style.background = `linear-gradient(90deg, ${RAMP.map(color => `rgb(${color})`)})`;
-      $("legend").replaceChildren(`${coloring.name} ${english(low)}`, bar, `${english(high)}${log ? " (logarithmic)" : ""}`);
+      $("legend").replaceChildren(`${name} ${english(low)}`, bar, `${english(high)}${log ? " (logarithmic)" : ""}`);
     } else {
+      const colorOf = code => code < values.length ? category(code) : NONE, numberOf = new Map();
       colors = Array.from(codes, colorOf);
-      const counts = new Map();
-      for (const code of codes) counts.set(code, (counts.get(code) ?? 0) + 1);
-      $("legend").replaceChildren(...[...counts].sort(([a], [b]) => a - b).map(([code, number]) => {
+      for (const code of codes) numberOf.set(code, (numberOf.get(code) ?? 0) + 1);
+      $("legend").replaceChildren(...[...numberOf].sort(([a], [b]) => a - b).map(([code, number]) => {
         const swatch = element("i", {}), button = element("button", { type: "button", ariaPressed: "false" }, swatch, `${values[code] ?? "no value"} (${english(number)})`);
         swatch.style.background = colorOf(code);
         button.addEventListener("click", () => {
           alone = alone === code ? -1 : code;
-          $("legend").querySelectorAll("button").forEach(each => { each.ariaPressed = String(each === button && alone === code); });
+          $("legend").querySelectorAll("button").forEach(other => { other.ariaPressed = String(other === button && alone === code); });
           maps.forEach(map => map.draw());
         });
         return button;
@@ -220,25 +186,22 @@ function makeMaps(data) {
     }
     maps.forEach(map => map.draw());
   }
-  // Select a sequence, -1: none, and its neighbors in the map where it was chosen.
-  function choose(at, map = maps[0]) {
-    [chosen, ringed] = [at, at < 0 ? [] : map.near(at)];
-    $("selected").textContent = ringed.length ? `${data.ids[at]} and its nearest in ${map.name}: ${ringed.map(other => data.ids[other]).join(", ")}.` : "";
-    for (const each of maps) {
-      if (at >= 0) each.center(at);
-      each.draw();
+  // Select a sequence in all maps; -1: none.
+  function choose(at) {
+    chosen = at;
+    for (const map of maps) {
+      if (at >= 0) map.center(at);
+      map.draw();
     }
   }
 
   const names = [...data.ids, ...data.further.map(([id]) => id)], lower = names.map(name => name.toLowerCase());
   const target = at => at < count ? at : data.further[at - count][1];
   $("find").addEventListener("input", () => {
-    const text = $("find").value.trim().toLowerCase(), matches = [];
-    let total = 0;
-    if (text) lower.forEach((name, at) => { if (name.includes(text) && ++total <= MOST_MATCHES) matches.push(at); });
-    // the whole id comes first
-    matches.sort((a, b) => (lower[b] === text) - (lower[a] === text));
-    const items = matches.map(at => {
+    const text = $("find").value.trim().toLowerCase();
+    const matches = text ? [...lower.keys()].filter(at => lower[at].includes(text)) : [];
+    matches.sort((a, b) => (lower[b] === text) - (lower[a] === text));  // the whole id comes first
+    const items = matches.slice(0, MOST_MATCHES).map(at => {
       const where = target(at);
       if (typeof where === "string") return `${names[at]}: skipped, ${where}.`;
       if (where < 0) return `${names[at]}: has a vector, not drawn.`;
@@ -246,35 +209,18 @@ function makeMaps(data) {
       button.addEventListener("click", () => choose(where));
       return button;
     });
-    if (total > MOST_MATCHES) items.push(`and ${english(total - MOST_MATCHES)} more`);
-    if (text && !total) items.push("No record found.");
-    if (text && !data.complete) items.push(`This page knows ${english(names.length)} records. Ask the files for any other: ${document.body.dataset.search}${$("find").value.trim()}`);
+    if (matches.length > MOST_MATCHES) items.push(`and ${english(matches.length - MOST_MATCHES)} more`);
+    if (text && !matches.length) items.push("No record found.");
+    if (text && data.search) items.push(`This page knows ${english(names.length)} records. Ask the files for any other: ${data.search}${$("find").value.trim()}`);
     $("matches").replaceChildren(...items);
-    const only = total === 1 || lower[matches[0]] === text ? target(matches[0]) : -1;
-    choose(only >= 0 ? only : -1);
+    const where = matches.length === 1 || lower[matches[0]] === text ? target(matches[0]) : -1;
+    choose(where >= 0 ? where : -1);
   });
 
   const maps = [...document.querySelectorAll(".stage")].map((stage, n) => makeMap(stage, data.maps[n]));
-  function choices(select, items, change) {
-    select.append(...items.map(({ name }) => new Option(name, name)));
-    select.parentElement.hidden = items.length < 2;
-    select.addEventListener("change", () => { change(items[select.selectedIndex]); paint(); });
-  }
-  choices($("layout"), maps[0].layouts, layout => maps[0].lay(layout));
-  choices($("coloring"), colorings, item => { coloring = item; });
+  $("coloring").append(...columns.map(({ name }) => new Option(name, name)));
+  $("coloring").addEventListener("change", event => { coloring = columns[event.target.selectedIndex]; paint(); });
   paint();
 }
 
 if ($("map-data")) makeMaps(JSON.parse($("map-data").textContent));
-
-document.querySelectorAll(".copy").forEach(button => button.addEventListener("click", async () => {
-  const text = button.parentElement.querySelector("pre, p");
-  try {
-    await navigator.clipboard.writeText(text.textContent);
-    button.textContent = "Copied";
-  } catch {
-    getSelection().selectAllChildren(text);
-    button.textContent = "Selected";
-  }
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
-}));

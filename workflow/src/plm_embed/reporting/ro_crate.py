@@ -2,10 +2,8 @@
 in JSON-LD.
 """
 
-import json
 from typing import Any
 
-from plm_embed._version import __version__
 from plm_embed.io.json_files import write_json
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
@@ -28,36 +26,28 @@ def write_crate(facts: Facts) -> None:
         graph.append({"@id": id, "@type": kind, **present})
         return {"@id": id}
 
-    mit = add("https://spdx.org/licenses/MIT", "CreativeWork", name="MIT License", identifier="MIT")
-    software = []
-    libraries = {"plm-embed": __version__, **facts.metadata.get("library_versions", {})}
-    for name, version in libraries.items():
-        terms = mit if name == "plm-embed" else None
-        application = {"name": name, "softwareVersion": version, "license": terms}
-        software.append(add(f"#{name}", "SoftwareApplication", **application))
+    software = [
+        add(f"#{name}", "SoftwareApplication", name=name, softwareVersion=version)
+        for name, version in facts.versions.items()
+    ]
     inputs = [
-        add(
-            f"#input-{number}",
-            "CreativeWork",
-            name=file.path,
-            sha256=file.sha256,
-            contentSize=str(file.bytes),
-            description=count(file.records, "record"),
-        )
+        add(f"#input-{number}", "CreativeWork", name=file.path, sha256=file.sha256)
         for number, file in enumerate(facts.summary.inputs if facts.summary else (), start=1)
     ]
     if facts.fingerprint:
         model = None if facts.caveat else MODELS.get(facts.model)
-        weights = add(
-            "#weights",
-            "CreativeWork",
-            name=f"Weights of {facts.model}",
-            description=facts.caveat or "The published file; the SHA-256 is that after conversion.",
-            sha256=facts.fingerprint.weights_sha256,
-            url=model and model.address,
-            license=mit if model and model.license == "MIT" else model and model.license,
+        inputs.append(
+            add(
+                "#weights",
+                "CreativeWork",
+                name=f"Weights of {facts.model}",
+                description=facts.caveat
+                or "The published file; the SHA-256 is that after conversion.",
+                sha256=facts.fingerprint.weights_sha256,
+                url=model and model.address,
+                license=model and model.license,
+            )
         )
-        inputs.append(weights)
     digests = facts.validation.files if facts.validation else {}
     files = [
         add(
@@ -65,22 +55,18 @@ def write_crate(facts: Facts) -> None:
             "File",
             name=path.name,
             description=content,
-            encodingFormat=media_type,
             contentSize=str(path.stat().st_size),
             sha256=digests.get(path.name),
         )
-        for path, content, _, media_type in outputs(facts.folder, facts.master)
+        for path, content in outputs(facts.folder, facts.master)
         if path.name != CRATE and path.is_file()
     ]
-    attributes = []
-    for name, value in sorted(facts.metadata.items()):
-        plain = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
-        attributes.append(add(f"#attribute-{name}", "PropertyValue", name=name, value=plain))
     ended = max((run.ended for run in facts.runs), default=None)
     action = add(
         "#embedding",
         "CreateAction",
         name=f"Embedding of sequences with {facts.model}",
+        description=f"fingerprint {facts.metadata.get('fingerprint_id')}, commit {facts.commit}",
         instrument=software,
         object=inputs,
         result=files,
@@ -98,9 +84,7 @@ def write_crate(facts: Facts) -> None:
         license=add("#terms-of-the-data", "CreativeWork", name="Terms", description=TERMS),
         hasPart=files,
         mentions=action,
-        additionalProperty=attributes,
     )
-    conforms = {"@id": "https://w3id.org/ro/crate/1.1"}
-    add(CRATE, "CreativeWork", conformsTo=conforms, about=root)
-    context = "https://w3id.org/ro/crate/1.1/context"
-    write_json(facts.folder / CRATE, {"@context": context, "@graph": graph})
+    specification = "https://w3id.org/ro/crate/1.1"
+    add(CRATE, "CreativeWork", conformsTo={"@id": specification}, about=root)
+    write_json(facts.folder / CRATE, {"@context": f"{specification}/context", "@graph": graph})

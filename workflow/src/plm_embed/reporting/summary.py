@@ -8,7 +8,7 @@ from plm_embed.errors import StoreError
 from plm_embed.io.files import size
 from plm_embed.master.validation_record import VALIDATION
 from plm_embed.reading.find import MASTERS, masters
-from plm_embed.reporting.facts import Facts, collect, model_folders, reused
+from plm_embed.reporting.facts import Facts, collect, model_folders
 from plm_embed.reporting.outputs import RECORDS, REPORT, SKIPPED
 from plm_embed.wording import count, readable
 
@@ -47,7 +47,7 @@ def _facts(facts: Facts) -> Iterator[tuple[str, str]]:
     report, table = folder / REPORT, folder / SKIPPED
     yield "records", f"{statuses.total():,}"
     yield "unique", count(facts.summary.unique, "sequence") if facts.summary else ""
-    yield "reused", reused(facts.runs)
+    yield "reused", facts.reused
     yield "embedded", count(statuses["embedded"] + events, "record") + with_events
     yield "skipped", count(statuses["skipped"], "record") + reasons
     yield "validation", _validation(facts)

@@ -41,12 +41,8 @@ LOOKS_FOR_A_START = 7
 """Looks at a run that has ended: one that was just started notes itself after it has planned."""
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer may sit on a broken device."""
-PLAIN_WIDTH = 120
 WAITING = "queued or starting (on a cluster, see squeue --me)"
-CONTINUE = (
-    "if the run has ended, rerun the same command to continue; finished work is kept. If Snakemake "
-    "says that the folder is locked, give the command with --unlock first"
-)
+CONTINUE = "if the run has ended, rerun the same command; if it is locked, with --unlock first"
 VALID, FAILED, UNFINISHED = 0, 1, 3
 STEPS = ("weights", "sequences", "embed", "gather", "validate", "report")
 Status = Literal["done", "at work", "failed", "waits"]
@@ -113,7 +109,7 @@ def watch(results: Path, *, once: bool) -> int:
     looks_left = LOOKS_FOR_A_START
     plain = once or not console.is_terminal
     if plain:
-        console = terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
+        console = terminal(width=120, no_color=True, highlight=False)
     live = None if plain else Live(console=console, auto_refresh=False)
     with live or nullcontext(), suppress(KeyboardInterrupt):
         while True:
@@ -277,8 +273,7 @@ def _embedding(model: Progress) -> Iterator[RenderableType]:
     bar = Table.grid(expand=True)
     bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
     yield bar
-    buckets = count(model.buckets, "bucket")
-    text = Text(f"{100 * model.fraction:.1f} %; {model.done:,} of {buckets} done, ")
+    text = Text(f"{100 * model.fraction:.1f} %; {model.done:,} of {model.buckets:,} buckets done, ")
     text.append(f"{model.running:,} at work, {model.queued:,} queued")
     if (failed := model.buckets - model.done - model.running - model.queued) > 0:
         text.append(f", {failed:,} failed", style="bold red")

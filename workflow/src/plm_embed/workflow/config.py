@@ -55,8 +55,8 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
     changes = _yaml(configfile) if configfile else {}
     for setting in settings:
         key, value = key_and_value("--config", setting)
-        changes = _merged(changes, {key: value})
-    return checked(_merged(_yaml(usual) if usual.exists() else {}, changes), changes)
+        changes = merged(changes, {key: value})
+    return checked(merged(_yaml(usual) if usual.exists() else {}, changes), changes)
 
 
 def key_and_value(option: str, setting: str) -> tuple[str, Any]:
@@ -70,10 +70,10 @@ def key_and_value(option: str, setting: str) -> tuple[str, Any]:
     raise ConfigError(f"{option} {setting}: {words}", key=key)
 
 
-def _merged(below: Config, above: Mapping[str, Any]) -> Config:
+def merged(below: Config, above: Mapping[str, Any]) -> Config:
     """Return one mapping over another, as Snakemake merges configurations: blocks key by key."""
     both = {
-        key: _merged(below[key], value)
+        key: merged(below[key], value)
         for key, value in above.items()
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
