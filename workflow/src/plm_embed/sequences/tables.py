@@ -348,10 +348,11 @@ class ParquetTable:
                 try:
                     if (part := next(parts, None)) is None:
                         return
-                    cells = pa.record_batch({
+                    columns = {
                         name: part[column].cast(pa.string())
                         for name, column in self._columns.items()
-                    })
+                    }
+                    cells = pa.record_batch(columns)
                     cells.validate(full=True)  # a column may call any bytes text
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
