@@ -29,7 +29,8 @@ def rows(keys: list[bytes], first: int) -> pa.RecordBatch:
 def run(batches: list[list[bytes]], memory: int, folder: Path) -> list[pa.RecordBatch]:
     """Sort batches of keys, numbered through; check that no file is left."""
     number = 0
-    sorter = KeySorter(folder, memory)
+    total = sum(map(len, batches))
+    sorter = KeySorter(folder, memory, lambda: number / total)
     for keys in batches:
         batch = rows(keys, number)
         number += len(keys)

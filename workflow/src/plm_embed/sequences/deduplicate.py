@@ -123,7 +123,11 @@ def deduplicate(
         tempfile.TemporaryDirectory(prefix=".spill-", dir=output) as spill,
         row_group_writer(output / "records.parquet", records_schema(keep)) as records,
     ):
-        sorter = KeySorter(Path(spill), int((memory_mb - OWN_MEMORY_MB) * 1e6))
+        sorter = KeySorter(
+            Path(spill),
+            int((memory_mb - OWN_MEMORY_MB) * 1e6),
+            lambda: sum(reader.bytes_read for reader in readers) / total,
+        )
         with (
             progress("read", total / 1e6, "MB") as meter,
             behind(_BEHIND) as in_writer,
