@@ -183,7 +183,7 @@ def test_no_file_of_ones_own_is_touched(
 def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no representation mean_l9; it has max_l2"):
         export(campaign.master, "npy", tmp_path / "new", "mean_l9")
-    with pytest.raises(PlmEmbedError, match="a matrix per record, which npy cannot hold"):
+    with pytest.raises(PlmEmbedError, match="npy holds no matrices"):
         export(campaign.master, "npy", tmp_path / "new", "per_residue_l2")
     assert not list(tmp_path.iterdir())
 
