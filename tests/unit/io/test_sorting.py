@@ -29,8 +29,7 @@ def rows(keys: list[bytes], first: int) -> pa.RecordBatch:
 def run(batches: list[list[bytes]], memory: int, folder: Path) -> list[pa.RecordBatch]:
     """Sort batches of keys, numbered through; check that no file is left."""
     number = 0
-    total = sum(map(len, batches))
-    sorter = KeySorter(folder, SCHEMA, memory, lambda: number / total)
+    sorter = KeySorter(folder, memory)
     for keys in batches:
         batch = rows(keys, number)
         number += len(keys)

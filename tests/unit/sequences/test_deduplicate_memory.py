@@ -43,14 +43,14 @@ def much(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "memory_mb", "ranges"),
-    [("csv", 500, 256), ("fasta", 500, 256), ("parquet", 500, 256), ("fasta", 700, 5)],
+    ("kind", "memory_mb", "bits"),
+    [("csv", 500, 8), ("fasta", 500, 8), ("parquet", 500, 8), ("fasta", 700, 3)],
 )
-def test_memory_is_bounded(tmp_path: Path, kind: str, memory_mb: int, ranges: int) -> None:
+def test_memory_is_bounded(tmp_path: Path, kind: str, memory_mb: int, bits: int) -> None:
     """128 MB of distinct residues in less; at last in few ranges of nearly the size that is sorted
     at once.
     """
-    found = run(much(tmp_path / f"big.{kind}", kind), "protein", memory_mb, ranges)
+    found = run(much(tmp_path / f"big.{kind}", kind), "protein", memory_mb, bits)
     records, unique, peak = found
     assert (records, unique) == (120_000, 80_001)
     assert peak < memory_mb
@@ -63,7 +63,7 @@ def test_contigs_of_16_million_bases_fit_into_the_least_memory(tmp_path: Path) -
         for number in range(5):
             drawn = np.random.default_rng(number).integers(0, 4, 16_000_000)
             file.write(b">c%d\n%s\n" % (number, letters[drawn].tobytes()))
-    records, unique, peak = run(path, "dna", 500, 256)
+    records, unique, peak = run(path, "dna", 500, 8)
     assert (records, unique) == (5, 5)
     assert peak < 560
 
@@ -74,12 +74,12 @@ def test_what_is_cut_out_of_a_block_does_not_keep_all_of_it(tmp_path: Path) -> N
     with path.open("w") as file:
         for number in range(110_000):
             file.write(f">id{number}{header}\nMKTAYIAKQRQISFVKSHFS\n")
-    records, unique, peak = run(path, "protein", 700, 256)
+    records, unique, peak = run(path, "protein", 700, 8)
     assert (records, unique) == (110_000, 1)
     assert peak < 330
 
 
-def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, ...]:
+def run(path: Path, alphabet: str, memory_mb: int, bits: int) -> tuple[float, ...]:
     """Records, distinct sequences and peak memory in MB of a process that deduplicates a file."""
     program = (
         "from plm_embed import startup; startup.set_up('deduplicate')\n"
@@ -87,7 +87,7 @@ def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, 
         "from plm_embed.sequences.deduplicate import deduplicate\n"
         "from plm_embed.sequences.alphabet import ResiduePolicy\n"
         "from plm_embed.sequences.settings import Table\n"
-        "path, alphabet, (memory_mb, sorting.MOST_RANGES) = *sys.argv[1:3], "
+        "path, alphabet, (memory_mb, sorting.RANGE_BITS) = *sys.argv[1:3], "
         "map(int, sys.argv[3:])\n"
         "s = deduplicate([Path(path)], Path(path).parent / 'out', buckets=5, memory_mb=memory_mb,\n"
         "    table=Table('protein_id', 'sequence', ('assembly_id', 'protein_name')), "
@@ -97,7 +97,7 @@ def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, 
         # ru_maxrss would be the parent's where that is larger
         "print(s.records, s.unique, int(peak) * 1.024e-3)"
     )
-    command = [sys.executable, "-c", program, str(path), alphabet, str(memory_mb), str(ranges)]
+    command = [sys.executable, "-c", program, str(path), alphabet, str(memory_mb), str(bits)]
     done = subprocess.run(
         command, check=True, capture_output=True, env=os.environ | KEEP_MEMORY | NO_HUGE_PAGES
     )

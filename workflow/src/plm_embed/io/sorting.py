@@ -2,9 +2,8 @@
 by ranges of key space.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import ceil, log2
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 
 from plm_embed.keys import key_words
 
-MOST_RANGES = 256  # files open at a time
+RANGE_BITS = 8
+"""Bits of the keys by which rows are spilled: to 256 files, which are open at the same time."""
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _FINER = 6  # bits of the keys by which a range that is too large is divided
 PIECE = 1 << 24
@@ -50,34 +50,27 @@ class KeySorter:
 
     Rows have `key` (32 bytes) and `sequence` among their columns. A sequence comes back null but
     for the first row of its key: a repeated one is held and written once. At most about `memory`
-    bytes are held; more goes to files in `folder`, which the caller removes. How many files follows
-    from the bytes to come, estimated from `done()`, the fraction of the input that has been added.
+    bytes are held; more goes to files in `folder`, which the caller removes.
     """
 
-    def __init__(
-        self, folder: Path, schema: pa.Schema, memory: int, done: Callable[[], float]
-    ) -> None:
-        self._folder, self._schema, self._done = folder, schema, done
+    def __init__(self, folder: Path, memory: int) -> None:
+        self._folder = folder
         # sorting holds the rows, one column twice, and the sorted rows; several such before them
         # are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
-        self._bytes = self._bits = 0  # bits by which rows are spilled, 0 before
+        self._bytes = 0
         self._ranges: dict[int, Range] = {}
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= (min(self._limit, PIECE) if self._bits else self._limit):
+        if self._bytes >= (min(self._limit, PIECE) if self._ranges else self._limit):
             self._spill()
 
     def _spill(self) -> None:
         rows, self._rows, self._bytes = sort_rows(self._rows), [], 0
-        if not self._bits:
-            expected = rows.nbytes / max(self._done(), 1e-6)
-            count = min(max(expected / (2 * PIECE), 2 * expected / self._limit, 2), MOST_RANGES)
-            self._bits = ceil(log2(count))
-        self._distribute(rows, self._ranges, self._bits)
+        self._distribute(rows, self._ranges, RANGE_BITS)
 
     def _distribute(self, rows: pa.RecordBatch, ranges: dict[int, Range], bits: int) -> None:
         """Append sorted rows to the files of the ranges that the first bits of their keys name."""
@@ -86,19 +79,19 @@ class KeySorter:
         for start, end in pairwise([*starts, len(rows)]):
             if (prefix := int(prefixes[start])) not in ranges:
                 path = Path(self._folder, f"{bits}-{prefix}.arrows")
-                ranges[prefix] = Range(path, self._schema)
+                ranges[prefix] = Range(path, rows.schema)
             ranges[prefix].write(rows.slice(start, end - start))
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows, once. A key's rows come in one batch, or in several if they alone exceed
         the memory.
         """
-        if self._rows and self._bits:
+        if self._rows and self._ranges:
             self._spill()
         if self._rows:
             rows, self._rows = sort_rows(self._rows), []
             yield rows
-        yield from self._sorted(self._ranges, self._bits)
+        yield from self._sorted(self._ranges, RANGE_BITS)
 
     def _sorted(self, ranges: Mapping[int, Range], bits: int) -> Iterator[pa.RecordBatch]:
         for _, part in sorted(ranges.items()):
