@@ -6,7 +6,7 @@ letters and lines: the records are accepted, and a warning names the first of th
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -46,14 +46,14 @@ class LetterCheck:
     path: Path | None = None
     _counts: Counter[str] = field(default_factory=Counter)
 
-    def look(self, residues: pa.StringArray) -> None:
+    def look(self, records: Iterable[object]) -> None:
         """Look at the next records, unless enough were seen. InputError when they are of the other
         kind.
         """
         if self._counts.total() >= _LETTERS:
             return
-        for record in residues:
-            raw = record.as_py()
+        for record in records:
+            raw = str(record)  # text, or Arrow's
             self._counts.update(raw[:: len(raw) // _OF_A_RECORD + 1].upper())
             if self._counts.total() >= _LETTERS:
                 break
