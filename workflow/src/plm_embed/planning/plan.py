@@ -100,12 +100,11 @@ def plan(
     buckets, jobs = _jobs(models, resources, at_once, config["buckets"])
     if configfile:
         call += ["--configfile", str(configfile)]
-    changes = [*settings]
     if buckets != config["buckets"]:
-        changes = [word for word in settings if not word.startswith("buckets=")]
-        changes.append(f"buckets={buckets}")
-    if changes:
-        call += ["--config", *changes]
+        others = (word for word in settings if not word.startswith("buckets="))
+        settings = (*others, f"buckets={buckets}")
+    if settings:
+        call += ["--config", *settings]
     unique = f"{count(summary.unique, 'sequence')}, {count(summary.residues, 'residue')}"
     if lengths := summary.lengths:
         unique += f" ({min(lengths):,} to {max(lengths):,} each)"
