@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.settings import Settings
 from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 
@@ -32,7 +32,7 @@ class Paper:
 def on_paper(model: Model, gpu: str, device: str) -> Paper:
     """By the GPU's name; of sequences as `draw` makes them."""
     few = Counter(map(len, draw(model, 10000)))
-    todo, label = costs.work(model, few, LongSequences()), costs.device_label(gpu)
+    todo, label = costs.work(model, few, Settings()), costs.device_label(gpu)
     try:
         planned = costs.estimated(label, model, todo, "auto").tokens_per_second
     except ConfigError:

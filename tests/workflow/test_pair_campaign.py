@@ -45,7 +45,7 @@ def test_a_campaign_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     planned = plan(settings=[f"inputs={SETTINGS['inputs']}", f"model={MODEL}"])
     chains = [HEAVY + LIGHT, LIGHT + HEAVY, LIGHT + LIGHT]
     tokens = sum(len(residues) + 25 + 2 for residues in chains)
-    assert planned.input.residues == sum(map(len, chains))
+    assert f"3 sequences, {sum(map(len, chains))} residues" in dict(planned.facts)["unique"]
     assert planned.models[0].todo.tokens == tokens
 
     done = snakemake(folder, *ONE_THREAD, **SETTINGS)

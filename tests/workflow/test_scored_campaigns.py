@@ -26,15 +26,14 @@ from support.campaign_runs import snakemake, working_folder
 pytestmark = pytest.mark.workflow
 
 MODEL = "esm2_t3_untrained"
+LETTERS = "LAGVSERTIDPKQNFYMHWC"
 WINDOWS = {"policy": "window", "max_residues": 60, "overlap": 20}
 
 
 def sequences() -> dict[str, str]:
     draw = random.Random(3)
     lengths = [1, 5, 17, 30, 30, 44, 59, 60, 61, 90, 110]
-    made = {
-        f"p{i}": "".join(draw.choices("LAGVSERTIDPKQNFYMHWC", k=n)) for i, n in enumerate(lengths)
-    }
+    made = {f"p{i}": "".join(draw.choices(LETTERS, k=n)) for i, n in enumerate(lengths)}
     return made | {"again": made["p3"]}
 
 
@@ -132,7 +131,7 @@ def test_a_changed_score_is_noticed(folder: Path) -> None:
         embeddings.scores("entropy")
     done = CliRunner().invoke(group, ["validate", str(folder / "results"), "--spot-checks", "0"])
     assert isinstance(done.exception, StoreError)
-    assert "row 3 of entropy: differs" in str(done.exception)
+    assert "row 3 of entropy: differs from its part" in str(done.exception)
     master.write_bytes(before)
 
 
@@ -155,11 +154,12 @@ def test_the_plan_says_what_masked_passes_cost(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    lines = "\n".join(f"{length} 10" for length in (100, 200))
-    (folder / "lengths").write_text(lines)
+    records = [f">p{i}\n{LETTERS[i] * (100 + 100 * (i % 2))}\n" for i in range(20)]
+    (folder / "masked.fasta").write_text("".join(records))
     for scores, tokens in (("[pseudo_perplexity]", "509,040"), ("[entropy]", "3,040")):
         settings = f"embedding={{scores: {scores}}}"
-        arguments = ["plan", "--config", settings, "--lengths", "lengths", "--device", "A100"]
+        inputs = ["inputs=masked.fasta", f"model={MODEL}"]
+        arguments = ["plan", "--device", "A100", "--config", settings, *inputs]
         done = CliRunner().invoke(group, arguments, catch_exceptions=False)
         assert done.exit_code == 0, done.output
         assert re.search(rf"A100 +{tokens} ", done.output)

@@ -291,12 +291,11 @@ def test_export_and_summary(commands: Path, campaign: Campaign, tmp_path: Path) 
 
 def test_deduplicate_and_plan(commands: Path, tmp_path: Path) -> None:
     (tmp_path / "some.fasta").write_text(">a\nMKT AYIAK\n>b\nMKTAYIAKQR\n", encoding="utf-8")
-    (tmp_path / "lengths.txt").write_text("100 1000\n350 20000\n", encoding="utf-8")
     config = {"inputs": ["some.fasta"], "model": "esm2_t33_650M_UR50D", "weights_folder": "weights"}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     done = run(tmp_path, commands, "deduplicate", "some.fasta", "--output", "sequences")
     assert done.returncode == 0, done.stderr
-    for options in (["--lengths", "lengths.txt", "--device", "A100"], ["--profile", "pbs"]):
+    for options in (["--device", "A100"], ["--profile", "pbs"]):
         done = run(tmp_path, commands, "plan", "--configfile", "my.yaml", *options)
         assert done.returncode == 0, done.stderr
         assert "A100" in done.stdout

@@ -76,8 +76,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
     assert done.stdout.startswith("plm-embed: error: model: 'absent'"), done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_an_example_that_it_understands(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"deduplicate", "embed", "gather"}))
+def test_a_command_for_people_has_an_example_that_it_understands(name: str) -> None:
     command = COMMANDS[name]
     shown = command.get_help(click.Context(command, info_name=f"plm-embed {name}"))
     found = re.search(r"Example[^\n]*:\n((?: +[^\n]+\n)+)", shown)

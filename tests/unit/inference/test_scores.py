@@ -350,7 +350,7 @@ def test_a_device_that_computes_wrong_scores_fails_its_self_test(
 
     monkeypatch.setattr(layers.LMHead, "log_probabilities", wrong)
     with pytest.raises(DeviceError, match=r"self-test failed .*: scores of .* differ .* nats"):
-        plm_embed.load(MODEL, weights=tmp_path)
+        plm_embed.score(["MKT"], MODEL, weights=tmp_path)
 
 
 def test_a_checkpoint_whose_head_is_not_whole_has_vectors(tmp_path: Path) -> None:
@@ -370,9 +370,10 @@ def test_a_checkpoint_whose_head_is_not_whole_has_vectors(tmp_path: Path) -> Non
         manifest = prepare(model, path, tmp_path / f"{name}_prepared")
         assert manifest.head_sha256 is None
         assert not (tmp_path / f"{name}_prepared" / HEAD).exists()
-        plm_embed.embed(["MKT"], MODEL, weights=tmp_path / f"{name}_prepared")
+        loaded = plm_embed.load(MODEL, weights=tmp_path / f"{name}_prepared")
         with pytest.raises(WeightsError, match="no head of the language model"):
-            plm_embed.score(["MKT"], MODEL, weights=tmp_path / f"{name}_prepared")
+            loaded.score(["MKT"])
+        loaded.embed(["MKT"])
 
 
 def test_every_layout_has_the_same_head(tmp_path: Path) -> None:

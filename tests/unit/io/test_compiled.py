@@ -100,22 +100,6 @@ def test_a_library_that_cannot_be_loaded_hides_no_other(
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("there", [True, False])
-def test_a_mac_without_its_tools_is_asked_for_no_compiler(
-    there: bool, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(tmp_path / "xcode-select", f"test $1 = -p && exit {0 if there else 2}")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(compiled.sys, "platform", "darwin")
-    if there:
-        assert made(source, "8") == 8
-    else:
-        with pytest.raises(RuntimeError, match="no C compiler"):
-            made(source, "8")
-
-
-@pytest.mark.usefixtures("folder")
 def test_the_next_compiler_serves_when_one_cannot(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ def run(batches: list[list[bytes]], memory: int, folder: Path) -> list[pa.Record
     """Sort batches of keys, numbered through; check that no file is left."""
     number = 0
     total = sum(map(len, batches))
-    sorter = KeySorter(folder, SCHEMA, memory, lambda: number / total)
+    sorter = KeySorter(folder, memory, lambda: number / total)
     for keys in batches:
         batch = rows(keys, number)
         number += len(keys)

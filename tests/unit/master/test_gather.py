@@ -10,7 +10,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -116,16 +115,6 @@ def test_nothing_depends_on_how_many_rows_are_read_at_a_time(tmp_path: Path, mon
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
     campaign.gather()
     assert digests(campaign) == expected
-
-
-def test_tables_are_cut_equally_whatever_their_row_groups(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(tables, "_ROWS", 7)
-    numbers = pa.table({"n": range(40)})
-    for rows in (1, 3, 7, 10, 40):
-        pq.write_table(numbers, tmp_path / "numbers.parquet", row_group_size=rows)
-        batches = list(tables.read_batches(tmp_path / "numbers.parquet"))
-        assert [batch.num_rows for batch in batches] == [7] * 5 + [5]
-        assert pa.concat_tables(batches) == numbers
 
 
 def test_the_index_has_a_row_for_every_record_with_a_vector(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared:
             "model_name is esm2_t6_8M_UR50D, esm2_t3_untrained is asked for",
         ),
         ({"pooling": "cls"}, "pooling is cls, mean is asked for"),
+        ({"max_length": "long"}, "cannot be imported: invalid literal for int.*'long'"),
         (
             {"max_length": 12},
             "none of its 48 rows can be adopted: 48 a sequence that may have been cut",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.settings import Settings
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.registry import MODELS, Model, find_model
 from plm_embed.models.tokens import TokenizerFile
@@ -39,7 +39,7 @@ def memory(model: Model) -> str:
 
 def speed(model: Model) -> str:
     """Sequences per second on an A100, to two digits."""
-    work = costs.work(model, {LETTERS: 1}, LongSequences())
+    work = costs.work(model, {LETTERS: 1}, Settings())
     rate = costs.estimated("A100", model, work, "auto").tokens_per_second / work.tokens
     return f"{round(rate, 1 - floor(log10(rate))):,.0f}"
 

@@ -132,7 +132,7 @@ def test_a_line_for_each_record_of_each_neighbor() -> None:
         {"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"], "rank": ["p", "q", "r", "s"]}
     )
     nearest, scores = np.array([[4, 2], [2, 7]]), np.array([[0.9, 0.8], [0.7, 0.6]])
-    made = neighbor_table(["q", "r"], nearest, scores, "cosine", lines)
+    made = neighbor_table((nearest, scores), ["q", "r"], "cosine", lines)
     # a column of the index keeps clear of those of the search
     assert made.column_names == ["query", "rank", "similarity", "row", "id", "record_rank"]
     assert [tuple(line.values()) for line in made.to_pylist()] == [

@@ -2,12 +2,10 @@
 files.
 """
 
-import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,20 +252,3 @@ def test_offsets_and_keys_that_are_out_of_order_are_named(
             embeddings.matrix(5, "per_residue_l2")
         with pytest.raises(PlmEmbedError, match=r"damaged, .*: row 20 of emb_keys has changed"):
             embeddings.by_key([KEYS[3]])
-
-
-def test_bits_that_flip_in_what_describes_a_master_end_in_words(
-    campaign: Campaign, tmp_path: Path
-) -> None:
-    """Its beginning and its end, where HDF5 keeps the tables and this project the fingerprint."""
-    copy = tmp_path / campaign.master.name
-    whole, draw = campaign.master.read_bytes(), random.Random(3)
-    for _ in range(150):
-        bits = bytearray(whole)
-        at = draw.choice([draw.randrange(4000), draw.randrange(len(bits) - 8000, len(bits))])
-        bits[at] ^= 1 << draw.randrange(8)
-        copy.write_bytes(bits)
-        with suppress(PlmEmbedError), plm_embed.open(copy) as embeddings:
-            assert embeddings.by_key(KEYS[:2]).shape == (2, DIM)
-            assert embeddings.per_residue_by_key(KEYS[0]).shape[1] == DIM
-            assert embeddings.metadata and len(embeddings.lengths) == len(KEYS)

@@ -74,6 +74,15 @@ def test_an_option_has_the_default_and_the_range_of_its_key(key: str) -> None:
     assert (kind.min, kind.max) == (rules.get("minimum"), rules.get("maximum"))
 
 
+def test_options_of_embed_have_the_defaults_of_the_settings() -> None:
+    options = {one.name: one.to_info_dict()["default"] for one in COMMANDS["embed"].params}
+    speed = options.keys() & vars(Settings()).keys()
+    assert {"device", "threads", "toks_per_batch", "scratch", "flush_minutes"} < speed
+    assert {name: options[name] for name in speed} == {
+        name: getattr(Settings(), name) for name in speed
+    }
+
+
 def test_what_a_campaign_computes_has_the_defaults_of_the_keys() -> None:
     empty = with_defaults({"inputs": [], "model": ""})
     assert settings_of(empty) == Settings()

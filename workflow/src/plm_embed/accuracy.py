@@ -80,7 +80,7 @@ class SelfTest:
     rounding: str = ""
     """Text of `remark` on the compute dtype and these weights."""
     score_error: float | None = None
-    """The worst over the probes, in nats; None without a head of the language model."""
+    """The worst over the probes, in nats; None where no scores are computed."""
 
 
 def bound(

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +41,11 @@ def watch(results: Path, once: bool) -> None:
     "devices",
     help="GPU to plan for, as A100, repeatable; else the profile's, or here.",
 )
-@click.option(
-    "--lengths",
-    type=EXISTING,
-    help="In place of the input: lines of `length number`, or a summary.json.",
-)
-@several(
-    "--elsewhere",
-    type=EXISTING,
-    help="results/MODEL/embedded of another run, for its speed; repeatable.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     *,
     more: tuple[str, ...],
     configfile: Path | None,
     settings: tuple[str, ...],
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Estimate what a campaign will cost before it runs.
@@ -76,11 +63,7 @@ def plan(
 
     if more and not settings:
         raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
-    estimate = run(configfile, (*settings, *more), **options)
-    if as_json:
-        say(json.dumps(asdict(estimate), indent=2, default=str))
-    else:
-        show(estimate, terminal(highlight=False))
+    show(run(configfile, (*settings, *more), **options), terminal(highlight=False))
 
 
 @click.command()

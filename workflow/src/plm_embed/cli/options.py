@@ -14,8 +14,7 @@ from typing import Any, TypeVar, get_args
 import click
 import msgspec
 
-from plm_embed.fingerprint import StorageDtype
-from plm_embed.inference.settings import DeviceName, Settings
+from plm_embed.inference.settings import DeviceName
 from plm_embed.io.terminal import printable
 from plm_embed.startup import program
 
@@ -36,7 +35,7 @@ class _Path(click.Path):
         return path
 
 
-class _Amount(click.FloatRange):
+class Amount(click.FloatRange):
     """A number that is not NaN, which no bound refuses."""
 
     def convert(
@@ -81,7 +80,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 PATH, EXISTING = _Path(), _Path(exists=True)
-AMOUNT = _Amount(0)
+AMOUNT = Amount(0)
 COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 
 
@@ -105,23 +104,9 @@ ID_COLUMN = click.option("--id-column", default="id", help="Column with the ids 
 SEQUENCE_COLUMN = click.option(
     "--sequence-column", default="sequence", help="Column with the residues (tables only)."
 )
-_KINDS: dict[str, tuple[Any, str]] = {
-    "device": (click.Choice(get_args(DeviceName)), "auto: GPUs where there are any, else the CPU."),
-    "threads": (COUNT, "CPU threads, shared by the workers."),
-    "toks_per_batch": (NUMBER, "Tokens per batch; 0: the device's default."),
-    "scratch": (str, "Node-local folder; auto: find one; '': write beside the store."),
-    "flush_minutes": (_Amount(0, min_open=True), "A kill loses at most this much work."),
-    "per_residue_limit_gb": (AMOUNT, "Refuse a bucket with more per-residue output."),
-    "storage_dtype": (click.Choice(get_args(StorageDtype)), "Number format on disk."),
-    "linker": (str, "Residues between the chains of pairs."),
-}
-SETTINGS = {
-    name: click.option(
-        f"--{name.replace('_', '-')}", default=getattr(Settings(), name), type=kind, help=text
-    )
-    for name, (kind, text) in _KINDS.items()
-}
-"""Options for single settings."""
+DEVICE = choice(
+    "--device", words=get_args(DeviceName), help="auto: GPUs where there are any, else the CPU."
+)
 COLUMN_REMEDIES = {
     **{
         name: f"name yours: --{name}-column {{}}"

@@ -5,7 +5,7 @@ program.
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -13,16 +13,17 @@ from plm_embed.cli.options import (
     AMOUNT,
     COLUMN_REMEDIES,
     COUNT,
+    DEVICE,
     EXISTING,
     ID_COLUMN,
     PATH,
     SEQUENCE_COLUMN,
-    SETTINGS,
     WEIGHTS,
     choice,
     required,
     several,
 )
+from plm_embed.fingerprint import StorageDtype
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import atomic_path, refuse_existing
 from plm_embed.io.terminal import printable, say
@@ -219,9 +220,9 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     words=("float32", "bfloat16", "float16"),
     help="The dtype that computed the vectors, and that the campaign names.",
 )
-@SETTINGS["device"]
-@SETTINGS["storage_dtype"]
-@SETTINGS["linker"]
+@DEVICE
+@choice("--storage-dtype", words=get_args(StorageDtype), help="Number format on disk.")
+@click.option("--linker", default="", help="Residues between the chains of pairs.")
 @click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,

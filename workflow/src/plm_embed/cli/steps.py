@@ -1,4 +1,7 @@
-"""The commands that the rules of the workflow call, in the order of the data's way."""
+"""The commands that the rules of the workflow call, in the order of the data's way.
+
+`snakemake --printshellcmds` shows whole calls.
+"""
 
 import sys
 import time
@@ -11,11 +14,12 @@ import click
 from plm_embed.cli.options import (
     AMOUNT,
     COUNT,
+    DEVICE,
     EXISTING,
     NUMBER,
     PATH,
-    SETTINGS,
     WEIGHTS,
+    Amount,
     Json,
     log_command,
     required,
@@ -125,10 +129,6 @@ def deduplicate(
     """Read sequence files, and write their unique sequences in buckets.
 
     records.parquet says what became of every record.
-
-    \b
-    Example:
-      plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
 
@@ -158,12 +158,28 @@ def deduplicate(
 @required("--store", type=PATH, help="Store of vectors; shared by all buckets.")
 @required("--record", type=PATH, help="Completion record (JSON), written at the end.")
 @VECTORS
-@SETTINGS["device"]
-@SETTINGS["threads"]
-@SETTINGS["toks_per_batch"]
-@SETTINGS["scratch"]
-@SETTINGS["flush_minutes"]
-@SETTINGS["per_residue_limit_gb"]
+@DEVICE
+@click.option("--threads", default=1, type=COUNT, help="CPU threads, shared by the workers.")
+@click.option(
+    "--toks-per-batch", default=0, type=NUMBER, help="Tokens per batch; 0: the device's default."
+)
+@click.option(
+    "--scratch",
+    default="auto",
+    help="Node-local folder; auto: find one; '': write beside the store.",
+)
+@click.option(
+    "--flush-minutes",
+    default=5.0,
+    type=Amount(0, min_open=True),
+    help="A kill loses at most this much work.",
+)
+@click.option(
+    "--per-residue-limit-gb",
+    default=100.0,
+    type=AMOUNT,
+    help="Refuse a bucket with more per-residue output.",
+)
 @click.option(
     "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
 )
@@ -193,13 +209,6 @@ def embed(
 
     The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
     when the fault is this node's. The same command again does only the rest.
-
-    \b
-    Example:
-      plm-embed embed results/sequences/buckets/0000.parquet \\
-        --weights results/esm2_t33_650M_UR50D/weights.json \\
-        --store results/esm2_t33_650M_UR50D/store \\
-        --record results/esm2_t33_650M_UR50D/embedded/0000.json --workers 0
     """
     from plm_embed.inference.weights import prepared_folder, with_head
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
@@ -249,14 +258,7 @@ def embed(
 @required("--index", type=PATH, help="Parquet index of the master.")
 @required("--records", type=PATH, help="records.parquet: the outcome of every input record.")
 def gather(**files: Path) -> None:
-    """Merge the parts of the store into the master file, in key order, and write its index.
-
-    \b
-    Example (with M for results/esm2_t33_650M_UR50D):
-      plm-embed gather --sequences results/sequences --embedded M/embedded --store M/store \\
-        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
-        --records M/records.parquet
-    """
+    """Merge the parts of the store into the master file, in key order, and write its index."""
     from plm_embed.master.gather import gather as run
     from plm_embed.master.gather import workflow_commit
 

@@ -9,11 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import pyarrow.compute as pc
-
 from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
-from plm_embed.sequences.batch import Batch, Faults, batch_of, normalize_batch
+from plm_embed.sequences.batch import Faults
+from plm_embed.sequences.normalize import Skipped, normalize, normalize_pair
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, Table
@@ -48,6 +47,17 @@ SequenceInput = str | Path | Reader | Mapping[str, str | Chains] | Iterable[Sequ
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
+class Block(NamedTuple):
+    """Consecutive sequences as they are given, numbered from `first`; with 0, text of a file before
+    them. `faults` has the reasons of those that cannot be used.
+    """
+
+    first: int
+    ids: list[str]
+    residues: list[str]
+    faults: Faults
+
+
 class NamedSequence(NamedTuple):
     """A normalized sequence, or why there is none; `number` counts from 1."""
 
@@ -79,28 +89,35 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
         )
         sequences = Reader(path, Table(remedies=remedies))
     alphabet, path = ALPHABETS[policy.alphabet], None
+    blocks: Iterator[Block]
     if isinstance(sequences, Reader):
-        batches, path = iter(sequences), sequences.path
+        path = sequences.path
+        blocks = (
+            Block(batch.first, batch.ids.to_pylist(), batch.residues.to_pylist(), batch.faults)
+            for batch in sequences
+        )
     elif isinstance(sequences, set | frozenset):
         raise InputError("a set of sequences has no order", remedy="give a list")
     else:
-        batches = _batches(sequences, alphabet.pairs)
+        blocks = _blocks(sequences, alphabet.pairs)
     letters, alone = LetterCheck(alphabet, path), False
-    for batch in batches:
-        letters.look(batch.residues)
-        if batch.first == 0:
+    normalized = normalize_pair if alphabet.pairs else normalize
+    for first, ids, residues, faults in blocks:
+        letters.look(residues)
+        if first == 0:
             log.warning("%s: text before the first header is ignored", path)
             continue
-        normalized = normalize_batch(batch, policy)
-        if not alone and pc.any(pc.match_substring(normalized.events, "structure_unknown")).as_py():
-            alone = True
-            log.warning("residues without 3Di letters are each read as unknown (#)")
-        accepted = iter(normalized.sequences.to_pylist())
-        columns = batch.ids, normalized.reasons, normalized.details
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        for number, (id, reason, detail) in enumerate(rows, batch.first):
-            problem = f"{reason} ({detail})" if detail else reason or ""
-            yield NamedSequence(number, id, "" if problem else next(accepted), problem)
+        for place, (id, raw) in enumerate(zip(ids, residues, strict=True)):
+            fault, number = faults.get(place), first + place
+            outcome = Skipped(*fault) if fault else normalized(raw, policy)
+            if isinstance(outcome, Skipped):
+                reason, detail = outcome
+                yield NamedSequence(number, id, "", f"{reason} ({detail})" if detail else reason)
+                continue
+            if "structure_unknown" in outcome.events and not alone:
+                alone = True
+                log.warning("residues without 3Di letters are each read as unknown (#)")
+            yield NamedSequence(number, id, outcome.sequence, "")
 
 
 def substitutions(variant: str, sequence: str, letters: str) -> list[tuple[int, str]]:
@@ -139,8 +156,8 @@ def refuse(sequences: Iterable[NamedSequence], on_error: OnError) -> None:
         log.warning("%s no vector: %s", count, some(lines))
 
 
-def _batches(sequences: object, in_pairs: bool) -> Iterator[Batch]:
-    """Yield the sequences of an iterable as batches of records."""
+def _blocks(sequences: object, in_pairs: bool) -> Iterator[Block]:
+    """Yield the sequences of an iterable as they are given, some at a time."""
     # an open file yields lines, a table names of columns, and Biopython's records and Seq letters
     refused = ("read", "columns", "reverse_complement")
     if not isinstance(sequences, Iterable) or any(hasattr(sequences, name) for name in refused):
@@ -159,13 +176,13 @@ def _batches(sequences: object, in_pairs: bool) -> Iterator[Batch]:
             log.warning(
                 "the ids look like sequences; for pairs of chains, name a linker: linker=25 * 'G'"
             )
-        # half a character, as Python has for bytes that are no text, is none of Arrow's
+        # half a character, as Python has for bytes that are no text, cannot be written
         ids, residues = (
             [(text or "").encode(errors="replace").decode() for text in texts]
             for texts in zip(*pairs, strict=True)
         )
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
-        yield batch_of(first, ids, ids, residues, faults)
+        yield Block(first, ids, residues, faults)
         first += len(block)
 
 

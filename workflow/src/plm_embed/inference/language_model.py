@@ -109,6 +109,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         self.dtype = dtype
         """In which it computes; `auto` until the weights are loaded."""
         self._room: Room | None = None  # the engine, and its room for batches
+        self._scores = False  # the engine has, or will have, the head that scores need
         self._closed = False
 
     def load(self) -> Self:
@@ -118,14 +119,13 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
         if self._room is None:
             self.manifest = prepared_weights(self._model, self._weights)
+            if self._scores:
+                self.manifest = with_head(self.manifest)
             folder = Path(self.manifest.folder or "")
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, dtype):
-                self._room, _ = loading.load(folder, self.device, dtype)
+                self._room, _ = loading.load(folder, self.device, dtype, scores=self._scores)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         shape = f"{self._model.name}: {self._model.layers} layers, width {self._model.dim}"
@@ -133,6 +133,9 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
 
     def close(self) -> None:
         """Give its memory back; it can't be used any more."""
+        self.__exit__()
+
+    def __exit__(self, *_: object) -> None:
         with devices.ALONE:
             self._room, self._closed = None, True
             if self.device.type == "cuda":
@@ -178,9 +181,13 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             linker=self._linker,
         )
         resolved(settings, self._model, self._model.name)  # an error does not wait for a download
-        if scores and self.load().manifest.head_sha256 is None:
-            with_head(self.manifest)
-            self._room = None  # loaded again, with the head
+        if scores and not self._scores:
+            self._room, self._scores = None, True  # loaded again, with the head
+            try:
+                self.load()
+            except WeightsError:
+                self._scores = False
+                raise
         return loading.fingerprint_of(self.load().manifest, settings, self.device)
 
     @overload

@@ -121,15 +121,18 @@ def load(
     dtype: ComputeDtype,
     layers: Sequence[int] | None = None,
     budget: int = 0,
+    *,
+    scores: bool = False,
 ) -> tuple[Room, SelfTest]:
-    """Load the model of a weights folder, measure the room for batches (`layers`: those to compute,
-    default the last; `budget`: tokens per batch), and compare it with its golden vectors.
+    """Load the model of a weights folder, with the head of the language model if it has to give
+    `scores`; measure the room for batches (`layers`: those to compute, default the last; `budget`:
+    tokens per batch), and compare it with its golden vectors.
 
     DeviceError when the device lacks the memory, fails, or computes wrongly.
     """
     try:
         manifest, tensors, head = weights.load(folder)
-        model = Engine(manifest, tensors, device, dtype, head)
+        model = Engine(manifest, tensors, device, dtype, head if scores else None)
         largest = TOKENS["cpu"]
         if device.type == "cuda":
             largest = largest_budget(model, layers or [model.manifest.layers])

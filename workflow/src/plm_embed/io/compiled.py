@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import sysconfig
 import tempfile
 from contextlib import suppress
@@ -61,12 +60,6 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
 def _compile(source: Path, options: list[str]) -> None:
     """Run the first compiler that compiles it, the user's own first."""
     compilers = [os.environ.get("CC", "").split(), *([name] for name in COMPILERS)]
-    if sys.platform == "darwin":
-        # without the developer tools each of ours is a stand-in that opens a window
-        try:
-            subprocess.run(["xcode-select", "-p"], capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            del compilers[1:]
     problems = []
     for words in compilers:
         if not words or not shutil.which(words[0]):

@@ -54,10 +54,8 @@ class KeySorter:
     from the bytes to come, estimated from `done()`, the fraction of the input that has been added.
     """
 
-    def __init__(
-        self, folder: Path, schema: pa.Schema, memory: int, done: Callable[[], float]
-    ) -> None:
-        self._folder, self._schema, self._done = folder, schema, done
+    def __init__(self, folder: Path, memory: int, done: Callable[[], float]) -> None:
+        self._folder, self._done = folder, done
         # sorting holds the rows, one column twice, and the sorted rows; several such before them
         # are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
@@ -86,7 +84,7 @@ class KeySorter:
         for start, end in pairwise([*starts, len(rows)]):
             if (prefix := int(prefixes[start])) not in ranges:
                 path = Path(self._folder, f"{bits}-{prefix}.arrows")
-                ranges[prefix] = Range(path, self._schema)
+                ranges[prefix] = Range(path, rows.schema)
             ranges[prefix].write(rows.slice(start, end - start))
 
     def sorted(self) -> Iterator[pa.RecordBatch]:

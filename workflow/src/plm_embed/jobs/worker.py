@@ -170,7 +170,12 @@ class Worker:
             began, fingerprint = time.monotonic(), self.store.fingerprint
             dtype, budget = fingerprint.compute_dtype, self._settings.toks_per_batch
             self._room, self._self_test = loading.load(
-                self._weights, self.device, dtype, fingerprint.layers, budget
+                self._weights,
+                self.device,
+                dtype,
+                fingerprint.layers,
+                budget,
+                scores=bool(fingerprint.scores),
             )
             seconds = time.monotonic() - began
             log.info("model loaded and tested in %.1f s: %s", seconds, self._self_test)

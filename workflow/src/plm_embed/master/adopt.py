@@ -21,7 +21,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import key
-from plm_embed.master.foreign import Files, Foreign, Names, read_foreign
+from plm_embed.master.foreign import Files, Foreign, Names, read_foreign, reading
 from plm_embed.master.spot_checks import SPOT_TOKENS
 from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
@@ -65,7 +65,8 @@ def adopt(
     manifest = read_manifest(weights_folder)
     fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
     with read_foreign(files) as foreign:
-        longest = _check_stated(foreign, fingerprint, manifest)
+        with reading(foreign.path):
+            longest = _check_stated(foreign, fingerprint, manifest)
         inputs = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
         adopted = Adopted(by_key=any(name in inputs.length for _, name in foreign.names))
         matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()

@@ -61,7 +61,7 @@ class Foreign(NamedTuple):
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Return some rows. StoreError when the file is damaged there."""
-        with _reading(self.path):
+        with reading(self.path):
             return np.asarray(self.vectors[start:stop], np.float32)
 
 
@@ -72,7 +72,7 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
     vectors: h5py.Dataset | Array
     index: Path | None = None
     with ExitStack() as stack:
-        with _reading(path):
+        with reading(path):
             if path.suffix in _HDF5:
                 file = stack.enter_context(open_hdf5(path))
                 stated = dict(file.attrs)
@@ -112,7 +112,7 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Raise StoreError where the block reads a file that is damaged or of another kind; errors of
     the system stay what they are.
     """
@@ -205,7 +205,7 @@ def _index(path: Path, id_column: str, count: int) -> Names:
     if not path.exists():
         remedy = "name the table of the rows: --index"
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy)
-    with _reading(path):
+    with reading(path):
         table = pa.concat_tables(_tables(path, id_column))
         rows: Iterable[int] = range(count)
         if "row" in table.column_names:

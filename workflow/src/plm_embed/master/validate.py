@@ -5,7 +5,6 @@ bit), the index and the records. Some rows are compared with what the reference 
 """
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -74,17 +73,14 @@ def validate(master: Path, store: Path, weights: Path, spot_checks: int) -> Vali
         check_tables(validation, campaign, index, records)
     for note in filter(None, (validation.rounding, validation.not_compared)):
         log.warning("%s", note)
-    files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
-    validation.files = {path.name: digest for path, digest in files.items()}
+    paths = (path for path in (master, index, records) if path.is_file())
+    validation.files = {path.name: sha256_file(path) for path in paths}
     validation.finished = now()
     write_sealed(report, validation)
     if validation.status == "passed":
-        files[report] = sha256_file(report)
+        files = validation.files | {report.name: sha256_file(report)}
         with atomic_path(checksums) as temporary:
-            lines = (
-                f"{digest}  {os.path.relpath(path, checksums.parent)}\n"
-                for path, digest in files.items()
-            )
+            lines = (f"{digest}  {name}\n" for name, digest in files.items())
             temporary.write_text("".join(lines), encoding="utf-8")
     return validation
 

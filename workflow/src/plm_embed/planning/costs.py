@@ -1,11 +1,10 @@
-"""The cost of embedding: tokens, the speeds to divide them by, and bytes."""
+"""The cost of embedding: tokens, the speeds to divide them by, and bytes of per-residue output."""
 
 import logging
 import math
 import re
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import MATRICES, LongSequences, storage_bytes
+from plm_embed.fingerprint import MATRICES, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import read_shipped
 from plm_embed.jobs.completion_record import completion_records
-from plm_embed.kernels.hardware import cpu_name
 from plm_embed.models.family import Family
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import read_manifest
@@ -31,8 +29,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a model: sequences, tokens (special ones included), floating-point
-    operations.
+    """The work of a model: sequences that get a vector, tokens (special ones included),
+    floating-point operations.
     """
 
     sequences: int
@@ -49,21 +47,12 @@ class Speed:
     basis: str
 
 
-def work(
-    model: Model,
-    lengths: Mapping[int, int],
-    policy: LongSequences,
-    linker: str = "",
-    *,
-    masked: bool = False,
-) -> Work:
-    """Return the work of sequences that are given by their number by length, each with a linker.
-
-    masked: with a pass for each residue besides, in which it is masked.
-    """
+def work(model: Model, lengths: Mapping[int, int], settings: Settings) -> Work:
+    """Return the work of sequences, which are given by their number by length."""
     sequences, tokens, flops = 0, 0, 0.0
+    masked = "pseudo_perplexity" in settings.scores
     for length, count in lengths.items():
-        windows = model.family.passes(length, policy, linker, masked)
+        windows = model.family.passes(length, settings.long_sequences, settings.linker, masked)
         sequences += count if windows else 0
         for window, times in windows:
             passed = count * window * times
@@ -79,60 +68,49 @@ def flops_per_token(model: Model, tokens: float) -> float:
     return float(2 * model.parameters + model.layers * 4 * tokens * model.inner)
 
 
-def measured(model: str, dtype: str, folders: Iterable[Path]) -> dict[str, Speed]:
-    """Return the speed of each device from the completion records of a model, in one dtype unless
-    that is auto, in the first of these folders that has any. The time until a job's first batch is
-    not in it.
+def measured(folder: Path, dtype: str) -> dict[str, Speed]:
+    """Return the speed of each device from a model's completion records in one dtype, or in any if
+    that is auto. The time until a job's first batch is not in it.
     """
-    speeds: dict[str, Speed] = {}
-    for folder in folders:
-        tokens, seconds = defaultdict[str, int](int), defaultdict[str, float](float)
-        for record in completion_records(folder):
-            computed = record.fingerprint
-            fits = computed.model == model and dtype in ("auto", computed.compute_dtype)
-            if fits and record.tokens and record.tokens_per_second:
-                device = device_label(record.worker.device, record.worker.threads)
-                tokens[device] += record.tokens
-                seconds[device] += record.tokens / record.tokens_per_second
-        for device, count in tokens.items():
-            rate, basis = count / seconds[device], f"measured: the jobs in {folder}"
-            speeds.setdefault(device, Speed(device, rate, basis))
-    return speeds
+    tokens, seconds = defaultdict[str, int](int), defaultdict[str, float](float)
+    for record in completion_records(folder):
+        fits = dtype in ("auto", record.fingerprint.compute_dtype)
+        if fits and record.tokens and record.tokens_per_second:
+            device = device_label(record.worker.device, record.worker.threads)
+            tokens[device] += record.tokens
+            seconds[device] += record.tokens / record.tokens_per_second
+    basis = f"measured: the jobs in {folder}"
+    return {device: Speed(device, tokens[device] / seconds[device], basis) for device in tokens}
 
 
 def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
-    """Return the speed of a GPU of gpus.yaml, or of cores like this machine's.
+    """Return the speed of a GPU of gpus.yaml, or of so many threads of a CPU, by `device_label`.
 
     Raises ConfigError for a device that is not known, or cannot hold or compute the model.
     """
     table, flops = gpu_table(), todo.flops / todo.tokens
-    name, _, threads = device.rpartition(", ")
-    if name == cpu_name():
-        if dtype not in ("auto", "float32"):
-            raise _unfit(device, f"its speed in {dtype} is not known")
-        peak, share = int(threads.split()[0]) * _matrix_rate(), table["cpu_efficiency"]
-        basis = f"estimated: {share:.0%} of {peak / 1e9:,.0f} GFLOP/s, measured here just now"
-        basis += f"; no job with {threads} was measured"
-        return Speed(device, share * peak / flops, basis)
+    if threads := re.search(r", (\d+) threads?$", device):
+        rate = table["cpu_core_gflops"]
+        basis = f"estimated: {rate} GFLOP/s per core; no job with {threads[0][2:]} was measured"
+        return Speed(device, int(threads[1]) * rate * 1e9 / flops, basis)
+
+    def unfit(problem: str) -> ConfigError:
+        remedy = "name another one, such as --device A100"
+        return ConfigError(f"--device: {device}: {problem}", key="--device", remedy=remedy)
+
     gpu = table["gpus"].get(device)
     if gpu is None:
-        raise _unfit(device, f"not known; known are {', '.join(table['gpus'])}")
+        raise unfit(f"not known; known are {', '.join(table['gpus'])}")
     used, memory = gpu["auto"] if dtype == "auto" else dtype, gpu["memory_gb"]
     if used not in gpu["peaks"]:
-        raise _unfit(device, f"it is not made for {used}")
+        raise unfit(f"it is not made for {used}")
     weights = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
     if weights > memory:
-        problem = f"its {memory} GB do not hold the weights, {weights:,.1f} GB in {used}"
-        raise _unfit(device, problem)
+        raise unfit(f"its {memory} GB do not hold the weights, {weights:,.1f} GB in {used}")
     peak, share = gpu["peaks"][used] * 1e12, gpu.get("efficiency", table["efficiency"])
-    seconds = flops / (share * peak) + table["sequence_seconds"] * todo.sequences / todo.tokens
+    seconds = todo.flops / (share * peak) + table["sequence_seconds"] * todo.sequences
     basis = f"estimated: {share:.0%} of {peak / 1e12:.4g} TFLOP/s in {used}"
-    return Speed(device, 1 / seconds, basis)
-
-
-def _unfit(device: str, problem: str) -> ConfigError:
-    remedy = "name another one, such as --device A100"
-    return ConfigError(f"--device: {device}: {problem}", key="--device", remedy=remedy)
+    return Speed(device, todo.tokens / seconds, basis)
 
 
 def device_label(device: str, threads: int | None = None) -> str:
@@ -150,20 +128,6 @@ def gpu_table() -> dict[str, Any]:
     """Return the content of gpus.yaml."""
     table: dict[str, Any] = read_shipped(Path(__file__).with_name("gpus.yaml"))
     return table
-
-
-@cache
-def _matrix_rate(side: int = 64, seconds: float = 0.04) -> float:
-    """Return the floating-point operations per second of one core, in products so small that BLAS
-    takes one core, and that on a busy machine one product of many is not disturbed.
-    """
-    matrix = np.ones((side, side), dtype=np.float32)
-    best, until = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < until or best == float("inf"):
-        began = time.perf_counter()
-        matrix @ matrix
-        best = min(best, time.perf_counter() - began)
-    return 2 * side**3 / best
 
 
 def per_residue_bytes(

@@ -11,7 +11,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import extra, some_path, whole_number
-from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import open_parquet
 from plm_embed.reading.exports import Records
 from plm_embed.reading.open import Embeddings
@@ -75,24 +74,17 @@ class Dataset(IterableDataset[dict[str, Any]]):
             records = Records(embeddings, self._name, self._ids, self._where)
             for block in self._blocks(embeddings.records.path, number, workers, shared):
                 lines = records.of(block)
-                rows = lines["row"].to_pylist()
+                lines = lines.take(self._order(lines.num_rows, own))
                 columns = lines.select(self._columns).to_pylist()
-                vectors = None if has_matrix(self._name) else records.vectors(lines)
-                for place in self._order(len(rows), own):
-                    if vectors is None:
-                        vector = embeddings.matrix(rows[place], self._name)
-                    else:
-                        vector = vectors[place]
+                for values, vector in zip(columns, records.arrays(lines), strict=True):
                     record = {"vector": torch.from_numpy(vector.astype(np.float32))}
-                    values = columns[place].items()
-                    yield record | {name: "" if v is None else v for name, v in values}
+                    yield record | {name: "" if v is None else v for name, v in values.items()}
 
     def _blocks(
         self, path: Path, worker: int, workers: int, random: np.random.Generator
     ) -> Iterator[pa.Table]:
         """Yield a worker's share of the blocks: lines of the index."""
-        names = list({"row", *self._columns, *self._where})
-        number = 0
+        names, number = list({"row", *self._columns, *self._where}), 0
         with open_parquet(path) as index:
             for group in self._order(index.num_row_groups, random).tolist():
                 rows = index.metadata.row_group(group).num_rows

@@ -41,8 +41,9 @@ class Records:
     """Records of a master of these ids (None: all) whose columns have these values, as text, in the
     order of the index, with a representation.
 
-    PlmEmbedError for a column of `where` or `columns` that the index lacks, and for a
-    representation that is not there.
+    name: the representation; index: the schema of the index; attributes: what the vectors are, for
+    formats that have room for it. PlmEmbedError for a column of `where` or `columns` that the index
+    lacks, and for a representation that is not there.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class Records:
         self.embeddings, self._where = embeddings, where or {}
         self._ids = None if ids is None else frozenset(ids)
         self.name, self.index = embeddings.resolved(representation), embeddings.records.schema
+        kind = embeddings.fingerprint
+        self.attributes = {"model_name": kind.model, "fingerprint": kind.to_json()}
+        self.attributes["representation"] = self.name
         names, path = self.index.names, embeddings.index
         for column in (*self._where, *columns):
             if column not in names:
@@ -100,15 +104,11 @@ class Records:
         """Return the vectors of some lines (k, D)."""
         return self.embeddings.rows(lines["row"].to_numpy(), self.name)
 
-    @property
-    def attributes(self) -> dict[str, str]:
-        """Return the description of the vectors, for formats that have room for it."""
-        fingerprint = self.embeddings.fingerprint
-        return {
-            "model_name": fingerprint.model,
-            "fingerprint": fingerprint.to_json(),
-            "representation": self.name,
-        }
+    def arrays(self, lines: pa.RecordBatch | pa.Table) -> Iterable[Array]:
+        """Return the vector (D,) or the matrix (L, D) of each line."""
+        if not has_matrix(self.name):
+            return self.vectors(lines)
+        return (self.embeddings.matrix(row, self.name) for row in lines["row"].to_pylist())
 
     def schema(self, more: Mapping[str, pa.DataType]) -> pa.Schema:
         """Return the columns of the index, and more. PlmEmbedError where two have one name."""
@@ -137,13 +137,12 @@ def export(
     when one of these files exists, when no record is chosen, or when the representation is not
     there or not of the kind that is needed; UnknownIdError for ids that are not there.
     """
-    files = [output, _beside(output, "ids"), _beside(output, "names")]
+    files = [output.with_name(f"{output.name}{end}") for end in ("", ".ids.tsv", ".names.tsv")]
     refuse_existing(*files)
     with Embeddings(master) as embeddings:
         records = Records(embeddings, representation, ids, where)
         if has_matrix(records.name) and to != "uniprot-h5":
-            words = f"{records.name} has a matrix per record, which {to} cannot hold"
-            raise PlmEmbedError(f"{words}: export uniprot-h5")
+            raise PlmEmbedError(f"{to} holds no matrices ({records.name}): export to uniprot-h5")
         try:
             with progress("export", records.count, "records") as meter:
                 _EXPORTERS[to](records, output, meter)
@@ -191,7 +190,7 @@ def _npy(records: Records, output: Path, meter: Meter) -> None:
         "shape": (records.count, records.embeddings.dim),
     }
     with (
-        _table(output, "ids", "id", "cache_key") as ids,
+        _table(output.with_name(f"{output.name}.ids.tsv"), "id", "cache_key") as ids,
         atomic_path(output) as temporary,
         temporary.open("wb") as file,
     ):
@@ -207,13 +206,11 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
     comes first in the input.
     """
     owners: dict[str, tuple[str, int]] = {}  # the id and row of each name
-    renamed: list[tuple[str, str, str, int]] = []
-    first, matrices = _first_rows(records), has_matrix(records.name)
+    first, renamed = _first_rows(records), list[tuple[str, str, str, int]]()
     with _new_hdf5(output) as file:
         file.attrs.update(records.attributes)
         for lines in records.batches(meter):
-            vectors = None if matrices else records.vectors(lines)
-            for place, line in enumerate(lines.to_pylist()):
+            for line, values in zip(lines.to_pylist(), records.arrays(lines), strict=True):
                 id, row = line["id"], line["row"]
                 called = id or f"{Path(line['source']).name}:{line['number']}"
                 safe, start = safe_name(called), 1 if not id or first[id] == row else 2
@@ -224,25 +221,24 @@ def _uniprot(records: Records, output: Path, meter: Meter) -> None:
                 owners[name] = called, row
                 if name != id:
                     renamed.append((name, id, line["source"], line["number"]))
-                matrix = records.embeddings.matrix
-                values = matrix(row, records.name) if vectors is None else vectors[place]
                 dataset = file.create_dataset(name, data=values, track_times=False)
                 dataset.attrs["original_id"] = _without_nul(id)
     if renamed:
-        with _table(output, "names", "name", "id", "source", "number") as table:
+        names = output.with_name(f"{output.name}.names.tsv")
+        with _table(names, "name", "id", "source", "number") as table:
             table.writerows(renamed)
 
 
 def _first_rows(records: Records) -> dict[str, int]:
     """Return the row of each id, of several that of its first record in the input."""
     inputs = records.embeddings.metadata.get("inputs", {}).get("inputs", [])
-    order = {entry["path"]: place for place, entry in enumerate(inputs)}
-    first: dict[str, tuple[int, int, int]] = {}
-    for lines in records.embeddings.records.lines():
-        for line in records.of(lines).select(["id", "source", "number", "row"]).to_pylist():
-            place = order.get(line["source"], 0), line["number"], line["row"]
-            first[line["id"]] = min(place, first.get(line["id"], place))
-    return {id: row for id, (_, _, row) in first.items()}
+    paths = pa.array([entry["path"] for entry in inputs], pa.string())
+    schema = pa.schema([records.index.field(name) for name in ("id", "source", "number", "row")])
+    batches = map(records.of, records.embeddings.records.lines())
+    lines = pa.Table.from_batches((batch.select(schema.names) for batch in batches), schema)
+    lines = lines.append_column("input", pc.index_in(lines["source"], paths))
+    lines = lines.sort_by([(name, "descending") for name in ("input", "number", "row")])
+    return dict(zip(lines["id"].to_pylist(), lines["row"].to_pylist(), strict=True))
 
 
 def safe_name(id: str) -> str:
@@ -316,14 +312,9 @@ class _File(io.FileIO):
         return len(data)
 
 
-def _beside(output: Path, kind: str) -> Path:
-    return output.with_name(f"{output.name}.{kind}.tsv")
-
-
 @contextmanager
-def _table(output: Path, kind: str, *columns: str) -> Iterator[Any]:
-    """Open the tab-separated table beside an export, with a header, as a writer of `csv`."""
-    path = _beside(output, kind)
+def _table(path: Path, *columns: str) -> Iterator[Any]:
+    """Open a tab-separated table beside an export, with a header, as a writer of `csv`."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(columns)

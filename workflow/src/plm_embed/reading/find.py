@@ -26,16 +26,11 @@ def find_embeddings(path: Path) -> Path:
         else:
             choices = masters(path) or sorted(path.glob(f"*/{MASTERS}"))
     if len(choices) > 1:
-        raise StoreError(
-            f"{path}: holds {len(choices)} {kind}",
-            path=path,
-            remedy=f"open one of them: {', '.join(map(str, choices))}",
-        )
-    if not choices or not choices[0].exists():
-        place = choices[0] if choices else path
-        raise StoreError(
-            f"{place}: there is no such file, or no master in it",
-            path=place,
-            remedy="give a master .h5, its .parquet, the folder that holds them, or a store",
-        )
-    return choices[0]
+        remedy = f"open one of them: {', '.join(map(str, choices))}"
+        raise StoreError(f"{path}: holds {len(choices)} {kind}", path=path, remedy=remedy)
+    place = choices[0] if choices else path
+    if not choices or not place.exists():
+        words = f"{place}: there is no such file, or no master in it"
+        remedy = "give a master .h5, its .parquet, the folder that holds them, or a store"
+        raise StoreError(words, path=place, remedy=remedy)
+    return place

@@ -69,9 +69,9 @@ class Embeddings:
                 raise
             self.fingerprint, self._count = self._master.fingerprint, self._master.count
             self.dim = next(iter(self._master.dims.values()))
-        self.names = sorted(self.fingerprint.representations)
-        self._matrices = frozenset(filter(has_matrix, self.names))
-        self._first = min(self.fingerprint.representations, key=self._matrices.__contains__)
+        self._ordered = self.fingerprint.representations
+        self.names, self._matrices = sorted(self._ordered), {*filter(has_matrix, self._ordered)}
+        self._first = min(self._ordered, key=self._matrices.__contains__)
 
     def _merge_parts(self) -> None:
         """Find where each key of a store is: 76 bytes of memory per key. The first part by name
@@ -123,13 +123,12 @@ class Embeddings:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self, *_: object) -> None:
         if self._open_master:
             self._open_master.__exit__()
             self._open_master = None
 
-    def close(self) -> None:
-        self.__exit__()
+    __exit__ = close
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
         """Let another process, such as a worker of a DataLoader, open the file again."""
@@ -288,7 +287,7 @@ class Embeddings:
         """Return the matrix (L, D) of a row in a representation with a row per residue or token; of
         `per_token_spans` integers (T, 2).
         """
-        if self.resolved(name) not in self._matrices:
+        if (name := self.resolved(name)) not in self._matrices:
             raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
         values = self.flat(name, np.array([range(len(self))[row]]))
         return span_ends(values) if name == SPANS else values
@@ -297,23 +296,18 @@ class Embeddings:
         """Return the matrix (L, D) of one id; `name` defaults to the first per-residue
         representation.
         """
-        return self.matrix(int(self._rows_of_ids([id])[0]), name or self._first_of("per_residue"))
+        return self.matrix(int(self._rows_of_ids([id])[0]), name or "per_residue")
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """Return the same as `per_residue`, of one key."""
-        return self.matrix(int(self._rows_of_keys([key])[0]), name or self._first_of("per_residue"))
+        return self.matrix(int(self._rows_of_keys([key])[0]), name or "per_residue")
 
     def per_token(self, id: str, name: str | None = None) -> tuple[Array, NDArray[np.int64]]:
         """Return the matrix (T, D) of one id, and the letters (T, 2) of each token in its
         normalized sequence: the first, and one past the last.
         """
         row = int(self._rows_of_ids([id])[0])
-        return self.matrix(row, name or self._first_of("per_token")), self.matrix(row, SPANS)
-
-    def _first_of(self, pooling: str) -> str:
-        """Return the first representation of a pooling, as asked for; without any, its name."""
-        names = self.fingerprint.representations
-        return next((name for name in names if name.startswith(f"{pooling}_l")), pooling)
+        return self.matrix(row, name or "per_token"), self.matrix(row, SPANS)
 
     def nearest(
         self,
@@ -354,14 +348,14 @@ class Embeddings:
         else:
             vectors = np.atleast_2d(np.asarray(vectors))
             labels = [str(place) for place in range(len(vectors))]
-        nearest, scores = nearest_rows(self, vectors, k, metric, name, threads)
-        rows = np.unique(nearest)
+        neighbors = nearest_rows(self, vectors, k, metric, name, threads)
+        rows = np.unique(neighbors[0])
         if self.index:
             lines = self.records.lines_of(rows)
         else:
             keys = pa.array(self.keys[rows].astype(str))
             lines = pa.table({"row": rows, "key": keys, "length": self.lengths_of(rows)})
-        return neighbor_table(labels, nearest, scores, metric, lines)
+        return neighbor_table(neighbors, labels, metric, lines)
 
     def flat(self, name: str, rows: Rows) -> Array:
         """Return the vectors of rows (increasing): (k, D), or flat (R, D) where each row has a
@@ -393,21 +387,21 @@ class Embeddings:
     def _locate(self, texts: list[str]) -> Rows:
         """Return the row of each key, -1 for those that are not there, and for other texts."""
         keys = np.array([text if KEY.fullmatch(text) else "" for text in texts], "S64")
-        if self.index and len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
-            single = [self._master.locate(keys[[place]]) for place in range(len(keys))]
-            return np.concatenate([np.zeros(0, np.int64), *single])
-        if not len(self):
+        if not len(self) or not len(keys):
             return np.full(len(keys), -1)
+        if self.index and len(keys) < _FEW_KEYS and len(self) > _MANY_ROWS:
+            return np.concatenate([*map(self._master.locate, np.split(keys, len(keys)))])
         # not by `keys.find`, which looks at all keys first
         rows = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
         return np.where(self.keys[rows] == keys, rows, -1)
 
     def resolved(self, name: str, *, pooled: bool = False) -> str:
-        """Return the name of a representation; of "emb" that of the first pooled one, or else the
-        first. PlmEmbedError for one that is not there, or has a matrix per row where vectors are
-        needed.
+        """Return the name of a representation: "emb" is the first pooled one, or else the first,
+        and a pooling is its first one. PlmEmbedError for one that is not there, or has a matrix per
+        row where vectors are needed.
         """
-        resolved = self._first if name == "emb" else name
+        first = (known for known in self._ordered if known.startswith(f"{name}_l"))
+        resolved = next(first, name) if name != "emb" else self._first
         if resolved not in self.names:
             words = f"{self.path}: has no representation {name}; it has {', '.join(self.names)}"
             remedy = "embedding.pooling and embedding.layers choose those of the next run"

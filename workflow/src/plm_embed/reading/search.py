@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from plm_embed.reading.open import Embeddings
 
 Metric = Literal["cosine", "dot", "euclidean"]
+Neighbors = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Rows (q, k) of the k nearest of q queries, nearest first, and their scores (q, k)."""
 SCORES: dict[Metric, str] = {"cosine": "similarity", "dot": "dot_product", "euclidean": "distance"}
 """Names of the scores in a table."""
 BLOCK_ROWS = 1 << 10
@@ -31,10 +33,9 @@ SPARE = 8
 
 def nearest_rows(  # noqa: PLR0917
     embeddings: "Embeddings", queries: Array, k: int, metric: Metric, name: str, threads: int = 1
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Compare queries (q, D) with every row of a pooled representation; return the k nearest rows
-    of each, nearest first, and their scores: (q, k) both. k is at most the number of rows; of rows
-    with equal scores the smaller number comes first.
+) -> Neighbors:
+    """Compare queries (q, D) with every row of a pooled representation. k is at most the number of
+    rows; of rows with equal scores the smaller number comes first.
 
     PlmEmbedError for an unknown metric, and for queries of another width or with numbers that are
     not finite; StoreError for such rows.
@@ -119,25 +120,21 @@ def _exact(query: Array, vectors: Array, metric: Metric) -> NDArray[np.float64]:
 
 
 def neighbor_table(
-    queries: Sequence[str],
-    neighbors: NDArray[np.int64],
-    scores: NDArray[np.float64],
-    metric: Metric,
-    lines: pa.Table,
+    neighbors: Neighbors, queries: Sequence[str], metric: Metric, lines: pa.Table
 ) -> pa.Table:
     """Return a line for each record of each neighbor: query, rank (from 1), the score, and its
     columns.
 
-    queries: the names of the q queries. neighbors, scores: (q, k). lines: what is known of the
-    rows, sorted by the column `row`; several lines may have one row.
+    queries: the names of the q queries. lines: what is known of the rows, sorted by the column
+    `row`; several lines may have one row.
     """
-    rows = lines["row"].to_numpy()
-    first = np.searchsorted(rows, neighbors.ravel())
-    counts = np.searchsorted(rows, neighbors.ravel(), side="right") - first
-    place = np.repeat(np.arange(neighbors.size), counts)
+    (nearest, scores), rows = neighbors, lines["row"].to_numpy()
+    first = np.searchsorted(rows, nearest.ravel())
+    counts = np.searchsorted(rows, nearest.ravel(), side="right") - first
+    place = np.repeat(np.arange(nearest.size), counts)
     within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = lines.take(pa.array(np.repeat(first, counts) + within))
-    k = max(neighbors.shape[1], 1)
+    k = max(nearest.shape[1], 1)
     columns = {
         "query": pa.array(list(queries), pa.string()).take(pa.array(place // k)),
         "rank": pa.array((place % k + 1).astype(np.int32)),

@@ -65,7 +65,6 @@ is read: else several steps would hold so much at a time.
 _COMPARED = 100_000, 1 << 24
 """Records, and bytes of their ids, among which ids that different sequences share are looked for.
 """
-_SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
 
 
 def records_schema(keep: Sequence[str]) -> pa.Schema:
@@ -76,17 +75,9 @@ def records_schema(keep: Sequence[str]) -> pa.Schema:
     )
 
 
-def _accepted_schema(keep: Sequence[str]) -> pa.Schema:
-    """Return the columns of accepted records on their way to the buckets; `source` is the place of
-    the file in the inputs.
-    """
-    names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
-    return _schema(*names, key=KEY, source=pa.int32())
-
-
-def _schema(*names: str, **odd_types: pa.DataType) -> pa.Schema:
-    """Return columns of text, but for numbers and the `odd_types`."""
-    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()} | odd_types
+def _schema(*names: str) -> pa.Schema:
+    """Return columns of text, but for numbers."""
+    types = {"number": pa.int64(), "length": pa.int32(), FIRST_CHAIN: pa.int32()}
     return pa.schema([(name, types.get(name, pa.string())) for name in names])
 
 
@@ -134,7 +125,6 @@ def deduplicate(
     ):
         sorter = KeySorter(
             Path(spill),
-            _accepted_schema(keep),
             int((memory_mb - OWN_MEMORY_MB) * 1e6),
             lambda: sum(reader.bytes_read for reader in readers) / total,
         )
@@ -210,8 +200,9 @@ class Account:
     """The first 64 bits of their keys."""
 
     def read(self, reader: Reader, source: int) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """Yield rows of records.parquet, and of the accepted records among them. InputError when
-        the letters are of another kind than the model reads.
+        """Yield rows of records.parquet, and of the accepted records among them on their way to the
+        buckets, for which `source`, the place of the file in the inputs, stands for its path.
+        InputError when the letters are of another kind than the model reads.
         """
         letters, text = LetterCheck(ALPHABETS[self.policy.alphabet], reader.path), TextCheck()
         for batch in reader:
@@ -261,13 +252,13 @@ class Account:
             columns[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
         not_skipped = pa.array(np.flatnonzero(~skipped))
         accepted = {
-            **{
-                name: columns[name].take(not_skipped)
-                for name in ("id", "number", "events", *self.keep)
-            },
             "key": keys,
+            "id": batch.ids.take(not_skipped),
             "source": pa.repeat(pa.scalar(source, pa.int32()), len(ends)),
+            "number": columns["number"].take(not_skipped),
+            "events": events.take(not_skipped),
             "length": lengths,
+            **{name: columns[name].take(not_skipped) for name in self.keep},
             "sequence": sequences,
         }
         for value in accepted["events"].value_counts().to_pylist():
@@ -282,7 +273,7 @@ class Account:
         self.accepted += len(ends)
         return (
             pa.record_batch(columns, schema=records_schema(self.keep)),
-            pa.record_batch(accepted, schema=_accepted_schema(self.keep)),
+            pa.record_batch(accepted),
         )
 
     def end(self) -> None:
@@ -329,6 +320,7 @@ def _write_buckets(
     sha256: dict[str, str] = {}
     lengths: Counter[int] = Counter()
     inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
+    unique_schema = _schema("key", "sequence", "length")
     members_schema = _schema("key", "id", "source", "number", "events", "length", *keep)
 
     def unique(rows: pa.RecordBatch) -> list[pa.Array]:
@@ -345,8 +337,8 @@ def _write_buckets(
     with (
         progress("write", len(names), "buckets") as meter,
         # compressing sequences takes longest, so two buckets' at a time
-        _bucket_files(output / "buckets", names[0::2], _SEQUENCES, unique, sha256) as write_even,
-        _bucket_files(output / "buckets", names[1::2], _SEQUENCES, unique, sha256) as write_odd,
+        _bucket_files(output / "buckets", names[0::2], unique_schema, unique, sha256) as write_even,
+        _bucket_files(output / "buckets", names[1::2], unique_schema, unique, sha256) as write_odd,
         _bucket_files(output / "members", names, members_schema, members, sha256) as write_members,
     ):
         for rows in batches:

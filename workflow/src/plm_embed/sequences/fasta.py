@@ -3,12 +3,12 @@
 Lines end with LF, CR or both.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from plm_embed.io.streams import BOM, as_utf8
 from plm_embed.io.threads import ahead
@@ -127,19 +127,19 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
         text, rest = text[: line_starts[stop]], text[line_starts[stop] :]
         line_starts, line_ends, is_header = line_starts[:stop], line_ends[:stop], is_header[:stop]
         header_lines = header_lines[:MOST_RECORDS]
-    lines = _pieces(text, line_starts + is_header, line_ends)  # without the '>'
+    # at each odd place a line without its '>', before that what precedes it
+    edges = np.stack([line_starts + is_header, line_ends], axis=1).ravel()
+    lines = strings(text, edges)
     headers = pc.utf8_rtrim_whitespace(lines.take(pa.array(2 * header_lines + 1)))
     words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
     residues, ends = text_and_ends(lines.take(pa.array(2 * np.flatnonzero(~is_header) + 1)))
     counts = np.diff(header_lines, append=len(line_ends)) - 1
-    pir = np.flatnonzero(
-        codes[np.minimum(line_starts[header_lines] + 3, len(text) - 1)] == ord(";")
-    )
-    titled = pc.match_substring_regex(headers.take(pa.array(pir)), "^[A-Z][A-Z0-9];")
-    faults: Faults = dict.fromkeys(
-        pir[titled.to_numpy(zero_copy_only=False)].tolist(),
-        ("pir_record", "its first line is a title"),
-    )
+    fourth = codes[np.minimum(line_starts[header_lines] + 3, len(text) - 1)]
+    faults: Faults = {
+        place: ("pir_record", "its first line is a title")
+        for place in np.flatnonzero(fourth == ord(";")).tolist()
+        if re.match("[A-Z][A-Z0-9];", headers[place].as_py())
+    }
     batch = Batch(
         number,
         pc.list_element(words, 0),
@@ -149,14 +149,3 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
         lines=(np.diff(ends, prepend=0), counts),
     )
     return batch, rest
-
-
-def _pieces(
-    text: bytes | memoryview, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> pa.StringArray:
-    """Return (2 n,), without copying `text`: at each odd place what lies from one of `starts` (n,)
-    to its end, before that what precedes it.
-    """
-    edges = np.empty(2 * len(starts), np.int32)
-    edges[::2], edges[1::2] = starts, ends
-    return strings(text, edges)

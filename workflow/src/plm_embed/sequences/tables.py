@@ -34,8 +34,7 @@ MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
 NO_VALUE = ("missing_value", None)  # NA is a peptide
 _LONGEST_MISSING = max(map(len, MISSING))
 _ROWS = 8_192
-"""Parsed by Python, or made of the small parts of a Parquet file, at a time."""
-_PARQUET_ROWS = 2_048
+"""Parsed by Python, or read from a Parquet file, at a time."""
 _QUOTE, _SPACE, _TILDE = b'" ~'
 _DROPPED = frozenset({"too_large", "ragged_row"})  # faults of records whose cells are not kept
 csv.field_size_limit(LARGEST_RECORD)
@@ -148,20 +147,23 @@ class DelimitedText:
         self._path, self._delimiter, self._table = path, delimiter, table
         self._names: list[str] = []  # of the columns, once the header is read
         self._rows = self._lines = 0  # read so far
-        self._row = 0  # characters so far of the row that is being read
+        self._in_row = False
 
     def batches(self, stream: Stream) -> Iterator[Batch]:
         # one thread reads, another one parses
         blocks = ahead(line_blocks(stream.pieces, BLOCK), 1)
         first = (block.removeprefix(BOM) for block in islice(blocks, 1))
         for block in chain(first, blocks):
-            cells = self._by_arrow(block) if self._names else None
-            if cells is None:
-                yield from self._by_python(block, blocks)
-            else:
+            if self._names and (cells := self._by_arrow(block)) is not None:
                 self._lines += _line_ends(block)
                 yield from _batches(self._rows + 1, cells, self._table)
                 self._rows += len(cells)
+                continue
+            for rows, ragged in self._by_python(block, blocks):
+                columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+                cells = pa.record_batch(columns, [*self._table.columns])
+                yield from _batches(self._rows + 1, cells, self._table, ragged)
+                self._rows += len(rows)
 
     def _by_arrow(self, block: bytes) -> pa.RecordBatch | None:
         """Return the cells of a block; None where Python's parser might read something else, or has
@@ -195,22 +197,25 @@ class DelimitedText:
             return None
         return pa.record_batch([column.chunk(0) for column in columns], [*self._table.columns])
 
-    def _by_python(self, block: bytes, blocks: Iterator[bytes]) -> Iterator[Batch]:
-        """Yield the rows of a block, whatever it holds. A row that goes on in the next of `blocks`
-        takes all of that along.
+    def _by_python(
+        self, block: bytes, blocks: Iterator[bytes]
+    ) -> Iterator[tuple[list[list[str]], Faults]]:
+        """Yield some rows at a time of a block, whatever it holds: the cells of the columns of the
+        table, and which rows are ragged. A row that goes on in the next of `blocks` takes all of
+        that along.
         """
         rows = csv.reader(self._text_lines(block, blocks), delimiter=self._delimiter, strict=True)
-        cells: list[list[str]] = []  # of the columns of the table
+        cells: list[list[str]] = []
         ragged: Faults = {}
-        line = characters = 0
+        characters = 0
         try:
             if not self._names:
                 self._names = [name.strip() for name in next(filter(None, rows), [])]
-                self._row = 0
+                self._in_row = False
             count, line = len(self._names), self._lines
             places = [self._names.index(name) for name in self._table.columns]
             for row in rows:
-                start, line, self._row = line + 1, self._lines, 0
+                start, line, self._in_row = line + 1, self._lines, False
                 if not row:
                     continue
                 if len(row) != count:
@@ -218,43 +223,33 @@ class DelimitedText:
                     detail = f"{where}: {len(row)} fields instead of {count}"
                     ragged[len(cells)] = "ragged_row", detail
                     row.extend([""] * (count - len(row)))
-                self._rows += 1
                 characters += sum(map(len, row))
                 cells.append([row[place] for place in places])
                 if characters > BLOCK or len(cells) == _ROWS:
-                    yield from self._parsed(cells, ragged)
+                    yield cells, ragged
                     cells, ragged, characters = [], {}, 0
         except csv.Error as error:
-            raise self._refusal(str(error)) from None
+            records = self._rows + len(cells)
+            raise InputError(
+                f"{self._path}, line {self._lines}{so_far(records)}: {error}; is there a quote "
+                "that is never closed?",
+                path=self._path,
+                record=records + 1,
+                line=self._lines,
+            ) from None
         if cells:
-            yield from self._parsed(cells, ragged)
-
-    def _parsed(self, cells: list[list[str]], ragged: Faults) -> Iterator[Batch]:
-        """Yield the last rows that were read, of which `cells` has the columns of the table."""
-        columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
-        rows = pa.record_batch(columns, [*self._table.columns])
-        return _batches(self._rows - len(cells) + 1, rows, self._table, ragged)
+            yield cells, ragged
 
     def _text_lines(self, block: bytes, blocks: Iterator[bytes]) -> Iterator[str]:
         """Yield the lines of a block, and of the next ones for as long as a row goes on."""
         while block:
-            text = TextIOWrapper(BytesIO(block), "utf-8", "plm_embed.latin1", newline="")
-            while line := text.readline(LARGEST_RECORD):
+            for line in TextIOWrapper(BytesIO(block), "utf-8", "plm_embed.latin1", newline=""):
                 self._lines += 1
-                self._row += len(line)
-                if self._row >= LARGEST_RECORD:
-                    raise self._refusal(f"a row of more than {LARGEST_RECORD:,} characters")
+                self._in_row = True
+                if len(line) > LARGEST_RECORD:
+                    raise csv.Error(f"a row of more than {LARGEST_RECORD:,} characters")
                 yield line
-            block = next(blocks, b"") if self._row else b""
-
-    def _refusal(self, problem: str) -> InputError:
-        return InputError(
-            f"{self._path}, line {self._lines}{so_far(self._rows)}: {problem}; is there a quote "
-            "that is never closed?",
-            path=self._path,
-            record=self._rows + 1,
-            line=self._lines,
-        )
+            block = next(blocks, b"") if self._in_row else b""
 
 
 def line_blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
@@ -320,7 +315,7 @@ class ParquetTable:
     """
 
     def __init__(self, path: Path, table: Table) -> None:
-        self._path, self._table, self._rows = path, table, 0
+        self._path, self._table = path, table
         try:
             schema = pq.read_schema(path)
         except (pa.ArrowException, OSError) as error:
@@ -339,16 +334,7 @@ class ParquetTable:
 
     def batches(self, stream: Stream) -> Iterator[Batch]:
         """Yield the rows; `stream` of the same file follows them, so that its bytes are hashed."""
-        number = 1
-        for cells in ahead(self._cells(stream), 1):
-            yield from _batches(number, cells, self._table)
-            number += len(cells)
-
-    def _cells(self, stream: Stream) -> Iterator[pa.RecordBatch]:
-        """Yield cells as text, many rows at a time where they are short: each batch costs some
-        calls.
-        """
-        size, waiting = self._path.stat().st_size, list[pa.RecordBatch]()
+        number, size = 1, self._path.stat().st_size
         # without pre-buffering and with a small buffer, memory does not grow with the size of a row
         # group
         with pq.ParquetFile(
@@ -356,12 +342,12 @@ class ParquetTable:
         ) as file:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             sizes = [group.total_byte_size // max(group.num_rows, 1) for group in groups]
-            at_once = max(1, min(_PARQUET_ROWS, BLOCK // (max(sizes, default=0) + 1)))
+            at_once = max(1, min(_ROWS, BLOCK // (max(sizes, default=0) + 1)))
             parts = file.iter_batches(at_once, columns=[*self._columns.values()], use_threads=False)
             while True:
                 try:
                     if (part := next(parts, None)) is None:
-                        break
+                        return
                     columns = {
                         name: part[column].cast(pa.string())
                         for name, column in self._columns.items()
@@ -371,19 +357,14 @@ class ParquetTable:
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
                         f"{self._path}: a named column cannot be read as text"
-                        f"{so_far(self._rows)}: {_first_line(error)}",
+                        f"{so_far(number - 1)}: {_first_line(error)}",
                         path=self._path,
-                        record=self._rows + 1,
+                        record=number,
                     ) from None
-                self._rows += len(part)
-                while stream.bytes_read < size * self._rows // file.metadata.num_rows:
+                yield from _batches(number, cells, self._table)
+                number += len(part)
+                while stream.bytes_read < size * (number - 1) // file.metadata.num_rows:
                     next(stream.raw)
-                waiting.append(cells)
-                if sum(map(len, waiting)) >= _ROWS or sum(part.nbytes for part in waiting) >= BLOCK:
-                    yield pa.concat_batches(waiting)
-                    waiting = []
-        if waiting:
-            yield pa.concat_batches(waiting)
 
 
 def _first_line(error: BaseException) -> str:
