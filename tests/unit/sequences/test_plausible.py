@@ -155,6 +155,11 @@ STRUCTURE = "    HHHHHHHHTT  EEEE GGG     TTT SSBTTTB"
             r"record 1 \(s\) looks like secondary structure",
         ),
         (
+            f">a\n{M2 * 9}\n>s\n{'ATGGCTTGCNAC' * 3}\n>r\n{'AUGGCUUGCUAC' * 3}\n",
+            {},
+            r"records 2 \(s\), 3 \(r\) look like nucleotides and not like residues; embedded",
+        ),
+        (
             f">a\n{M2}\n{'S' * 20}{'O' * 20}{'M' * 30}{'I' * 27}\n",
             {},
             r"record 1 \(a\) has lines that look like labels of residues",

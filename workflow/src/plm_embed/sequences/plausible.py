@@ -98,13 +98,15 @@ def are_words(column: pa.StringArray) -> bool:
 _NO_RESIDUE = re.compile(r"[JOU\d _-]")
 _STRUCTURE = "HEGTSBIPCL"  # DSSP's states, and C or L for a coil
 _MAY_BE_STRUCTURE = np.isin(np.arange(256), list(_STRUCTURE.encode()))
-_LEAST_STRUCTURE, _LOOKED_AT = 20, 12  # letters
+_MAY_BE_NUCLEOTIDES = np.isin(np.arange(256), list(b"ACGTUN"))
+_LEAST_STRUCTURE, _LEAST_NUCLEOTIDES, _LOOKED_AT = 20, 30, 12  # letters
 _MESSAGE = 40  # letters of a line, at most
 _WIDEST = 120  # letters of a line that is wrapped
 _NAMED = 3  # records of a kind
 _MOST_LOOKED_AT = 50  # records of a batch whose lines are odd
 _WORD = re.compile(r"(?i:[jou])|^[A-Z][a-z]{2,}[.:!]?$")
 _IS, _HAS, _LOOKS = ("is", "are"), ("has", "have"), ("looks", "look")
+_NO_RESIDUES = "not like residues; embedded all the same (if wrong, remove from the input)"
 _KINDS = {
     "pir_record": (
         _IS,
@@ -112,11 +114,8 @@ _KINDS = {
     ),
     "interleaved_structure": (_IS, "skipped: residues and 3Di letters by turns, as for SaProt"),
     "three_letter_code": (_IS, "skipped: in three-letter code; write one letter for each residue"),
-    "structure": (
-        _LOOKS,
-        "like secondary structure and not like residues; embedded all the same (if wrong, remove "
-        "from the input)",
-    ),
+    "structure": (_LOOKS, f"like secondary structure and {_NO_RESIDUES}"),
+    "nucleotides": (_LOOKS, f"like nucleotides and {_NO_RESIDUES}"),
     "labels": (_HAS, "lines that look like labels of residues, which were taken for residues"),
     "words": (_HAS, "a line that looks like words, which was taken for residues"),
     "entries": (_HAS, "several entries in one header (NCBI's nr); only its first id is known"),
@@ -141,15 +140,19 @@ class TextCheck:
         accepted = np.flatnonzero(reasons.is_null())
         text, ends = text_and_ends(sequences)
         starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
-        rows = np.flatnonzero(ends - starts >= _LEAST_STRUCTURE)
-        for offset in range(_LOOKED_AT):
-            rows = rows[_MAY_BE_STRUCTURE[codes[starts[rows] + offset]]]
-        rows = rows[[_is_structure(sequences[row].as_py()) for row in rows.tolist()]]
-        if len(rows):
-            self._note("structure", batch, accepted[rows], sequences[rows[0]].as_py())
         odd = _odd_lines(batch, events)
         odd &= reasons.is_null().to_numpy(zero_copy_only=False)
-        odd[accepted[rows]] = False
+        for kind, least, letters, is_kind in (
+            ("structure", _LEAST_STRUCTURE, _MAY_BE_STRUCTURE, _is_structure),
+            ("nucleotides", _LEAST_NUCLEOTIDES, _MAY_BE_NUCLEOTIDES, _is_nucleotides),
+        ):
+            rows = np.flatnonzero(ends - starts >= least)
+            for offset in range(_LOOKED_AT):
+                rows = rows[letters[codes[starts[rows] + offset]]]
+            rows = rows[[is_kind(sequences[row].as_py()) for row in rows.tolist()]]
+            if len(rows):
+                self._note(kind, batch, accepted[rows], sequences[rows[0]].as_py())
+            odd[accepted[rows]] = False
         places = np.flatnonzero(odd)[:_MOST_LOOKED_AT]
         for number, lines in enumerate(_lines(batch, places)):
             if kind_and_line := _odd_line(lines):
@@ -188,6 +191,12 @@ def _is_structure(sequence: str) -> bool:
     if "HHH" in sequence and "EEE" in sequence and len(states) > 2:
         return True
     return len(re.findall("H{4,}", sequence)) > 1 and not states.isdisjoint("TCL")
+
+
+def _is_nucleotides(sequence: str) -> bool:
+    """Tell whether a sequence has all four bases, and no other letter but N."""
+    letters = set(sequence)
+    return letters <= set("ACGTUN") and {"A", "C", "G"} < letters and not letters.isdisjoint("TU")
 
 
 def _mean_run(text: str) -> float:
