@@ -205,6 +205,9 @@ def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
     def code(*options: str) -> int:
         return CliRunner().invoke(group, ["watch", str(tmp_path / "out"), *options]).exit_code
 
+    written(tmp_path / "out", "a file")
+    assert code() == 2
+    (tmp_path / "out").unlink()
     assert code("--once") == 3
     model = campaign(tmp_path / "out", 1)
     written(model / "weights.json")

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from plm_embed._version import __version__
-from plm_embed.cli.options import EXISTING, PATH, PROFILE, RESULTS, log_command, several
+from plm_embed.cli.options import EXISTING, FOLDER, PATH, PROFILE, RESULTS, log_command, several
 from plm_embed.io.terminal import say
 
 
 @click.command()
-@click.argument("results", type=PATH, default=Path("results"))
+@click.argument("results", type=FOLDER, default=Path("results"))
 @click.option("--once", is_flag=True, help="Print the state once as plain text, for logs and cron.")
 def watch(results: Path, once: bool) -> None:
     """Follow a campaign to its validated end: steps, time left, workers, failures and their logs.

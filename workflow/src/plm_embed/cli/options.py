@@ -79,7 +79,7 @@ def _keys(value: Any) -> Iterator[str]:
         yield from _keys(entry)
 
 
-PATH, EXISTING = _Path(), _Path(exists=True)
+PATH, EXISTING, FOLDER = _Path(), _Path(exists=True), _Path(file_okay=False)
 AMOUNT = Amount(0)
 COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
 
