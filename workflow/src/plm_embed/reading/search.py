@@ -75,7 +75,7 @@ def _candidates(  # noqa: PLR0917
         query have in common is left out.
         """
         stop = min(start + height, len(embeddings))
-        # all blocks have one shape, of whole groups of 64: equal rows have equal scores in it
+        # of one shape, whole groups of 64: so equal rows mostly have equal scores
         block = np.zeros((height, embeddings.dim), np.float32)
         block[: stop - start] = embeddings.flat(name, np.arange(start, stop))
         scores: NDArray[np.float32] = block @ turned
