@@ -132,7 +132,7 @@ def test_the_jobs_fit_the_time_that_a_profile_gives(large: Path) -> None:
     assert "on 4 workers each" in fact(node, "jobs") and node.buckets < slurm.buckets / 4
     own = large.with_name("mine")
     own.mkdir()
-    write(own / "profile.yaml", "set-resources: {embed: {gpu_model: h100, runtime: 30}}")
+    write(own / "profile.yaml", "set-resources: {embed: {gpu_model: h100, runtime: '30'}}")
     short = plan(large, LARGE, profile=str(own))
     assert short.models[0].speeds[0].device == "H100"
     assert short.models[0].seconds / short.buckets < 30 * 60 / 1.3

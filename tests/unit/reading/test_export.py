@@ -185,9 +185,27 @@ def test_no_file_of_ones_own_is_touched(
 def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no representation mean_l9; it has max_l2"):
         export(campaign.master, "npy", tmp_path / "new", "mean_l9")
-    with pytest.raises(PlmEmbedError, match="npy holds no matrices"):
+    with pytest.raises(PlmEmbedError, match="npy cannot hold matrices"):
         export(campaign.master, "npy", tmp_path / "new", "per_residue_l2")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata"])
+def test_a_failure_leaves_nothing(
+    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format
+) -> None:
+    take, calls = plm_embed.reading.open.Embeddings.rows, []
+
+    def fail(self, rows, name="emb"):
+        calls.append(rows)
+        if any(rows):
+            raise OSError(28, "No space left on device")
+        return take(self, rows, name)
+
+    monkeypatch.setattr("plm_embed.reading.open.Embeddings.rows", fail)
+    with pytest.raises(OSError, match="No space"):
+        export(campaign.master, to, tmp_path / "out")
+    assert calls and not list(tmp_path.iterdir())
 
 
 def test_an_empty_master(tmp_path: Path) -> None:

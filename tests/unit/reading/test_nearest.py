@@ -103,10 +103,12 @@ def test_what_cannot_be_asked_is_refused(
         look(np.zeros((3, 5)), queries, **options)
 
 
+@pytest.mark.parametrize("copies", [90, 700])
 @pytest.mark.parametrize("metric", METRICS)
-def test_of_equal_scores_the_first_rows_come_first(metric: Metric) -> None:
+def test_of_equal_scores_the_first_rows_come_first(metric: Metric, copies: int) -> None:
     draw = np.random.default_rng(5)
-    vectors = np.repeat(draw.standard_normal((7, 13)), 700, axis=0)[draw.permutation(4900)]
+    vectors = np.repeat(draw.standard_normal((7, 13)), copies, axis=0)
+    vectors = vectors[draw.permutation(7 * copies)]
     vectors = vectors.astype(np.float32)
     rows, _ = look(vectors, vectors[:3], 40, metric)
     assert np.array_equal(rows, brute_force(vectors, vectors[:3], 40, metric)[0])

@@ -2,10 +2,12 @@
 files.
 """
 
+import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,7 @@ def test_an_empty_master_is_read_and_an_empty_store_is_refused(tmp_path: Path) -
         assert list(embeddings.iter_batches()) == []
         with pytest.raises(PlmEmbedError, match="no vector"):
             embeddings.by_key(["f" * 64])
-    with pytest.raises(PlmEmbedError, match="holds no vectors yet"):
+    with pytest.raises(PlmEmbedError, match="holds no vectors yet; wait until the first job"):
         plm_embed.open(empty.store)
 
 
@@ -141,6 +143,8 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
                 np.testing.assert_array_equal(reader.per_residue_by_key(KEYS[3]), matrix)
             with pytest.raises(PlmEmbedError, match="no vector for p1; a key is the SHA-256"):
                 store.get(["p1"])
+            with pytest.raises(PlmEmbedError, match=r"keys are a list: by_key\(\[key\]\)"):
+                store.by_key(KEYS[3])
             with pytest.raises(PlmEmbedError, match="a store has keys, no records: open a master"):
                 store.to_pandas()
             assert KEYS[3] in store and "f" * 64 not in store and "p1" not in store
@@ -252,3 +256,20 @@ def test_offsets_and_keys_that_are_out_of_order_are_named(
             embeddings.matrix(5, "per_residue_l2")
         with pytest.raises(PlmEmbedError, match=r"damaged, .*: row 20 of emb_keys has changed"):
             embeddings.by_key([KEYS[3]])
+
+
+def test_bits_that_flip_in_what_describes_a_master_end_in_words(
+    campaign: Campaign, tmp_path: Path
+) -> None:
+    """Its beginning and its end, where HDF5 keeps the tables and this project the fingerprint."""
+    copy = tmp_path / campaign.master.name
+    whole, draw = campaign.master.read_bytes(), random.Random(3)
+    for _ in range(40):
+        bits = bytearray(whole)
+        at = draw.choice([draw.randrange(4000), draw.randrange(len(bits) - 8000, len(bits))])
+        bits[at] ^= 1 << draw.randrange(8)
+        copy.write_bytes(bits)
+        with suppress(PlmEmbedError), plm_embed.open(copy) as embeddings:
+            assert embeddings.by_key(KEYS[:2]).shape == (2, DIM)
+            assert embeddings.per_residue_by_key(KEYS[0]).shape[1] == DIM
+            assert embeddings.metadata and len(embeddings.lengths) == len(KEYS)

@@ -37,6 +37,8 @@ def test_methods_and_citation_name_what_was_done(results: Path) -> None:
     facts.metadata["library_versions"]["plm-embed"] = "0.0.9"
     assert "by plm-embed 0.0.9 (commit" in methods(facts), "what computed them, not what reports"
     assert citation(facts).startswith("plm-embed 0.0.9.")
+    facts.metadata["workflow_commit"] = "unknown"
+    assert "by plm-embed 0.0.9 with PyTorch" in methods(facts)
     facts.model = "esm1v_t33_650M_UR90S_1"
     assert "Meier" in citation(facts)
 

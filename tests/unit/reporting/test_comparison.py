@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plm_embed.reporting import comparison
 from plm_embed.reporting.comparison import NEIGHBORS, agreement, neighbors, write_comparison
 from plm_embed.reporting.facts import Facts, collect
 from support.browser import needs_browser, seen
@@ -65,7 +66,10 @@ def models(results: Path, tmp_path: Path) -> list[Facts]:
 def test_neighbors_are_those_of_a_full_sort(count: int, dim: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    for row, marks in enumerate(neighbors(vectors)):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "BLOCK", 16)
+        near_rows = neighbors(vectors)
+    for row, marks in enumerate(near_rows):
         near = np.flatnonzero(marks)
         cosine = unit @ unit[row]
         assert row not in near and len(near) == NEIGHBORS

@@ -37,7 +37,8 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
     text = words(page)
     for expected in (
         "complete and validated",
-        "XFD33108.1 unknown_residues J at 82",
+        "XFD33108.1 unknown residues J at 82",
+        "All 129 vectors (mean_l3), one for each distinct sequence.",
         "keys passed Each distinct sequence has one row",
         "master_esm2_embeddings.h5 : vectors, one row per distinct sequence",
         "commit 0123456789abcdef",

@@ -31,8 +31,15 @@ def test_the_crate_names_every_file_and_the_software(results: Path, tmp_path: Pa
     facts, action = collect(copy), entities["#embedding"]
     told = {entities[one["@id"]]["name"] for one in action["instrument"]}
     assert told == {*facts.versions} and "torch" in told
-    assert facts.metadata["fingerprint_id"] in action["description"]
-    assert "commit 0123456789abcdef" in action["description"]
+    origin = f"fingerprint {facts.metadata['fingerprint_id']}, commit 0123456789abcdef"
+    assert action["description"] == origin
+    assert json.loads(entities["#fingerprint"]["value"]) == facts.metadata["fingerprint"]
+    assert json.loads(entities["#devices"]["value"]) == facts.metadata["devices"]
+    assert facts.summary
+    for number, file in enumerate(facts.summary.inputs, start=1):
+        entity = entities[f"#input-{number}"]
+        assert entity["sha256"] == file.sha256
+        assert entity["description"] == f"{file.records:,} records"
     assert "terms of the inputs apply" in entities[root["license"]["@id"]]["description"]
     assert facts.fingerprint
     assert entities["#weights"]["sha256"] == facts.fingerprint.weights_sha256

@@ -89,15 +89,17 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
     Raises ConfigError for a device that is not known, or cannot hold or compute the model.
     """
     table, flops = gpu_table(), todo.flops / todo.tokens
-    if threads := re.search(r", (\d+) threads?$", device):
-        rate = table["cpu_core_gflops"]
-        basis = f"estimated: {rate} GFLOP/s per core; no job with {threads[0][2:]} was measured"
-        return Speed(device, int(threads[1]) * rate * 1e9 / flops, basis)
 
     def unfit(problem: str) -> ConfigError:
         remedy = "name another one, such as --device A100"
         return ConfigError(f"--device: {device}: {problem}", key="--device", remedy=remedy)
 
+    if threads := re.search(r", (\d+) threads?$", device):
+        if dtype == "tfloat32":
+            raise unfit(f"it is not made for {dtype}")
+        rate = table["cpu_core_gflops"]
+        basis = f"estimated: {rate} GFLOP/s per core; no job with {threads[0][2:]} was measured"
+        return Speed(device, int(threads[1]) * rate * 1e9 / flops, basis)
     gpu = table["gpus"].get(device)
     if gpu is None:
         raise unfit(f"not known; known are {', '.join(table['gpus'])}")

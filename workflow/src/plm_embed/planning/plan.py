@@ -31,6 +31,8 @@ from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
 BYTES_PER_ROW = 108
 """Bytes for a vector's key, length, number of windows and checksums."""
+BYTES_PER_SCORE = 12
+"""Bytes for a score and its checksum."""
 BYTES_PER_RECORD = 80
 """Bytes for a record in each of members, index and records.parquet: key, id, a line of header."""
 BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
@@ -169,7 +171,8 @@ def _forecast(config: Config, model: Model, sequences: Path, devices: Sequence[s
     seconds = math.ceil(todo.tokens / speeds[0].tokens_per_second) if speeds else 0
 
     pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
-    row = BYTES_PER_ROW + pooled * model.dim * storage_bytes(settings.storage_dtype)
+    row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
+    row += pooled * model.dim * storage_bytes(settings.storage_dtype)
     vectors = whole.sequences * row
     vectors += costs.per_residue_bytes(settings, model.dim, model.family, summary.lengths)
     lines = tuple((subject, f"{model.name}: {words}") for subject, words in notes.items())
@@ -207,8 +210,8 @@ def _jobs(
     """
     longest, total = max(model.seconds for model in models), sum(model.seconds for model in models)
     workers = (int(resources["gpu"]) or 1) * int(resources.get("nodes", 1))
-    runtime = resources.get("runtime")
-    minutes = runtime if isinstance(runtime, int) else 240  # the rule's own
+    runtime = str(resources.get("runtime", ""))
+    minutes = int(runtime) if runtime.isdecimal() else 240  # the rule's own
     usable = (60 * minutes - SECONDS_MARGIN) / TIME_MARGIN - STARTUP_SECONDS
     if usable <= 0:
         problem = f"runtime: {minutes} minutes are too few for a job; set more in the profile"

@@ -142,7 +142,7 @@ def export(
     with Embeddings(master) as embeddings:
         records = Records(embeddings, representation, ids, where)
         if has_matrix(records.name) and to != "uniprot-h5":
-            raise PlmEmbedError(f"{to} holds no matrices ({records.name}): export to uniprot-h5")
+            raise PlmEmbedError(f"{to} cannot hold matrices ({records.name}): export to uniprot-h5")
         try:
             with progress("export", records.count, "records") as meter:
                 _EXPORTERS[to](records, output, meter)

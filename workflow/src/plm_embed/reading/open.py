@@ -80,7 +80,8 @@ class Embeddings:
         self.fingerprint, folder = read_fingerprint(self.path), self.path / "parts"
         self._parts, keys = [folder / name for name in part_names(folder)], []
         if not self._parts:
-            raise StoreError(f"{self.path}: holds no vectors yet", path=self.path)
+            remedy = "wait until the first job has finished, or run the campaign again"
+            raise StoreError(f"{self.path}: holds no vectors yet", path=self.path, remedy=remedy)
         for path in self._parts:
             with Part(path) as part:
                 part.check(self.fingerprint)
@@ -375,6 +376,8 @@ class Embeddings:
 
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
         """Return the row of each key. UnknownIdError for one that is not there, or no key."""
+        if isinstance(keys, str | bytes):
+            raise PlmEmbedError("keys are a list: by_key([key])")
         texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
         rows = self._locate(texts)
         if absent := [text for text, row in zip(texts, rows, strict=True) if row < 0]:

@@ -68,14 +68,14 @@ def _candidates(  # noqa: PLR0917
     from threadpoolctl import threadpool_limits  # which only a search needs
 
     count, turned = len(queries), np.ascontiguousarray(queries.T)
-    height = min(BLOCK_ROWS, len(embeddings))
+    height = -(-min(BLOCK_ROWS, len(embeddings)) // 64) * 64
 
     def compare(start: int) -> NDArray[np.float32]:
         """Return (n, q) of a block of rows, larger for nearer ones; the part that all rows of a
         query have in common is left out.
         """
         stop = min(start + height, len(embeddings))
-        # all blocks have one shape, in which equal rows have equal scores
+        # all blocks have one shape, of whole groups of 64: equal rows have equal scores in it
         block = np.zeros((height, embeddings.dim), np.float32)
         block[: stop - start] = embeddings.flat(name, np.arange(start, stop))
         scores: NDArray[np.float32] = block @ turned

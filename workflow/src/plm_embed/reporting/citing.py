@@ -22,12 +22,12 @@ def methods(facts: Facts) -> str:
     layers = "layer" if len(fingerprint.layers) == 1 else "layers"
     named = {"PyTorch": "torch", "Python": "python"}
     used = " and ".join(f"{name} {versions[key]}" for name, key in named.items() if key in versions)
+    commit = f" (commit {facts.commit[:12]})" if facts.commit else ""
     devices = ", ".join(facts.metadata.get("devices") or ())
     sentences = [
         f"Embeddings of {number}) were computed with {_weights(facts)}, {layers} "
         f"{', '.join(map(str, fingerprint.layers))}, in {fingerprint.compute_dtype}, and stored as "
-        f"{fingerprint.storage_dtype}, by plm-embed {versions['plm-embed']} "
-        f"(commit {facts.commit[:12]})"
+        f"{fingerprint.storage_dtype}, by plm-embed {versions['plm-embed']}{commit}"
         f"{f' with {used}' if used else ''}{f' on {devices}' if devices else ''}."
     ]
     if facts.caveat:

@@ -24,6 +24,8 @@ COMPARISON = "comparison.html"
 SEQUENCES = 5_000
 """Most sequences that are compared: the first keys, a random sample since keys are hashes."""
 NEIGHBORS = 10
+BLOCK = 500
+"""Sequences whose neighbors are sought at a time."""
 
 
 def write_comparison(models: Sequence[Facts], output: Path) -> bool:
@@ -62,11 +64,12 @@ def write_comparison(models: Sequence[Facts], output: Path) -> bool:
 def neighbors(vectors: Vectors) -> NDArray[np.bool_]:
     """Mark for each vector (n, D) the NEIGHBORS others with the largest cosine: (n, n)."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
-    distances = -(unit @ unit.T)
-    np.fill_diagonal(distances, np.inf)
-    nearest = np.argpartition(distances, NEIGHBORS - 1, axis=1)[:, :NEIGHBORS]
-    marks = np.zeros(distances.shape, dtype=bool)
-    np.put_along_axis(marks, nearest, True, axis=1)
+    marks = np.zeros((len(unit), len(unit)), dtype=bool)
+    for start in range(0, len(unit), BLOCK):
+        distances = -(unit[start : start + BLOCK] @ unit.T)
+        np.fill_diagonal(distances[:, start:], np.inf)
+        nearest = np.argpartition(distances, NEIGHBORS - 1, axis=1)[:, :NEIGHBORS]
+        np.put_along_axis(marks[start : start + BLOCK], nearest, True, axis=1)
     return marks
 
 

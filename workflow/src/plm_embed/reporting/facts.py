@@ -134,8 +134,8 @@ class Facts:
 
     @property
     def commit(self) -> str:
-        """Return the commit of the workflow, or 'unknown'."""
-        return str(self.metadata.get("workflow_commit", "unknown"))
+        """Return the commit of the workflow; '' where it is not known."""
+        return str(self.metadata.get("workflow_commit", "")).removeprefix("unknown")
 
     @property
     def versions(self) -> dict[str, str]:

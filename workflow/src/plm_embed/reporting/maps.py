@@ -65,7 +65,9 @@ def map_data(embeddings: Embeddings, records: Path) -> dict[str, Any] | None:
         if room < 0:
             break
         further.append((id, place))
-    drawn = ", drawn at random" if count < len(embeddings) else ""
+    number, drawn = f"All {count:,}", ""
+    if count < len(embeddings):
+        number, drawn = f"{count:,} of {len(embeddings):,}", ", drawn at random"
     search = f"plm-embed search {shlex.quote(str(embeddings.path.parent))} --id "
     return {
         **shown_records(embeddings, np.arange(count)),
@@ -73,7 +75,7 @@ def map_data(embeddings: Embeddings, records: Path) -> dict[str, Any] | None:
         "grid": GRID,
         "further": further,
         "search": search if room < 0 else "",
-        "words": f"{count:,} of {len(embeddings):,} vectors ({name}){drawn}.",
+        "words": f"{number} vectors ({name}){drawn}, one for each distinct sequence.",
     }
 
 

@@ -32,7 +32,8 @@ function makeMaps(data) {
 
   function described(at) {
     const others = data.further.filter(([, point]) => point === at).length;
-    const values = columns.slice(0, 7).map(({ name, numbers, values, codes }) => {
+    const shown = columns.filter(({ name }, place) => place < 7 || name === "length");
+    const values = shown.map(({ name, numbers, values, codes }) => {
       const value = (numbers ? numbers[at] : values[codes[at]]) ?? "no value";
       return `${name}: ${typeof value === "number" ? english(value) : value}`;
     });
@@ -164,7 +165,7 @@ function makeMaps(data) {
     if (numbers) {
       // Math.min takes no 50,000 arguments everywhere.
       const known = numbers.filter(value => value !== null), scaled = log ? Math.log : value => value;
-      const [low, high] = [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))];
+      const [low, high] = [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
       colors = numbers.map(value => value === null ? NONE : ramp((scaled(value) - scaled(low)) / (scaled(high) - scaled(low) || 1)));
       const bar = element("i", { className: "ramp" });
       bar.style.background = `linear-gradient(90deg, ${RAMP.map(color => `rgb(${color})`)})`;

@@ -38,6 +38,7 @@ def write_report(facts: Facts, output: Path) -> None:
             points = map_data(embeddings, facts.folder / RECORDS)
     checks = facts.validation.checks if facts.validation else []
     records = facts.folder if facts.statuses else facts.results / "sequences"
+    skipped = islice(skipped_records(records / RECORDS), LISTED) if facts.summary else ()
     write_page(
         "report.html.j2",
         output,
@@ -49,7 +50,7 @@ def write_report(facts: Facts, output: Path) -> None:
         lengths=lengths(facts.summary.lengths if facts.summary else {}),
         outcomes=_outcomes(facts),
         listed=LISTED,
-        skipped=list(islice(skipped_records(records / RECORDS), LISTED)) if facts.summary else [],
+        skipped=[(id, reason.replace("_", " "), *others) for id, reason, *others in skipped],
         devices=list(device_rows(facts.runs)),
         checks=[(check.check, check.result, check.meaning) for check in checks],
         files=list(outputs(facts.folder, facts.master)),

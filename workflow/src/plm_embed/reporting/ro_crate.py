@@ -2,6 +2,7 @@
 in JSON-LD.
 """
 
+import json
 from typing import Any
 
 from plm_embed.io.json_files import write_json
@@ -31,7 +32,13 @@ def write_crate(facts: Facts) -> None:
         for name, version in facts.versions.items()
     ]
     inputs = [
-        add(f"#input-{number}", "CreativeWork", name=file.path, sha256=file.sha256)
+        add(
+            f"#input-{number}",
+            "CreativeWork",
+            name=file.path,
+            description=count(file.records, "record"),
+            sha256=file.sha256,
+        )
         for number, file in enumerate(facts.summary.inputs if facts.summary else (), start=1)
     ]
     if facts.fingerprint:
@@ -61,12 +68,23 @@ def write_crate(facts: Facts) -> None:
         for path, content in outputs(facts.folder, facts.master)
         if path.name != CRATE and path.is_file()
     ]
+    attributes = [
+        add(
+            f"#{name}",
+            "PropertyValue",
+            name=name,
+            value=json.dumps(facts.metadata[name], sort_keys=True),
+        )
+        for name in ("fingerprint", "devices")
+        if name in facts.metadata
+    ]
     ended = max((run.ended for run in facts.runs), default=None)
+    origin = {"fingerprint": facts.metadata.get("fingerprint_id"), "commit": facts.commit}
     action = add(
         "#embedding",
         "CreateAction",
         name=f"Embedding of sequences with {facts.model}",
-        description=f"fingerprint {facts.metadata.get('fingerprint_id')}, commit {facts.commit}",
+        description=", ".join(f"{name} {value}" for name, value in origin.items() if value) or None,
         instrument=software,
         object=inputs,
         result=files,
@@ -84,6 +102,7 @@ def write_crate(facts: Facts) -> None:
         license=add("#terms-of-the-data", "CreativeWork", name="Terms", description=TERMS),
         hasPart=files,
         mentions=action,
+        additionalProperty=attributes,
     )
     specification = "https://w3id.org/ro/crate/1.1"
     add(CRATE, "CreativeWork", conformsTo={"@id": specification}, about=root)

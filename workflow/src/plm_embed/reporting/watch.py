@@ -65,7 +65,7 @@ class Worker(NamedTuple):
 @dataclass(frozen=True)
 class Progress:
     """The progress of one model. steps: by name; buckets: all; fraction: of the work of embed, 0 to
-    1; eta: seconds at the present speed, None if unknown.
+    1, by buckets done and jobs at work; eta: seconds at the present speed, None if unknown.
     """
 
     folder: Path
@@ -273,7 +273,8 @@ def _embedding(model: Progress) -> Iterator[RenderableType]:
     bar = Table.grid(expand=True)
     bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
     yield bar
-    text = Text(f"{100 * model.fraction:.1f} %; {model.done:,} of {model.buckets:,} buckets done, ")
+    percent = int(1000 * model.fraction) / 10  # 100 is the end
+    text = Text(f"{percent:.1f} %; {model.done:,} of {model.buckets:,} buckets done, ")
     text.append(f"{model.running:,} at work, {model.queued:,} queued")
     if (failed := model.buckets - model.done - model.running - model.queued) > 0:
         text.append(f", {failed:,} failed", style="bold red")

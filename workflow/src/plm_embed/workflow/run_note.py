@@ -134,7 +134,8 @@ def failed_attempts(run: Run) -> list[str]:
 
 def host() -> str:
     """Return the name of this host, and of the container on it, which sees other processes."""
-    return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
+    container = Path("/proc/self/ns/pid")
+    return f"{socket.gethostname()} {container.readlink() if container.is_symlink() else ''}"
 
 
 def _write(results: Path, run: Run) -> None:
