@@ -149,8 +149,24 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
             "[1]: Expected `object`, got `int` - at `$[0]`",
         ),
         (
+            ["deduplicate", __file__, "--output", "out", "--tables", '[{"id": "x", "path": "y"}]'],
+            "there is no key path here",
+        ),
+        (
             ["weights", "--model", "x", "--settings", '{"long_sequences": {"max_residue": 9}}'],
             "there is no key max_residue",
+        ),
+        (
+            ["weights", "--model", "x", "--settings", '{"policy": "crop"}'],
+            "there is no key policy here",
+        ),
+        (
+            ["weights", "--model", "x", "--settings", '{"max_residues": 500}'],
+            "there is no key max_residues here",
+        ),
+        (
+            ["weights", "--model", "x", "--settings", '{"device": "cpu"}'],
+            "there is no key device here",
         ),
         (["diff", __file__, __file__, "--tolerance", "nan"], "nan is not a number"),
         (

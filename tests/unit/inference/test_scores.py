@@ -20,6 +20,7 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, DeviceError, InputError, WeightsError
 from plm_embed.fingerprint import SCORES, ComputeDtype, LongSequences
+from plm_embed.inference import check_weights
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.reference import reference_vectors
@@ -334,8 +335,11 @@ def test_without_the_checkpoint_the_remedy_is_named(
         checkpoints.write_fair_esm(
             source, MODELS[MODEL], checkpoints.random_state(MODELS[MODEL], 9)
         )
-    with pytest.raises(WeightsError, match=words) as caught:
-        plm_embed.score(PEPTIDES, MODEL, weights=folder)
+    with plm_embed.load(MODEL, weights=folder) as model:
+        room = model._room
+        with pytest.raises(WeightsError, match=words) as caught:
+            model.score(PEPTIDES, bar=False)
+        assert model._room is room  # not loaded again
     assert f"delete {folder}" in str(caught.value)
 
 
@@ -350,7 +354,11 @@ def test_a_device_that_computes_wrong_scores_fails_its_self_test(
 
     monkeypatch.setattr(layers.LMHead, "log_probabilities", wrong)
     with pytest.raises(DeviceError, match=r"self-test failed .*: scores of .* differ .* nats"):
-        plm_embed.score(["MKT"], MODEL, weights=tmp_path)
+        list(check_weights.check(tmp_path))
+    with plm_embed.load(MODEL, weights=tmp_path) as model:
+        with pytest.raises(DeviceError, match="scores of"):
+            model.score(["MKT"], bar=False)
+        assert model.embed(["MKT"], bar=False).shape == (1, 32)  # which needs no head
 
 
 def test_a_checkpoint_whose_head_is_not_whole_has_vectors(tmp_path: Path) -> None:

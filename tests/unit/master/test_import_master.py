@@ -148,6 +148,12 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
     pq.write_table(pa.table({"brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="no column `row`"):
         adopted(files, prepared)
+    with h5py.File(files.vectors, "r+") as file:
+        keys = file["emb_keys"][:-1]
+        del file["emb_keys"]
+        file["emb_keys"] = keys
+    with pytest.raises(PlmEmbedError, match="48 vectors for 47 keys"):
+        adopted(files, prepared)
     with h5py.File(files.vectors, "w") as file:
         file["emb"] = np.zeros((3, 4))
     with pytest.raises(PlmEmbedError, match=r"cannot be imported: emb is not a vector; matrices"):

@@ -109,11 +109,12 @@ def test_a_quote_never_swallows_records(tmp_path: Path, content: str) -> None:
         read(write(tmp_path / "quotes.csv", content))
 
 
-def test_a_row_too_large_for_memory_is_named(tmp_path: Path) -> None:
-    row = ",".join(["M" * (LARGEST_RECORD // 4)] * 5)
+@pytest.mark.parametrize("end", ["M", "\n"])
+def test_a_row_too_large_for_memory_is_named(tmp_path: Path, end: str) -> None:
+    row = ",".join([f'"{"M" * (LARGEST_RECORD // 4)}{end}"'] * 5)
     with pytest.raises(
         PlmEmbedError,
-        match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters",
+        match=r"line \d after 1 complete records: a row of more than 16,777,216 characters",
     ):
         read(write(tmp_path / "wide.csv", f"id,seq,note,b,c\na,MK,x,,\n{row}\n"))
 

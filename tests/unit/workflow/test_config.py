@@ -114,10 +114,19 @@ def test_the_package_fills_in_the_defaults_that_snakemake_does() -> None:
         ({"inputs": [{"id": "x"}]}, "inputs[0]: 'path' is a required property"),
         ({"embedding": {"layers": 6}}, "embedding.layers: 6 is not of type 'array'"),
         ({"residues": {"unknown": "skp"}}, "residues.unknown: 'skp' is not one of ['skip', 'sub"),
-        ({"results": "<x>"}, "results: <x>: write the whole path, without ~ or variables, and no"),
+        ({"results": "<x>"}, "results: <x>: write the whole path: ~, variables and { } < > are"),
         ({"results": "it's"}, "results: it's: a cluster's jobs cannot take a path with"),
         ({"store": "$HOME/w"}, "store: $HOME/w: write the whole path"),
         ({"store": "~/w"}, "store: ~/w: write the whole path"),
+        ({"weights": {"esm2_8m": "~/w.pt"}}, "weights: ~/w.pt: write the whole path"),
+        (
+            {"inputs": ["a.fasta", "./a.fasta"]},
+            "inputs: a.fasta: is the same file as a.fasta; name it once",
+        ),
+        (
+            {"inputs": [{"path": "a.fasta", "keep": ["length"]}]},
+            "inputs: a.fasta: keep: length: the results have a column of their own of this name",
+        ),
         (
             {
                 "inputs": [{"path": "a.fasta", "keep": ["entropy"]}],
@@ -165,6 +174,11 @@ def test_mistakes_are_named_together() -> None:
         "embedding.poling",
         "results",
     ]
+
+
+def test_an_unknown_model_hides_no_mistake_about_paths() -> None:
+    lines = mistakes(config(model="esm2_650", results="~/r", store="$HOME/w"), {})
+    assert [line.partition(":")[0] for line in lines] == ["results", "store", "model"]
 
 
 def test_a_mistyped_key_is_named_before_the_key_that_is_missing() -> None:

@@ -33,7 +33,7 @@ class PlmEmbedError(Exception):
 
 
 class InputError(PlmEmbedError):
-    """An input file that cannot be read: sequences, or a table of lengths.
+    """An input file of sequences that cannot be read.
 
     `record` is the number of the first record that could not be read, `line` a line of the file;
     None if unknown.
@@ -113,6 +113,7 @@ EXTRAS = {
     "esm": ("fair-esm", "reference"),
     "huggingface_hub": ("huggingface_hub", "embed"),
     "jinja2": ("jinja2", "report"),
+    "markupsafe": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),
     "safetensors": ("safetensors", "embed"),
     "snakemake": ("snakemake", "workflow"),

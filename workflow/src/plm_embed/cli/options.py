@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -48,12 +48,15 @@ class Amount(click.FloatRange):
 
 
 class Json(click.ParamType[Any]):
-    """JSON of a dataclass, or of a list of them: a block of the configuration."""
+    """JSON of a dataclass, or of a list of them: a block of the configuration.
+
+    leave_out: fields that other options set.
+    """
 
     name = "json"
 
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
+    def __init__(self, kind: Any, leave_out: Iterable[str] = ()) -> None:
+        self._kind, self._leave_out = kind, leave_out
 
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
@@ -65,18 +68,23 @@ class Json(click.ParamType[Any]):
             block = msgspec.convert(plain, self._kind)
         except ValueError as error:  # of either library
             self.fail(f"{value}: {error}", param, context)
-        for name in set(_keys(plain)) - set(_keys(msgspec.to_builtins(block))):
-            self.fail(f"{value}: there is no key {name}", param, context)
+        known = msgspec.to_builtins(block)
+        for name in self._leave_out:
+            known.pop(name, None)
+        for name in _unknown(plain, known):
+            self.fail(f"{value}: there is no key {name} here", param, context)
         return block
 
 
-def _keys(value: Any) -> Iterator[str]:
-    """Yield the keys of all mappings in a value."""
-    if isinstance(value, dict):
-        yield from value
-        value = list(value.values())
-    for entry in value if isinstance(value, list | tuple) else ():
-        yield from _keys(entry)
+def _unknown(plain: Any, block: Any) -> Iterator[str]:
+    """Yield the keys of a value that the block made of it does not have in the same place."""
+    if isinstance(plain, dict):
+        yield from plain.keys() - block.keys()
+        pairs = [(plain[key], block[key]) for key in plain.keys() & block.keys()]
+    else:
+        pairs = list(zip(plain, block, strict=True)) if isinstance(plain, list) else []
+    for value, part in pairs:
+        yield from _unknown(value, part)
 
 
 PATH, EXISTING, FOLDER = _Path(), _Path(exists=True), _Path(file_okay=False)

@@ -41,6 +41,8 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     config: Config = dict(keys)
     for setting in settings:
         key, value = key_and_value("--set", setting)
+        if key.startswith("weights.") and isinstance(path := config.get("weights"), str) and path:
+            raise ConfigError(f"--set {setting}: weights is already {path}", key="weights")
         # names of models have dots, too
         for name in reversed(key.split(".", 1 if key.startswith("weights.") else -1)):
             value = {name: value}
@@ -113,7 +115,7 @@ def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:
         if not table:
             yield f"they also include {path}"
         elif replace(table, id=old.id, keep=old.keep) != old:
-            yield f"the columns of the residues in {path} were others"
+            yield f"{path} was read with other columns"
     for model in models_of(config).values():
         source = source_of(config, model)
         record = read_record(Path(config["results"], model.name))

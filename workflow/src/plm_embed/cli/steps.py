@@ -26,7 +26,7 @@ from plm_embed.cli.options import (
 )
 from plm_embed.errors import InputError, StoreError
 from plm_embed.fingerprint import MATRICES
-from plm_embed.inference.settings import Settings
+from plm_embed.inference.settings import RECIPE, Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, Table
@@ -35,7 +35,7 @@ from plm_embed.wording import count
 VECTORS = click.option(
     "--settings",
     "vectors",
-    type=Json(Settings),
+    type=Json(Settings, leave_out=vars(Settings()).keys() - RECIPE),
     default="{}",
     help="JSON of the settings that decide a vector: keys of `embedding`, and `strand`.",
 )

@@ -33,7 +33,9 @@ def check(folder: Path) -> Iterator[str]:
     Other answers than the published model's are named as such; WeightsError if its very weights
     give them, and for files that are damaged; DeviceError when the self-test fails.
     """
-    with LanguageModel(read_manifest(folder).model, folder).load() as model:
+    manifest = read_manifest(folder)
+    scores = manifest.head_sha256 is not None
+    with LanguageModel(manifest.model, folder).load(scores=scores) as model:
         name, roundings = model.manifest.model, model.manifest.roundings
         dtype = model.fingerprint().compute_dtype
         yield f"files: intact; SHA-256 of the tensors {model.manifest.weights_sha256}"

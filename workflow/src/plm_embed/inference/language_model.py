@@ -109,22 +109,25 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         self.dtype = dtype
         """In which it computes; `auto` until the weights are loaded."""
         self._room: Room | None = None  # the engine, and its room for batches
-        self._scores = False  # the engine has, or will have, the head that scores need
+        self._scores = False  # the engine has the head that scores need
         self._closed = False
 
-    def load(self) -> Self:
-        """Load the weights, unless they are loaded."""
+    def load(self, *, scores: bool = False) -> Self:
+        """Load the weights, for `scores` with the head of the language model, unless they are
+        loaded.
+        """
         if self._closed:
             name = self._model.name
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
-        if self._room is None:
-            self.manifest = prepared_weights(self._model, self._weights)
-            if self._scores:
-                self.manifest = with_head(self.manifest)
+        if self._room is None or (scores and not self._scores):
+            manifest = prepared_weights(self._model, self._weights)
+            self.manifest = with_head(manifest) if scores else manifest
+            self._room, self._scores = None, False  # its memory is needed
             folder = Path(self.manifest.folder or "")
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, dtype):
-                self._room, _ = loading.load(folder, self.device, dtype, scores=self._scores)
+                self._room, _ = loading.load(folder, self.device, dtype, scores=scores)
+            self._scores = scores
         return self
 
     def __repr__(self) -> str:
@@ -181,14 +184,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             linker=self._linker,
         )
         resolved(settings, self._model, self._model.name)  # an error does not wait for a download
-        if scores and not self._scores:
-            self._room, self._scores = None, True  # loaded again, with the head
-            try:
-                self.load()
-            except WeightsError:
-                self._scores = False
-                raise
-        return loading.fingerprint_of(self.load().manifest, settings, self.device)
+        manifest = self.load(scores=bool(scores)).manifest
+        return loading.fingerprint_of(manifest, settings, self.device)
 
     @overload
     def embed(

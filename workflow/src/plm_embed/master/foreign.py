@@ -77,7 +77,8 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
                 file = stack.enter_context(open_hdf5(path))
                 stated = dict(file.attrs)
                 if "emb" in file and "emb_keys" in file:
-                    vectors, names = _checked(file["emb"]), _texts(file["emb_keys"])
+                    names = _texts(file["emb_keys"])
+                    vectors = _checked(file["emb"], len(names))
                     beside = path.with_suffix(".parquet")
                     index = files.index or (beside if beside.exists() else None)
                 elif "X" in file and "obs" in file:
@@ -125,12 +126,16 @@ def reading(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: cannot be imported: {words}", path=path) from None
 
 
-def _checked(vectors: Any) -> Any:
-    """Return vectors (n, D). ValueError for anything else."""
+def _checked(vectors: Any, keys: int | None = None) -> Any:
+    """Return vectors (n, D), n the number of their keys if these are known. ValueError for anything
+    else.
+    """
     shape = getattr(vectors, "shape", ())  # of a sparse matrix, a group, none
     if len(shape) != 2 or vectors.dtype.kind != "f":
         kind = f"{vectors.dtype} of shape {shape}" if shape else vectors
         raise ValueError(f"its vectors are not numbers of shape (rows, dimensions), but {kind}")
+    if keys not in (None, len(vectors)):
+        raise ValueError(f"{len(vectors):,} vectors for {keys:,} keys")
     return vectors
 
 

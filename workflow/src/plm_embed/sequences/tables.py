@@ -147,7 +147,7 @@ class DelimitedText:
         self._path, self._delimiter, self._table = path, delimiter, table
         self._names: list[str] = []  # of the columns, once the header is read
         self._rows = self._lines = 0  # read so far
-        self._in_row = False
+        self._row = 0  # characters of a row that has begun
 
     def batches(self, stream: Stream) -> Iterator[Batch]:
         # one thread reads, another one parses
@@ -211,11 +211,11 @@ class DelimitedText:
         try:
             if not self._names:
                 self._names = [name.strip() for name in next(filter(None, rows), [])]
-                self._in_row = False
+                self._row = 0
             count, line = len(self._names), self._lines
             places = [self._names.index(name) for name in self._table.columns]
             for row in rows:
-                start, line, self._in_row = line + 1, self._lines, False
+                start, line, self._row = line + 1, self._lines, 0
                 if not row:
                     continue
                 if len(row) != count:
@@ -245,11 +245,11 @@ class DelimitedText:
         while block:
             for line in TextIOWrapper(BytesIO(block), "utf-8", "plm_embed.latin1", newline=""):
                 self._lines += 1
-                self._in_row = True
-                if len(line) > LARGEST_RECORD:
+                self._row += len(line)
+                if self._row > LARGEST_RECORD:
                     raise csv.Error(f"a row of more than {LARGEST_RECORD:,} characters")
                 yield line
-            block = next(blocks, b"") if self._in_row else b""
+            block = next(blocks, b"") if self._row else b""
 
 
 def line_blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import mistakes as model_mistakes
 from plm_embed.inference.settings import resolved
-from plm_embed.io.files import missing
+from plm_embed.io.files import missing, repeated
 from plm_embed.io.json_files import to_plain
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import read_record
+from plm_embed.sequences.settings import why_not_kept
 from plm_embed.sequences.summary import known_summary
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.config import (
@@ -131,16 +132,18 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
     if last := sorted(errors, key=lambda error: error.validator == "required"):
         return [_line(error) for error in last]
     config = with_defaults(config)
+    lines = list(_path_mistakes(config))
     try:
-        lines = [*_path_mistakes(config), *_model_mistakes(config)]
-        demo = [model for model in models_of(config).values() if not model.trained]
+        lines += _model_mistakes(config)
     except PlmEmbedError as error:
-        return [str(error)]
-    if not lines and demo and "inputs" in changes and "model" not in changes:
-        lines.append(
-            f"model: missing: only the demo takes {demo[0].name}, whose vectors mean nothing; name "
-            "a model, such as esm2_t33_650M_UR50D"
-        )
+        lines.append(str(error))
+    if not lines and "inputs" in changes and "model" not in changes:
+        for model in models_of(config).values():
+            if not model.trained:
+                lines.append(
+                    f"model: missing: only the demo takes {model.name}, whose vectors mean "
+                    "nothing; name a model, such as esm2_t33_650M_UR50D"
+                )
     return lines
 
 
@@ -156,14 +159,23 @@ def _line(error: "ValidationError") -> str:
 
 def _path_mistakes(config: Config) -> Iterator[str]:
     paths = [("inputs", path) for path in input_paths(config)]
-    paths += [("weights", source_of(config, model)) for model in models_of(config).values()]
+    weights = config["weights"]
+    sources = weights.values() if isinstance(weights, Mapping) else [weights]
+    paths += [("weights", path) for path in sources]
     paths += [(key, config[key]) for key in ("results", "store", "weights_folder")]
     for key, path in paths:
         if _NOT_TAKEN.search(path):
-            yield f"{key}: {path}: write the whole path, without ~ or variables, and no {{ }} < >"
+            words = "write the whole path: ~, variables and { } < > are not understood"
+            yield f"{key}: {path}: {words}"
     if letter := _UNQUOTED.search(config["results"]):
         words = f"a cluster's jobs cannot take a path with {letter[0]!r}; name another folder"
         yield f"results: {config['results']}: {words}"
+    for path, table in zip(input_paths(config), input_tables(config), strict=True):
+        for name in table.keep:
+            if why := why_not_kept(name):
+                yield f"inputs: {path}: keep: {name}: {why}"
+    for file, same in repeated([Path(path) for path in input_paths(config)]):
+        yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
 def _model_mistakes(config: Config) -> Iterator[str]:
@@ -199,7 +211,7 @@ def _model_mistakes(config: Config) -> Iterator[str]:
             record = None
         # what prepared weights came from may be gone
         needed = path and not (record and record.source.path == str(Path(path).absolute()))
-        if needed and (words := missing(Path(path))):
+        if needed and not _NOT_TAKEN.search(path) and (words := missing(Path(path))):
             yield f"weights: {path}: {words}"
         if not (path or model.address or model.shipped):
             yield f"weights: {model.name} cannot be downloaded: name its file"
