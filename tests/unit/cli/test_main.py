@@ -168,6 +168,14 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
             ["weights", "--model", "x", "--settings", '{"device": "cpu"}'],
             "there is no key device here",
         ),
+        (
+            ["weights", "--model", "esm2_8m", "--settings", '{"layers": [9]}'],
+            "embedding.layers: [9]: esm2_t6_8M_UR50D has layers 0 to 6",
+        ),
+        (
+            ["weights", "--model", "esm2_8m", "--settings", '{"pooling": []}'],
+            "embedding.pooling: is empty; name at least one",
+        ),
         (["diff", __file__, __file__, "--tolerance", "nan"], "nan is not a number"),
         (
             ["embed", __file__, "--weights", __file__, "--store", "s", "--record", "e/0.json"],

@@ -162,7 +162,7 @@ def test_a_home_that_cannot_be_written_is_named(
     assert "some.fasta/.cache/plm-embed: Not a directory; set XDG_CACHE_HOME" in done.stderr
 
 
-def test_only_vectors_are_kept_from_being_replaced() -> None:
+def test_only_vectors_are_kept_from_being_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("more.fasta", "w.pt", "x.pt"):
         shutil.copy("some.fasta", name)
     table = {"path": "t.csv", "id": "nr", "sequence": "lab", "keep": ["nr", "other"]}
@@ -171,6 +171,7 @@ def test_only_vectors_are_kept_from_being_replaced() -> None:
     embedded(MODEL)
     both = [table | {"id": "other", "keep": ["nr"]}, "more.fasta"]
     write("buckets=5", "embedding.per_residue_limit_gb=500", model=[MODEL, "prott5"], inputs=both)
+    assert "other: no --keep names it any more; the index is rebuilt" in capsys.readouterr().err
     write("buckets=4", model=[MODEL, "prott5"], inputs=both)
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
     changes: list[tuple[str, Any, str]] = [

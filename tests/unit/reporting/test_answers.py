@@ -39,7 +39,7 @@ def test_a_valid_result_is_complete_right_and_there(results: Path, tmp_path: Pat
         "Yes: all 14 checks passed, also the comparison of 2 sequences with ",
         f"{facts.master} (52.8 kB)",
         f"plm-embed search {facts.folder} --id '{facts.example}' ",
-        f"plm-embed export {facts.folder} vectors.parquet",
+        f"plm-embed export {facts.folder} \\ vectors.parquet",
     ):
         assert expected in words
 

@@ -142,6 +142,7 @@ def test_the_package_fills_in_the_defaults_that_snakemake_does() -> None:
             {"residues": {"strand": "canonical"}},
             "residues.strand: canonical: the model reads proteins, which have no other strand",
         ),
+        ({"embedding": {"layers": []}}, "embedding.layers: []"),
         ({"embedding": {"layers": [7]}}, "embedding.layers: [7]: esm2_t6_8M_UR50D has layers 0"),
         (
             {"model": "prott5", "embedding": {"pooling": ["mean", "bos"]}},

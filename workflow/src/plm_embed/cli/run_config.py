@@ -1,6 +1,7 @@
 """The configuration of a run, and the options of Snakemake that carry it out."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,17 +85,23 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     """Write the configuration into the results folder, and return its path.
 
     ConfigError when the folder has vectors that this campaign would not have: of other inputs or
-    settings.
+    settings. Columns that are no longer kept are named on stderr.
     """
     path = Path(config["results"], CONFIG)
-    before, folder = read_kept(path)
-    embedded = any(path.parent.glob("*/embedded/*.json"))
-    if before and embedded and (lost := list(_lost(before, config, folder))):
+    before, folder = read_kept(path) if any(path.parent.glob("*/embedded/*.json")) else ({}, Path())
+    if before and (lost := list(_lost(before, config, folder))):
         raise ConfigError(
             f"{path}: the results here differ: {'; '.join(lost)}",
             path=path,
             remedy="choose another --results, or delete that file to replace its results",
         )
+    old, new = (
+        {name for table in (input_tables(kept) if kept else ()) for name in table.keep}
+        for kept in (before, config)
+    )
+    if gone := sorted(old - new):
+        words = f"{', '.join(gone)}: no --keep names it any more; the index is rebuilt without it"
+        print(f"plm-embed: {words}", file=sys.stderr)
     write_kept(path, config, f"To continue with Snakemake: {shell_line(options)}")
     return path
 

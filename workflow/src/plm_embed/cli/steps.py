@@ -76,13 +76,15 @@ def weights(
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.accuracy import check_dtype
+    from plm_embed.inference.settings import resolved
     from plm_embed.inference.weights import prepare, with_head
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
     log_command()
-    folder = output and output.absolute()
-    manifest = prepare(model_of(model, source), source, folder, cache=cache)
+    folder, entry = output and output.absolute(), model_of(model, source)
+    resolved(vectors, entry, entry.name)
+    manifest = prepare(entry, source, folder, cache=cache)
     if vectors.compute_dtype != "auto":
         check_dtype(vectors.compute_dtype, manifest.roundings, manifest.model)
     if vectors.scores:

@@ -98,6 +98,10 @@ def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterat
     """Yield an error for each setting that the model of this name cannot follow."""
     from plm_embed.models.family import pooling_problems, score_problem  # loads NumPy
 
+    for block in ("layers", "pooling"):
+        if not getattr(settings, block):
+            key = f"embedding.{block}"
+            yield ConfigError(f"{key}: is empty", key=key, remedy="name at least one")
     layers, most, linker = settings.layers, model.layers, settings.linker
     inside = all(-most - 1 <= layer <= most for layer in layers)
     if not inside or len({layer % (most + 1) for layer in layers}) < len(layers):

@@ -251,8 +251,8 @@ def _lines(look: Look) -> Iterator[RenderableType]:
         marks = [(*_MARKS[status], name) for name, status in model.steps.items()]
         steps = Text(" ").join(Text(mark + name, style) for mark, style, name in marks)
         yield Text.assemble((model.folder.name, "bold"), "  ", steps)
-        if model.done < model.buckets:
-            yield from _embedding(model)
+        if model.done < model.buckets and model.steps["weights"] != "failed":
+            yield from _embedding(model, "left" if look.over else "queued")
     for first, similar in alike(look.failures):
         yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), similar)
         yield Text("  " + first.reason.replace("\n", "\n  "))
@@ -268,14 +268,14 @@ def _lines(look: Look) -> Iterator[RenderableType]:
         yield Text(f"next: {AGAIN if look.failures else CONTINUE}")
 
 
-def _embedding(model: Progress) -> Iterator[RenderableType]:
-    """Yield a bar and a line about the buckets of a model."""
+def _embedding(model: Progress, waiting: str) -> Iterator[RenderableType]:
+    """Yield a bar and a line about the buckets of a model, with a word for those that wait."""
     bar = Table.grid(expand=True)
     bar.add_row(ProgressBar(total=1.0, completed=model.fraction))
     yield bar
     percent = int(1000 * model.fraction) / 10  # 100 is the end
     text = Text(f"{percent:.1f} %; {model.done:,} of {model.buckets:,} buckets done, ")
-    text.append(f"{model.running:,} at work, {model.queued:,} queued")
+    text.append(f"{model.running:,} at work, {model.queued:,} {waiting}")
     if (failed := model.buckets - model.done - model.running - model.queued) > 0:
         text.append(f", {failed:,} failed", style="bold red")
     if stalled := sum(bool(worker.trouble) for worker in model.workers):
