@@ -98,9 +98,9 @@ def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterat
     """Yield an error for each setting that the model of this name cannot follow."""
     from plm_embed.models.family import pooling_problems, score_problem  # loads NumPy
 
-    for block in ("layers", "pooling"):
-        if not getattr(settings, block):
-            key = f"embedding.{block}"
+    outputs = settings.pooling or settings.scores  # which are computed alone, too
+    for key, named in (("embedding.layers", settings.layers), ("embedding.pooling", outputs)):
+        if not named:
             yield ConfigError(f"{key}: is empty", key=key, remedy="name at least one")
     layers, most, linker = settings.layers, model.layers, settings.linker
     inside = all(-most - 1 <= layer <= most for layer in layers)
