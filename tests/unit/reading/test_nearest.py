@@ -127,6 +127,15 @@ def test_large_numbers_are_none_of_those() -> None:
     assert look(vectors, np.ones((1, 5)), 2, "euclidean")[0].tolist() == [[0, 1]]
 
 
+def test_float16_becomes_float32_exactly() -> None:
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    numbers = numbers[np.isfinite(numbers)]
+    wide = np.empty(len(numbers), np.float32)
+    search._write_float32(numbers, wide)
+    expected = numbers.astype(np.float32)
+    assert np.array_equal(wide.view(np.uint32), expected.view(np.uint32))  # also -0.0
+
+
 def test_a_line_for_each_record_of_each_neighbor() -> None:
     lines = pa.table(
         {"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"], "rank": ["p", "q", "r", "s"]}
