@@ -132,7 +132,7 @@ def test_the_jobs_fit_the_time_that_a_profile_gives(large: Path) -> None:
     assert "on 4 workers each" in fact(node, "jobs") and node.buckets < slurm.buckets / 4
     own = large.with_name("mine")
     own.mkdir()
-    write(own / "profile.yaml", "set-resources: {embed: {gpu_model: h100, runtime: '30'}}")
+    write(own / "profile.yaml", "set-resources: {embed: {gpu_model: h100, runtime: 0.5h}}")
     short = plan(large, LARGE, profile=str(own))
     assert short.models[0].speeds[0].device == "H100"
     assert short.models[0].seconds / short.buckets < 30 * 60 / 1.3
@@ -189,6 +189,7 @@ def test_it_fits_a_screen_of_80_columns(large: Path) -> None:
     assert words.count(" on one worker in all") == 1
     lines = [line for line in shown.splitlines() if "snakemake" not in line]
     assert max(map(len, lines)) <= 80 and len(lines) < 24
+    assert not any(line.endswith(" ") for line in shown.splitlines())
 
 
 def test_a_disk_that_is_too_small_is_named(configfile: Path) -> None:
@@ -289,6 +290,7 @@ def test_what_is_stored_is_not_computed_again_and_gives_the_speed(
     (forecast,) = planned.models
     assert fact(planned, "stored") == f"{MODEL}: 110 of 110 sequences already"
     assert (forecast.todo.tokens, forecast.seconds) == (0, 0)
+    assert "nothing left" in text(planned) and " 0 s" not in text(planned)
     assert forecast.speeds[0].basis == f"measured: the jobs in {record.parent}"
     again = plan(configfile, ["buckets=4"], profile="slurm")
     assert again.buckets == 4 and again.command.endswith("buckets=4")

@@ -228,7 +228,7 @@ def embed(
     if chosen.scores:
         with_head(read_manifest(folder))
     if MATRICES.intersection(chosen.pooling):
-        from plm_embed.planning.costs import check_per_residue
+        from plm_embed.jobs.per_residue import check_per_residue
 
         check_per_residue(bucket, folder, chosen)
     on_cpu = chosen.device == "cpu"

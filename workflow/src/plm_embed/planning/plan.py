@@ -6,28 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import MATRICES, storage_bytes
 from plm_embed.inference.settings import resolved
 from plm_embed.io.files import sha256_file, size
-from plm_embed.io.threads import cores
 from plm_embed.jobs.completion_record import FOLDER
-from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
-from plm_embed.kernels.hardware import cpu_name, nvidia_gpus
+from plm_embed.jobs.per_residue import per_residue_bytes
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import UNPUBLISHED, caveat, demo_caveat, read_record
-from plm_embed.planning import costs
-from plm_embed.planning.costs import Speed, Work, device_label
+from plm_embed.planning.costs import Speed, Work, estimated, measured, work
 from plm_embed.planning.count import deduplicated, lengths_left
+from plm_embed.planning.site import Site, cluster, this_machine
 from plm_embed.sequences.summary import Summary, read_summary
-from plm_embed.wording import count, did_you_mean, duration, readable
-from plm_embed.workflow.call import CLONE, profile_folder, shell_line
+from plm_embed.wording import count, duration, readable
+from plm_embed.workflow.call import shell_line
 from plm_embed.workflow.config import Config, models_of, read_config, settings_of, source_of
-from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
 BYTES_PER_ROW = 108
 """Bytes for a vector's key, length, number of windows and checksums."""
@@ -48,16 +43,20 @@ SHORT_SECONDS = 1800
 @dataclass(frozen=True)
 class Forecast:
     """The work of one model. notes: as the facts of a plan; todo: what the store lacks; speeds: the
-    first one is planned for; seconds: on one such device; weights, vectors: bytes to be written.
+    first one is planned for; weights, vectors: bytes to be written.
     """
 
     model: str
     notes: tuple[tuple[str, str], ...]
     todo: Work
     speeds: tuple[Speed, ...]
-    seconds: int
     weights: int
     vectors: int
+
+    @property
+    def seconds(self) -> int:
+        """Return the time on one device."""
+        return self.speeds[0].seconds(self.todo) if self.speeds else 0
 
 
 @dataclass(frozen=True)
@@ -84,24 +83,15 @@ def plan(
     is wrong.
     """
     config = read_config(configfile, settings)
-    if profile:
-        resources, device = _embed_job(profile)
-        at_once, call = 0, ["--profile", profile_folder(profile)]
-        devices = devices or [device]
-    else:
-        gpus = 1 if devices else len(visible_gpus())
-        resources, at_once = {"gpu": gpus}, 1 if gpus else cores()
-        call = ["--cores", "all" if devices else str(cores()), *local_resources(gpus)]
-        devices = devices or [device_label(gpu.name) for gpu in nvidia_gpus() if gpus]
-        devices = devices or [device_label(cpu_name(), 1)]
+    site = cluster(profile, devices) if profile else this_machine(devices)
     with deduplicated(config) as sequences:
         summary = read_summary(sequences)
         models = tuple(
-            _forecast(config, model, sequences, devices) for model in models_of(config).values()
+            _forecast(config, model, sequences, site.devices)
+            for model in models_of(config).values()
         )
-    buckets, jobs = _jobs(models, resources, at_once, config["buckets"])
-    if configfile:
-        call += ["--configfile", str(configfile)]
+    buckets, jobs = _jobs(models, site, config["buckets"])
+    call = [*site.options, *(["--configfile", str(configfile)] if configfile else [])]
     if buckets != config["buckets"]:
         others = (word for word in settings if not word.startswith("buckets="))
         settings = (*others, f"buckets={buckets}")
@@ -120,40 +110,15 @@ def plan(
     return Plan(facts, models, buckets, shell_line(call))
 
 
-def _embed_job(profile: str) -> tuple[Config, str]:
-    """Return the resources of a job of embed by a profile, from where Snakemake finds it, and its
-    device: the GPU that it names, else an A100, or CPU cores. ConfigError for no such profile.
-    """
-    folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
-    paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
-    path = next(filter(Path.is_file, paths), None)
-    if not path:
-        shipped = sorted(path.parent.name for path in CLONE.glob("profiles/*/profile.yaml"))
-        message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
-        remedy = f"shipped are {', '.join(shipped)}"
-        raise ConfigError(message, key="--profile", remedy=remedy)
-    content = yaml.safe_load(path.read_text("utf-8")) or {}
-    resources, threads = (
-        rules.get("embed") if isinstance(rules := content.get(key), dict) else None
-        for key in ("set-resources", "set-threads")
-    )
-    resources = {"gpu": 1} | (resources or {})
-    if resources.get("device") == "cpu" or not asks_for_gpu(resources):
-        workers = int(resources["gpu"]) or 1
-        return resources, device_label(cpu_name(), max(1, int(threads or 1) // workers))
-    gpu = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
-    return resources, gpu if gpu in costs.gpu_table()["gpus"] else "A100"
-
-
 def _forecast(config: Config, model: Model, sequences: Path, devices: Sequence[str]) -> Forecast:
     settings = resolved(settings_of(config), model, model.name)
     summary, left = read_summary(sequences), lengths_left(config, model, sequences)
-    todo, whole = (costs.work(model, lengths, settings) for lengths in (left, summary.lengths))
+    todo, whole = (work(model, lengths, settings) for lengths in (left, summary.lengths))
 
     source, weights = _weights(config, model)
     notes = {"weights": source}
     if "pseudo_perplexity" in settings.scores and whole.tokens:
-        once = costs.work(model, summary.lengths, replace(settings, scores=()))
+        once = work(model, summary.lengths, replace(settings, scores=()))
         factor = f"{whole.tokens / once.tokens:,.0f} times the work of the vectors"
         notes["pseudo_perplexity"] = f"each residue is masked once: {factor}"
     if too_long := summary.unique - whole.sequences:
@@ -163,20 +128,19 @@ def _forecast(config: Config, model: Model, sequences: Path, devices: Sequence[s
         notes["stored"] = f"{stored:,} of {count(summary.unique, 'sequence')} already"
 
     dtype = settings.compute_dtype
-    measured = costs.measured(Path(config["results"], model.name, FOLDER), dtype)
+    records = measured(Path(config["results"], model.name, FOLDER), dtype)
     speeds = tuple(
-        measured.get(device) or costs.estimated(device, model, whole, dtype)
+        records.get(device) or estimated(device, model, whole, dtype)
         for device in (dict.fromkeys(devices) if whole.tokens else ())
     )
-    seconds = math.ceil(todo.tokens / speeds[0].tokens_per_second) if speeds else 0
 
     pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
     row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
     row += pooled * model.dim * storage_bytes(settings.storage_dtype)
     vectors = whole.sequences * row
-    vectors += costs.per_residue_bytes(settings, model.dim, model.family, summary.lengths)
+    vectors += per_residue_bytes(settings, model.dim, model.family, summary.lengths)
     lines = tuple((subject, f"{model.name}: {words}") for subject, words in notes.items())
-    return Forecast(model.name, lines, todo, speeds, seconds, weights, vectors)
+    return Forecast(model.name, lines, todo, speeds, weights, vectors)
 
 
 def _weights(config: Config, model: Model) -> tuple[str, int]:
@@ -200,45 +164,39 @@ def _weights(config: Config, model: Model) -> tuple[str, int]:
     return f"{origin}, {check}", to_prepare
 
 
-def _jobs(
-    models: Sequence[Forecast], resources: Config, at_once: int, configured: int
-) -> tuple[int, str]:
+def _jobs(models: Sequence[Forecast], site: Site, configured: int) -> tuple[int, str]:
     """Return a number of buckets, each one job of a model, and in words how long they take.
 
-    resources: of a job; at_once: jobs that run on a machine at a time, 0 in a profile, whose time
-    they must fit; configured: buckets, kept for so little work that another number gains nothing.
+    configured: buckets, kept for so little work that another number gains nothing.
     """
     longest, total = max(model.seconds for model in models), sum(model.seconds for model in models)
-    workers = (int(resources["gpu"]) or 1) * int(resources.get("nodes", 1))
-    runtime = str(resources.get("runtime", ""))
-    minutes = int(runtime) if runtime.isdecimal() else 240  # the rule's own
-    usable = (60 * minutes - SECONDS_MARGIN) / TIME_MARGIN - STARTUP_SECONDS
+    usable = (60 * site.minutes - SECONDS_MARGIN) / TIME_MARGIN - STARTUP_SECONDS
     if usable <= 0:
-        problem = f"runtime: {minutes} minutes are too few for a job; set more in the profile"
+        problem = f"runtime: {site.minutes} minutes are too few for a job; set more in the profile"
         raise ConfigError(problem, key="runtime")
-    buckets = max(at_once, math.ceil(longest / workers / min(JOB_SECONDS, usable)))
-    buckets = min(buckets, MAX_BUCKETS)
-    if longest <= (SHORT_SECONDS if at_once else 0):
-        buckets = configured
+    buckets = configured
+    if longest > (SHORT_SECONDS if site.at_once else 0):
+        buckets = math.ceil(longest / site.workers / min(JOB_SECONDS, usable))
+        buckets = min(max(buckets, site.at_once), MAX_BUCKETS)
     if not total:
         return buckets, "nothing to compute"
     words = f"buckets={buckets}" + (f", not {configured}" if buckets != configured else "")
     words += f" for each of {len(models)} models" if len(models) > 1 else ""
-    words += f": {duration(math.ceil(longest / workers / buckets))}"
-    words += f" on {workers:,} workers each" if workers > 1 else " each"
-    if at_once:
-        in_all = math.ceil(total / workers / min(at_once, buckets))
+    words += f": {duration(math.ceil(longest / site.workers / buckets))}"
+    words += f" on {site.workers:,} workers each" if site.workers > 1 else " each"
+    if site.at_once:
+        in_all = math.ceil(total / site.workers / min(site.at_once, buckets))
         return buckets, f"{words}; {duration(in_all)} in all"
     return buckets, (
         f"{words}, and up to {duration(STARTUP_SECONDS)} to start; the profile gives each "
-        f"{duration(60 * minutes)}; {duration(total)} on one worker in all"
+        f"{duration(60 * site.minutes)}; {duration(total)} on one worker in all"
     )
 
 
 def _bytes(results: Path, summary: Summary, models: Sequence[Forecast]) -> str:
     """Return in words the bytes that a campaign writes, and whether there is room for them."""
-    records = 2 * BYTES_PER_RECORD * summary.records
     residues = BYTES_PER_SEQUENCE * summary.unique + BYTES_PER_RESIDUE * summary.residues
+    records = 2 * BYTES_PER_RECORD * summary.records
     vectors = sum(model.vectors for model in models)
     sizes = {
         "sequences": round(residues) + records,

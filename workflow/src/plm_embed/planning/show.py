@@ -1,8 +1,6 @@
 """A plan on a terminal."""
 
-from math import ceil
-
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -26,14 +24,18 @@ def show(plan: Plan, console: Console) -> None:
     times.add_column("device")
     for title in ("tokens", "tokens/s", "time on one"):
         times.add_column(title, justify="right", no_wrap=True)
+    bases: dict[str, RenderableType] = {}
     for model in plan.models:
         for speed in model.speeds:
-            tokens, rate = model.todo.tokens, speed.tokens_per_second
-            numbers = f"{tokens:,}", f"{rate:,.0f}", duration(ceil(tokens / rate))
+            time = duration(speed.seconds(model.todo)) if model.todo.tokens else "nothing left"
+            numbers = f"{model.todo.tokens:,}", f"{speed.tokens_per_second:,.0f}", time
             times.add_row(model.model, speed.device, *numbers)
-    console.print(facts, times, sep="\n")
-    speeds = (speed for model in plan.models for speed in model.speeds)
-    for basis in dict.fromkeys(f"{speed.device}: {speed.basis}" for speed in speeds):
-        console.print(basis, style="dim", highlight=False, markup=False)
+            basis = f"{speed.device}: {speed.basis}"
+            bases[basis] = Text(basis, style="dim")
+    for part in (facts, *([times] if bases else []), *bases.values()):
+        for line in console.render_lines(part, pad=False):
+            text = Text.assemble(*((piece.text, piece.style or "") for piece in line))
+            text.rstrip()  # rich fills the lines of a table
+            console.print(text, soft_wrap=True)
     console.print("\n[bold]run it[/]")
     console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)

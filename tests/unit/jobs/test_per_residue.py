@@ -9,8 +9,8 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
+from plm_embed.jobs.per_residue import check_per_residue, per_residue_bytes
 from plm_embed.models.registry import MODELS
-from plm_embed.planning.costs import check_per_residue, per_residue_bytes
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, seal_sequences

@@ -1,0 +1,28 @@
+"""The time of a profile's jobs, as Snakemake reads it."""
+
+import pytest
+from snakemake.resources import Resources
+
+from plm_embed.errors import ConfigError
+from plm_embed.planning.site import minutes
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        *(240, 30.5, "'30'", "4h", "4 h", "'90 min'", "100 seconds", "1.5 days", "2w"),
+        *("240 * attempt", "attempt*60"),
+    ],
+)
+def test_a_runtime_is_what_snakemake_reads_in_it(runtime: object) -> None:
+    resources = Resources.parse([f"runtime={runtime}"], allow_expressions=True)
+    first = resources["runtime"].evaluate(
+        None, input=[], attempt=1, threads=1, rulename="embed", async_run=None
+    )
+    assert minutes(runtime) == first.value
+
+
+@pytest.mark.parametrize("runtime", ["4:00:00", "long", "max(60, 4)", None])
+def test_a_runtime_that_is_no_time_is_refused(runtime: object) -> None:
+    with pytest.raises(ConfigError, match="is neither minutes nor a time such as 4h"):
+        minutes(runtime)

@@ -1,0 +1,85 @@
+"""The machine that jobs of embed run on: this one, or one of a cluster by its profile."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plm_embed.errors import ConfigError
+from plm_embed.io.threads import cores
+from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.kernels.hardware import cpu_name, nvidia_gpus
+from plm_embed.planning.costs import device_label, gpu_table
+from plm_embed.wording import did_you_mean
+from plm_embed.workflow.call import CLONE, profile_folder
+from plm_embed.workflow.resources import asks_for_gpu, local_resources
+
+_MINUTES = {"": 1 / 60, "s": 1 / 60, "m": 1, "h": 60, "d": 1440, "w": 10080}
+"""Minutes of Snakemake's units, by their first letters; a number with a point alone has seconds."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A machine or a cluster. devices: to plan for the first of; options: of Snakemake; workers: of
+    a job; at_once: jobs at a time, 0 on a cluster; minutes: of a job there.
+    """
+
+    devices: Sequence[str]
+    options: Sequence[str]
+    workers: int
+    at_once: int = 0
+    minutes: int = 240
+
+
+def this_machine(devices: Sequence[str]) -> Site:
+    """Return this machine, or one with these devices: a job at a time on GPUs, one a CPU core."""
+    gpus = 1 if devices else len(visible_gpus())
+    options = ["--cores", "all" if devices else str(cores()), *local_resources(gpus)]
+    devices = devices or [device_label(gpu.name) for gpu in nvidia_gpus() if gpus]
+    devices = devices or [device_label(cpu_name(), 1)]
+    return Site(devices, options, gpus or 1, at_once=1 if gpus else cores())
+
+
+def cluster(profile: str, devices: Sequence[str]) -> Site:
+    """Return the jobs of a profile, from where Snakemake finds it. Without devices they have the
+    GPU that it names, else an A100, or CPU cores. ConfigError for no such profile.
+    """
+    folders = (Path(place) for place in ("", "~/.config/snakemake", "/etc/xdg/snakemake"))
+    paths = [place.expanduser() / profile_folder(profile) / "profile.yaml" for place in folders]
+    path = next(filter(Path.is_file, paths), None)
+    if not path:
+        shipped = sorted(path.parent.name for path in CLONE.glob("profiles/*/profile.yaml"))
+        message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
+        remedy = f"shipped are {', '.join(shipped)}"
+        raise ConfigError(message, key="--profile", remedy=remedy)
+    content = yaml.safe_load(path.read_text("utf-8")) or {}
+    resources, threads = (
+        rules.get("embed") if isinstance(rules := content.get(key), dict) else None
+        for key in ("set-resources", "set-threads")
+    )
+    resources = {"gpu": 1, "runtime": 240} | (resources or {})  # as the rule
+    workers = int(resources["gpu"]) or 1
+    if resources.get("device") == "cpu" or not asks_for_gpu(resources):
+        device = device_label(cpu_name(), max(1, int(threads or 1) // workers))
+    else:
+        device = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
+        device = device if device in gpu_table()["gpus"] else "A100"
+    workers *= int(resources.get("nodes", 1))
+    options = ["--profile", profile_folder(profile)]
+    return Site(devices or [device], options, workers, minutes=minutes(resources["runtime"]))
+
+
+def minutes(runtime: Any) -> int:
+    """Return the minutes that Snakemake reads in a `runtime` at the first attempt: `240`, `4h`,
+    `1.5 days`, `240 * attempt`. ConfigError for another expression.
+    """
+    text = re.sub(r"attempt\s*\*|\*\s*attempt|['\"\s]", "", str(runtime)).lower()
+    if text.isdecimal():
+        return int(text)
+    if time := re.fullmatch(r"(\d+\.?\d*)([smhdw]|$)[a-z]*", text):
+        return max(1, int(float(time[1]) * _MINUTES[time[2]]))
+    problem = f"runtime: {runtime}: is neither minutes nor a time such as 4h"
+    raise ConfigError(problem, key="runtime", remedy="write it so in the profile")
