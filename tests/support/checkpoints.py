@@ -22,6 +22,7 @@ from plm_embed.models import checkpoints
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.tensor_files import files_of
 from plm_embed.models.weights import MANIFEST, SELF_TEST, Manifest, Source, read_manifest
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
@@ -222,7 +223,7 @@ class Checkpoint(NamedTuple):
 
 def read(source: Path, model: Model) -> Checkpoint:
     """A checkpoint as this package reads it."""
-    found = checkpoints.read(checkpoints.files_of(source, model), model)
+    found = checkpoints.read(files_of(source, model), model)
     tensors, head = (
         {name: stored.read() for name, stored in part.items()}
         for part in (found.tensors, found.head)

@@ -38,6 +38,7 @@ import torch
 from safetensors import safe_open
 from plm_embed.models import checkpoints, weights
 from plm_embed.models.checkpoints import model_of
+from plm_embed.models.tensor_files import files_of
 
 def memory(kind):
     status = Path("/proc/self/status").read_text()
@@ -47,7 +48,7 @@ source, output = map(Path, sys.argv[1:])
 torch.ones(2).isfinite().all()
 model = model_of("my_esmc", source)
 before = memory("VmRSS")
-checkpoint = checkpoints.read(checkpoints.files_of(source, model), model)
+checkpoint = checkpoints.read(files_of(source, model), model)
 print(weights.write(output, checkpoint.tensors))
 print(memory("VmHWM") - before)
 """

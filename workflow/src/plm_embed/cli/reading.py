@@ -269,7 +269,7 @@ def import_(
         --weights results/prot_t5_xl_uniref50/weights.json \\
         --store results/prot_t5_xl_uniref50/store --compute-dtype float16
     """
-    from plm_embed.inference.weights import prepared_folder
+    from plm_embed.inference.weights import prepared
     from plm_embed.master.adopt import adopt
     from plm_embed.master.foreign import Files
     from plm_embed.workflow.config import LINKER
@@ -278,7 +278,7 @@ def import_(
     files = Files(vectors, index, sequences, table, index_id)
     linker = linker or (LINKER if partner_column else "")
     chosen = Settings(layers=(layer,), linker=linker, **options)
-    adopted = adopt(files, store, prepared_folder(weights), chosen, sample)
+    adopted = adopt(files, store, prepared(weights).path, chosen, sample)
     say(
         f"{count(adopted.rows, 'row')} adopted into {store}; {adopted.checked:,} checked: largest "
         f"relative distance to the reference {adopted.relative_l2:.2g}, "

@@ -77,18 +77,16 @@ def weights(
     """
     from plm_embed.accuracy import check_dtype
     from plm_embed.inference.settings import resolved
-    from plm_embed.inference.weights import prepare, with_head
+    from plm_embed.inference.weights import prepare
     from plm_embed.io.json_files import write_sealed
     from plm_embed.models.checkpoints import model_of
 
     log_command()
-    folder, entry = output and output.absolute(), model_of(model, source)
+    entry = model_of(model, source)
     resolved(vectors, entry, entry.name)
-    manifest = prepare(entry, source, folder, cache=cache)
+    manifest = prepare(entry, source, output, cache=cache, scores=bool(vectors.scores))
     if vectors.compute_dtype != "auto":
         check_dtype(vectors.compute_dtype, manifest.roundings, manifest.model)
-    if vectors.scores:
-        manifest = with_head(manifest)
     if record:
         write_sealed(record, manifest)
     else:
@@ -96,7 +94,7 @@ def weights(
     if check:
         from plm_embed.inference import check_weights
 
-        for line in check_weights.check(Path(manifest.folder or "")):
+        for line in check_weights.check(manifest.path):
             print(line)
 
 
@@ -212,21 +210,18 @@ def embed(
     The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
     when the fault is this node's. The same command again does only the rest.
     """
-    from plm_embed.inference.weights import prepared_folder, with_head
+    from plm_embed.inference.weights import prepared
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
-    from plm_embed.models.weights import read_manifest
     from plm_embed.sequences.summary import read_again
 
     log_command()
     if not bucket.is_file():  # before workers start
         remedy = read_again(bucket.parent.parent)
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=remedy)
-    folder = prepared_folder(weights)
     chosen = replace(vectors, **speed)
-    if chosen.scores:
-        with_head(read_manifest(folder))
+    folder = prepared(weights, scores=bool(chosen.scores)).path
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.jobs.per_residue import check_per_residue
 
@@ -283,7 +278,7 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.inference.weights import prepared_folder
+    from plm_embed.inference.weights import prepared
     from plm_embed.jobs.completion_record import store_of
     from plm_embed.master.validate import validate as run
     from plm_embed.models.weights import RECORD
@@ -291,7 +286,7 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
 
     log_command()
     master = find_embeddings(results).absolute()
-    weights = prepared_folder(master.with_name(RECORD))
+    weights = prepared(master.with_name(RECORD)).path
     validation = run(master, store or store_of(master.parent), weights, spot_checks)
     if validation.problems:
         # a run shows two lines of this, so the remedy stands in the first

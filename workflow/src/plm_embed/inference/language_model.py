@@ -34,7 +34,7 @@ from plm_embed.inference.inputs import (
 from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
-from plm_embed.inference.weights import prepared_weights, with_head, with_sha256
+from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.terminal import progress
 from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
@@ -120,10 +120,9 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             name = self._model.name
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
         if self._room is None or (scores and not self._scores):
-            manifest = prepared_weights(self._model, self._weights)
-            self.manifest = with_head(manifest) if scores else manifest
+            self.manifest = prepared_weights(self._model, self._weights, scores=scores)
             self._room, self._scores = None, False  # its memory is needed
-            folder = Path(self.manifest.folder or "")
+            folder = self.manifest.path
             self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
             with devices.as_set_up(self.device, self._threads, dtype):
                 self._room, _ = loading.load(folder, self.device, dtype, scores=scores)

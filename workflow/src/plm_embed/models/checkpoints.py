@@ -1,74 +1,33 @@
-"""Checkpoints as their authors, or users, publish them: read as data under the engine's names, and
-recognized as a model of a known family.
-
-A source is a file of tensors, or a folder of Hugging Face's layout. Tensors are read one by one, by
-whoever needs their numbers: so a checkpoint may be larger than memory, but for torch's old format.
-No torch here for what the headers of safetensors say.
+"""Checkpoints recognized as a model of a known family, with their tensors under the engine's
+names.
 """
 
-import argparse
-import hashlib
-import json
 import logging
-import pickle
 import re
-import textwrap
-import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from itertools import chain, zip_longest
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
-from plm_embed.io.files import sha256_file
+from plm_embed.models import tensor_files
 from plm_embed.models.family import LM_HEAD, TASK_HEADS, Family, Learned, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model, find_model
+from plm_embed.models.tensor_files import FLOATS, Contents, Files, files_of, wrong
 from plm_embed.models.tokens import TENSOR, TokenizerFile
 from plm_embed.models.weights import MANIFEST, Layout, Stored, read_manifest
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
-TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
-"""The file of tensors of a Hugging Face folder; the first that is there counts."""
-INDEX = ".index.json"
-"""The end of its name where an index names several files instead."""
 BARE = (
     "holds tensors without the model's settings (a bare state_dict). Use fair-esm's own layout, or "
     "a Hugging Face folder with config.json and model.safetensors"
 )
 UNKNOWN = "which no name in the family matches"
 _OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files that decide what a source holds; None for those that it does not have or need."""
-
-    source: Path
-    tensors: tuple[Path, ...]
-    config: Path | None = None
-    tokenizer: Path | None = None
-    index: Path | None = None
-
-    @cached_property
-    def digests(self) -> dict[Path, str]:
-        """The SHA-256 of each file."""
-        files = filter(None, (self.config, self.tokenizer, self.index, *self.tensors))
-        return {path: sha256_file(path) for path in files}
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of the one file; of several that of their `sha256sum` lines: moved they are
-        the same weights, changed they are others.
-        """
-        if len(self.digests) == 1:
-            return next(iter(self.digests.values()))
-        lines = "".join(f"{digest}  {path.name}\n" for path, digest in self.digests.items())
-        return hashlib.sha256(lines.encode()).hexdigest()
 
 
 @dataclass
@@ -81,58 +40,6 @@ class Checkpoint:
     token_dropout: bool
     tensors: dict[str, Stored]
     head: dict[str, Stored]
-
-
-def files_of(source: Path, model: Model | None = None) -> Files:
-    """List the files of a source, for a model with the one that decides its tokens. WeightsError
-    when one is missing.
-    """
-    named, tokenizer = source, None
-    if source.name in TENSOR_FILES and (source.parent / "config.json").is_file():
-        source = source.parent
-    folder = source if source.is_dir() else source.parent
-    if not source.exists():
-        raise _wrong(source, "does not exist. Name the published file or a Hugging Face folder")
-    if model and model.family.tokenizer.file:
-        tokenizer = folder / model.family.tokenizer.file
-        if not tokenizer.is_file():
-            raise _wrong(
-                folder,
-                f"lacks {tokenizer.name}, which decides the tokens of {model.name}. Copy it from "
-                "where the weights are published",
-            )
-    if source.stem == "adapter_model":
-        raise _adapter(source)
-    if source.is_file():
-        return Files(named, (source,), tokenizer=tokenizer)
-    config = path if (path := folder / "config.json").is_file() else None
-    for name in TENSOR_FILES:
-        if (folder / name).is_file():
-            return Files(named, (folder / name,), config, tokenizer)
-        if (index := folder / f"{name}{INDEX}").is_file():
-            shards = tuple(folder / shard for shard in shard_names(index))
-            if absent := [shard.name for shard in shards if not shard.is_file()]:
-                raise _wrong(
-                    folder, f"lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards)"
-                )
-            return Files(named, shards, config, tokenizer, index)
-    if (folder / "adapter_config.json").is_file():
-        raise _adapter(source)
-    raise _wrong(
-        folder, "holds neither model.safetensors nor pytorch_model.bin, and no index of shards"
-    )
-
-
-def shard_names(index: Path) -> list[str]:
-    """List the files that an index names. WeightsError when it is none, or names files
-    elsewhere.
-    """
-    names = _read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(
-        isinstance(name, str) and Path(name).name == name for name in names.values()
-    ):
-        raise _wrong(index, "has no valid 'weight_map'. Get the folder again")
-    return sorted(set(names.values()))
 
 
 def model_of(name: str, weights: Path | str | None = None) -> Model:
@@ -155,29 +62,25 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
         )
     source = some_path("weights", weights).absolute()
     if source.suffix == ".json" or (source / MANIFEST).is_file():
-        record = read_manifest(source)
-        if record.model != name:
-            raise WeightsError(f"{source} holds {record.model}, not {name}", path=source)
-        return record.as_model
-    published = source.stem if source.is_file() else source.name
-    if published in MODELS:
+        return read_manifest(source, of=name).as_model
+    if published := _named_after(source):
         raise WeightsError(
-            f"weights: {source} is named after {published}: set `model: {published}`, or rename "
-            "the weights if they are your own",
+            f"weights: {source} is named after {published.name}: set `model: {published.name}`, or "
+            "rename the weights if they are your own",
             path=source,
         )
-    _, config, stored = _contents(files_of(source), trusted=True)
+    contents = tensor_files.read(files_of(source), trusted=True)
     folder = source if source.is_dir() else source.parent
     mismatches: dict[str, list[str]] = {}
     for family in dict.fromkeys(model.family for model in MODELS.values()):
         if (folder / family.tokenizer.file).exists():
-            model = Model(name, family, 0, 0, 0)
-            model, _, mismatches[family.name] = _fit(source, config, stored, model)
-            if not mismatches[family.name]:
+            model, _, problems = _fit(source, contents, Model(name, family, 0, 0, 0))
+            if not problems:
                 return model
+            mismatches[family.name] = problems
     likest, problems = min(mismatches.items(), key=lambda item: len(item[1]))
     if problems == [BARE]:
-        raise _wrong(source, BARE)
+        raise wrong(source, BARE)
     advice = ""
     if any(problem.endswith(UNKNOWN) for problem in problems):
         advice = '; save a model without its task head: model.base_model.save_pretrained("folder")'
@@ -196,172 +99,49 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     WeightsError that names the source when it is damaged, unsafe to read, another model, or
     incomplete.
     """
-    layout, config, stored = _contents(files, published)
-    fitted, tensors, problems = _fit(files.source, config, stored, model)
-    unsuitable = BARE in problems or model.family.contradiction(config)
+    source, family = files.source, model.family
+    contents = tensor_files.read(files, trusted=published)
+    fitted, tensors, problems = _fit(source, contents, model)
+    unsuitable = BARE in problems or family.contradiction(contents.config)
     if fitted.sizes != model.sizes and not unsuitable:
         alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
-        raise _wrong(
-            files.source,
+        raise wrong(
+            source,
             f"holds {next(alike, 'an unknown model')} ({fitted.shape}), but the model asked for is "
             f"{model.name} ({model.shape}).\nCheck `model` and `weights`",
         )
     if problems:
-        raise _wrong(files.source, f"is not a complete {model.name}: it {some(problems)}")
+        raise wrong(source, f"is not a complete {model.name}: it {some(problems)}")
     # some models have one shape, and only a name can tell them apart
-    named = MODELS.get(files.source.stem if files.source.is_file() else files.source.name)
+    named = _named_after(source)
     if named and model.name in MODELS and named.address != model.address:
-        raise _wrong(
-            files.source, f"is named after {named.name}, but the model asked for is {model.name}"
-        )
-    if unused := [name for name in stored if name.startswith(TASK_HEADS)]:
-        log.info("%s: the tensors of its task head are not used: %s", files.source, some(unused))
+        raise wrong(source, f"is named after {named.name}, but the model asked for is {model.name}")
+    if unused := [name for name in contents.stored if name.startswith(TASK_HEADS)]:
+        log.info("%s: the tensors of its task head are not used: %s", source, some(unused))
     names = [name for name in tensors if name.startswith(LM_HEAD)]
     head = {name.removeprefix(LM_HEAD): tensors.pop(name) for name in names}
-    if files.tokenizer:
-        tensors[TENSOR] = _tokenizer(files.tokenizer, model)
-    if model.family.cleared_rows:
+    if family.cleared_rows:
         table = tensors["embed_tokens.weight"].read().clone()
-        table[list(model.family.cleared_rows)] = 0
+        table[list(family.cleared_rows)] = 0
         tensors["embed_tokens.weight"] = Stored.of(table)
-    if head and model.family.head and model.family.head.tied:
+    if head and family.head and family.head.tied:
         head["out.weight"] = tensors["embed_tokens.weight"]
     if head and not (
         {name: part.shape for name, part in head.items()} == head_shapes(model)
-        and all(part.dtype in _FLOATS.values() for part in head.values())
+        and all(part.dtype in FLOATS.values() for part in head.values())
         and all(part.read().isfinite().all() for part in head.values())
     ):
-        log.info("%s: the head of its language model is not whole: no scores", files.source)
+        log.info("%s: the head of its language model is not whole: no scores", source)
         head = {}  # vectors need none
-    dropout = config.get("token_dropout", model.family.encoder.token_dropout == "always")
-    return Checkpoint(layout, bool(dropout), tensors, head)
+    if files.tokenizer:
+        tensors[TENSOR] = _tokenizer(files.tokenizer, model)
+    dropout = contents.config.get("token_dropout", family.encoder.token_dropout == "always")
+    return Checkpoint(contents.layout, bool(dropout), tensors, head)
 
 
-def _contents(files: Files, trusted: bool) -> tuple[Layout, dict[str, Any], dict[str, Stored]]:
-    """Return the layout, the configuration and the tensors of a source by their names there, which
-    are read by slices of their rows; of safetensors only the headers are read here. What holds no
-    numbers has an empty shape. `trusted`: no checksum is looked at.
-    """
-    layout: Layout = "hugging-face" if files.config else "tensors"
-    config = _read_json(files.config) if files.config else {}
-    stored: dict[str, Stored] = {}
-    for path in files.tensors:
-        if path.suffix == ".safetensors":
-            stored |= _in_safetensors(path)
-            continue
-        import torch
-
-        content = _unpickle(path, trusted)
-        if not isinstance(content, Mapping):
-            raise _wrong(path, "holds no tensors by name")
-        training = content.get("cfg") or content.get("args")
-        arguments = training.get("model") if isinstance(training, Mapping) else training
-        if isinstance(content.get("model"), Mapping) and isinstance(arguments, argparse.Namespace):
-            rotary = "cfg" in content  # of fair-esm's models only ESM-2 has it
-            layout, config = "fair-esm", {"token_dropout": False}
-            config |= {key.removeprefix("encoder_"): v for key, v in vars(arguments).items()}
-            config["arch"] = "esm2" if rotary else config.get("arch")
-            config["position_embedding_type"] = "rotary" if rotary else "absolute"
-            content = content["model"]
-        for name, tensor in content.items():
-            numbers = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
-            if numbers and not tensor.is_meta:
-                stored[str(name)] = Stored.of(tensor)._replace(read=tensor.__getitem__)
-            else:
-                stored[str(name)] = Stored((), "", torch.empty)  # nobody reads it
-    if any("lora_" in name for name in stored):
-        raise _adapter(files.source)
-    return layout, config, stored
-
-
-def _in_safetensors(path: Path) -> dict[str, Stored]:
-    import safetensors
-
-    open_as = partial(safetensors.safe_open, path, backend="pread")
-    try:
-        file: Any = open_as(framework="np")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise _not_loaded(path, str(error)) from None
-    tensors: Any = cache(partial(open_as, framework="pt"))  # loads torch
-    stored = {}
-    for name in sorted(file.keys()):
-        rows = file.get_slice(name)
-        dtype = _FLOATS.get(rows.get_dtype(), rows.get_dtype())
-
-        def read(part: slice, name: str = name) -> Any:
-            return tensors().get_slice(name)[part]
-
-        stored[name] = Stored(tuple(rows.get_shape()), dtype, read)
-    return stored
-
-
-def _unpickle(path: Path, trusted: bool) -> Any:
-    """Read a pickle as data: nothing in it can run. The one class allowed is `argparse.Namespace`,
-    which fair-esm's own files hold.
-    """
-    import torch
-
-    with path.open("rb") as file:
-        mapped = file.read(4) == b"PK\x03\x04"  # not in torch's old format, which has no checksums
-    try:
-        if mapped and not trusted:
-            with zipfile.ZipFile(path) as archive:
-                member = archive.testzip()
-            if member:
-                raise zipfile.BadZipFile(f"{member} in it does not match its checksum")
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
-    except MemoryError:
-        raise
-    # both readers raise whatever they stumble over: struct.error, KeyError, NotImplementedError ...
-    except Exception as error:
-        unsafe = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
-        if unsafe and isinstance(error, pickle.UnpicklingError):
-            raise _wrong(
-                path,
-                f"was not loaded: it asks for {unsafe[1]}, which could run code. Only tensors and "
-                "argparse.Namespace are allowed.\nUse the file that the model's authors publish",
-            ) from None
-        # of a text, torch says at length what no user can act on
-        kind = "no file of tensors" if isinstance(error, pickle.UnpicklingError) else str(error)
-        raise _not_loaded(path, kind or type(error).__name__) from None
-
-
-def _not_loaded(path: Path, reason: str) -> WeightsError:
-    """Say what a file is that could not be read: another kind of file, or a damaged one."""
-    with path.open("rb") as file:
-        start = file.read(200).lstrip().lower()
-    if start.startswith(b"version https://git-lfs"):
-        return _wrong(
-            path, "is a pointer of git-lfs, not the file itself. Run `git lfs pull` in its folder"
-        )
-    if start.startswith((b"<!doctype", b"<html")):
-        return _wrong(path, "was not loaded: it is a web page. Download the file itself")
-    reason = textwrap.shorten(next((line for line in reason.splitlines() if line.strip()), ""), 120)
-    return _wrong(path, f"was not loaded: it is cut short or damaged ({reason}).\nGet it again")
-
-
-def _wrong(path: Path, problem: str) -> WeightsError:
-    return WeightsError(f"weights: {path} {problem}.", path=path)
-
-
-def _adapter(source: Path) -> WeightsError:
-    return WeightsError(
-        f"weights: {source} is an adapter (LoRA), not a model",
-        path=source,
-        remedy="merge it into its model, and name the folder `merged` as the weights: "
-        "docs/models.md#adapters has the lines of Python",
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise _wrong(path, f"is not valid JSON ({error}). Get the folder again") from None
-    if not isinstance(value, dict):
-        raise _wrong(path, "is not a JSON object. Get the folder again")
-    return value
+def _named_after(source: Path) -> Model | None:
+    """Return the published model whose name a file or folder has."""
+    return MODELS.get(source.stem if source.is_file() else source.name)
 
 
 def _tokenizer(path: Path, model: Model) -> Stored:
@@ -375,7 +155,7 @@ def _tokenizer(path: Path, model: Model) -> Stored:
         if count != (rows := model.family.encoder.rows):
             raise ValueError(f"it has {count:,} tokens, the model {rows:,}")
     except ValueError as error:
-        raise _wrong(path, f"is not the tokenizer of {model.name}: {error}") from None
+        raise wrong(path, f"is not the tokenizer of {model.name}: {error}") from None
     return Stored.of(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
@@ -387,68 +167,77 @@ def _renamed(source: Path, stored: Mapping[str, Stored], family: Family) -> dict
         if not names:
             continue
         if not (shape and shape[0]):
-            raise _wrong(source, f"holds {names[0]} without numbers")
+            raise wrong(source, f"holds {names[0]} without numbers")
         rows, rest = divmod(shape[0], len(names))
         if rest:
-            raise _wrong(source, f"holds {' and '.join(names)} in one tensor that cannot be split")
+            raise wrong(source, f"holds {' and '.join(names)} in one tensor that cannot be split")
         for number, name in enumerate(names):
             part = partial(read, slice(number * rows, (number + 1) * rows))
             if name in tensors and not tensors[name].read().equal(part()):
-                raise _wrong(source, f"holds two different tensors for {name}")
+                raise wrong(source, f"holds two different tensors for {name}")
             tensors[name] = Stored((rows, *shape[1:]), dtype, part)
     return tensors
 
 
 def _fit(
-    source: Path, config: Mapping[str, Any], stored: Mapping[str, Stored], model: Model
+    source: Path, contents: Contents, model: Model
 ) -> tuple[Model, dict[str, Stored], list[str]]:
     """Return the model that a checkpoint holds if it is of a model's family and has its number of
     heads where nothing shows it, the tensors by the engine's names, and what speaks against it
-    being a whole one: of the tensors that are missing, unknown or of another kind the first few
-    show each.
+    being a whole one.
     """
-    family, tensors = model.family, _renamed(source, stored, model.family)
-    rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
-    columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
+    family, config = model.family, contents.config
+    tensors = _renamed(source, contents.stored, family)
+
+    def size(name: str, axis: int = 0) -> int:
+        shape = tensors[name].shape if name in tensors else ()
+        return shape[axis] if axis < len(shape) else 0
+
     layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
-    dim, hidden = columns.get("embed_tokens.weight", 0), rows.get("layers.0.fc1.weight", 0)
-    inner = rows.get("layers.0.self_attn.q_proj.weight", 0)
+    dim, inner = size("embed_tokens.weight", 1), size("layers.0.self_attn.q_proj.weight")
     stated = (config[key] for key in _HEADS if type(config.get(key)) is int)
-    heads = next(stated, columns.get("embed_distances.weight", 0)) or model.heads
-    positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
-    if isinstance(positions, Learned) and count and not family.max_tokens:
-        encoder = replace(family.encoder, positions=replace(positions, rows=count))
-        longest = count - positions.offset - family.tokens(0)
+    heads = next(stated, size("embed_distances.weight", 1)) or model.heads
+    positions, rows = family.encoder.positions, size("embed_positions.weight")
+    if isinstance(positions, Learned) and rows and not family.max_tokens:
+        encoder = replace(family.encoder, positions=replace(positions, rows=rows))
+        longest = rows - positions.offset - family.tokens(0)
         family = replace(family, encoder=encoder, max_residues=longest)
-    attention_dim = 0 if inner == dim else inner
-    fitted = Model(model.name, family, len(layers), dim, heads, attention_dim, hidden)
+    shape = len(layers), dim, heads, 0 if inner == dim else inner, size("layers.0.fc1.weight")
+    fitted = Model(model.name, family, *shape)
     if not config and (family.required or not heads):
         return fitted, tensors, [BARE]
-    contradiction = family.contradiction(config)
+    return fitted, tensors, [*_misfits(fitted, config), *_unfit(fitted, tensors)]
+
+
+def _misfits(model: Model, config: Mapping[str, Any]) -> list[str]:
+    """Say what of a checkpoint's settings does not fit a model, or is missing there."""
+    contradiction = model.family.contradiction(config)
     problems = [f"says {contradiction}"] if contradiction else []
-    problems += [
-        f"does not say {key} in config.json" for key in family.required if key not in config
-    ]
-    if heads < 1:
+    absent = [key for key in model.family.required if key not in config]
+    problems += [f"does not say {key} in config.json" for key in absent]
+    if model.heads < 1:
         problems.append("does not say its number of heads (num_attention_heads in config.json)")
-    elif fitted.heads_problem:
-        problems.append(f"has {fitted.heads_problem}")
-    shapes = tensor_shapes(fitted, tensors)
-    missing = [] if layers else ["lacks layers.0"]
+    elif model.heads_problem:
+        problems.append(f"has {model.heads_problem}")
+    return problems
+
+
+def _unfit(model: Model, tensors: Mapping[str, Stored]) -> list[str]:
+    """Name tensors that are missing, unknown or of another kind than a model's; the first few show
+    each.
+    """
+    shapes = tensor_shapes(model, tensors)
+    missing = [] if model.layers else ["lacks layers.0"]
     missing += [f"lacks {name}" for name in shapes if name not in tensors]
-    unknown = [
-        f"has {name}, {UNKNOWN}"
-        for name in tensors
-        if name not in shapes and not name.startswith(LM_HEAD)
-    ]
-    wrong = []
+    strange = (name for name in tensors if name not in shapes and not name.startswith(LM_HEAD))
+    unknown = [f"has {name}, {UNKNOWN}" for name in strange]
+    other = []
     for name in sorted(shapes.keys() & tensors.keys()):
-        if tensors[name].dtype not in _FLOATS.values():
-            wrong.append(f"holds {name} as {tensors[name].dtype}")
+        if tensors[name].dtype not in FLOATS.values():
+            other.append(f"holds {name} as {tensors[name].dtype}")
         elif tensors[name].shape != shapes[name]:
-            wrong.append(f"holds {name} with shape {tensors[name].shape}, not {shapes[name]}")
-    turns = chain.from_iterable(zip_longest(missing, unknown, wrong))
-    return fitted, tensors, problems + [problem for problem in turns if problem]
+            other.append(f"holds {name} with shape {tensors[name].shape}, not {shapes[name]}")
+    return [problem for turn in zip_longest(missing, unknown, other) for problem in turn if problem]
 
 
 def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
@@ -467,39 +256,38 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     that are among `tensors`. Names are fair-esm's without prefixes, where it has such a tensor.
     """
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
-    positions, attention = encoder.positions, encoder.attention_bias
-    before = encoder.embedding_norm == "always" or (
+    norm_before = encoder.embedding_norm == "always" or (
         encoder.embedding_norm == "optional"
         and any(name.startswith("emb_layer_norm_before") for name in tensors)
     )
-    block: list[tuple[str, tuple[int, ...], bool]] = [  # name, shape of the weight, with a bias
-        ("self_attn_layer_norm", (dim,), encoder.norm_bias),
-        ("final_layer_norm", (dim,), encoder.norm_bias),
-        *((f"self_attn.{part}_proj", (inner, dim), attention) for part in "qkv"),
-        *(
-            (f"self_attn.{part}_layer_norm", (inner,), False)
-            for part in ("qk" if encoder.query_key_norm else "")
-        ),
-        ("self_attn.out_proj", (dim, inner), attention),
-        ("fc1", (hidden, dim), encoder.up_bias),
-        *([("fc_gate", (hidden, dim), encoder.up_bias)] if encoder.gated else []),
-        ("fc2", (dim, hidden), encoder.down_bias),
-    ]
-    modules: list[tuple[str, tuple[int, ...], bool]]
-    modules = [("embed_tokens", (encoder.rows, dim), False)]
-    if isinstance(positions, Learned):
-        modules.append(("embed_positions", (positions.rows, dim), False))
-    if isinstance(positions, T5RelativeBias):
-        modules.append(("embed_distances", (positions.count, model.heads), False))
-    if encoder.token_types:
-        modules.append(("embed_types", (2, dim), False))
-    if before:
-        modules.append(("emb_layer_norm_before", (dim,), encoder.norm == "layer"))
-    for layer in range(model.layers):
-        modules += [(f"layers.{layer}.{name}", shape, bias) for name, shape, bias in block]
-    if encoder.order == "pre" and encoder.final_norm:
-        modules.append(("emb_layer_norm_after", (dim,), encoder.final_norm_bias))
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape, bias in modules:
-        shapes |= {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
+
+    def add(name: str, *shape: int, bias: bool = False) -> None:
+        shapes[f"{name}.weight"] = shape
+        if bias:
+            shapes[f"{name}.bias"] = shape[:1]
+
+    add("embed_tokens", encoder.rows, dim)
+    if isinstance(encoder.positions, Learned):
+        add("embed_positions", encoder.positions.rows, dim)
+    if isinstance(encoder.positions, T5RelativeBias):
+        add("embed_distances", encoder.positions.count, model.heads)
+    if encoder.token_types:
+        add("embed_types", 2, dim)
+    if norm_before:
+        add("emb_layer_norm_before", dim, bias=encoder.norm == "layer")
+    for layer in (f"layers.{number}." for number in range(model.layers)):
+        add(f"{layer}self_attn_layer_norm", dim, bias=encoder.norm_bias)
+        add(f"{layer}final_layer_norm", dim, bias=encoder.norm_bias)
+        for part in "qkv":
+            add(f"{layer}self_attn.{part}_proj", inner, dim, bias=encoder.attention_bias)
+        for part in "qk" if encoder.query_key_norm else "":
+            add(f"{layer}self_attn.{part}_layer_norm", inner)
+        add(f"{layer}self_attn.out_proj", dim, inner, bias=encoder.attention_bias)
+        add(f"{layer}fc1", hidden, dim, bias=encoder.up_bias)
+        if encoder.gated:
+            add(f"{layer}fc_gate", hidden, dim, bias=encoder.up_bias)
+        add(f"{layer}fc2", dim, hidden, bias=encoder.down_bias)
+    if encoder.order == "pre" and encoder.final_norm:
+        add("emb_layer_norm_after", dim, bias=encoder.final_norm_bias)
     return shapes

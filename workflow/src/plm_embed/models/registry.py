@@ -96,8 +96,9 @@ class Model:
     @property
     def shape(self) -> str:
         """Its shape in words."""
-        kind = self.family.architecture
-        return f"{kind}, {self.layers} layers, width {self.dim}, {self.heads} heads"
+        kind, inner = self.family.architecture, f" of {self.inner} together"
+        width = f"width {self.dim}, {self.heads} heads{inner if self.inner != self.dim else ''}"
+        return f"{kind}, {self.layers} layers, {width}"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

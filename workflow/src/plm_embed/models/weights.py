@@ -117,6 +117,17 @@ class Manifest:
         shape = self.layers, self.dim, self.heads, self.attention_dim or 0
         return Model(self.model, self.family, *shape)
 
+    @property
+    def path(self) -> Path:
+        """The folder of the prepared weights."""
+        return Path(self.folder or "")
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of the other files in that folder, by name."""
+        digests = {TENSORS: self.weights_sha256, SELF_TEST: self.self_test_sha256}
+        return digests | ({HEAD: self.head_sha256} if self.head_sha256 else {})
+
 
 class Stored(NamedTuple):
     """A tensor of a file: its shape, its dtype in torch's words, and what reads it."""
@@ -179,18 +190,22 @@ def demo_caveat(model: Model, sha256: str) -> str:
     return "random numbers, not the published weights of any model: these vectors mean nothing"
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path, of: str = "") -> Manifest:
     """Return the manifest of a weights folder, or a campaign's record (.json) of one. WeightsError,
-    with what to do, when it is missing or damaged.
+    with what to do, when it is missing or damaged, or not `of` this model.
     """
     kind = "a manifest of weights"
     if path.suffix == ".json":
-        return read_sealed(path, Manifest, kind, error=WeightsError)
-    remedy = WEIGHTS_AGAIN.format(path)
-    if path.is_file():
-        remedy = "name a campaign's weights.json, or the folder that `plm-embed weights` made"
-    manifest = read_sealed(path / MANIFEST, Manifest, kind, remedy, WeightsError)
-    return replace(manifest, folder=str(path))
+        manifest = read_sealed(path, Manifest, kind, error=WeightsError)
+    else:
+        remedy = WEIGHTS_AGAIN.format(path)
+        if path.is_file():
+            remedy = "name a campaign's weights.json, or the folder that `plm-embed weights` made"
+        manifest = read_sealed(path / MANIFEST, Manifest, kind, remedy, WeightsError)
+        manifest = replace(manifest, folder=str(path))
+    if of and manifest.model != of:
+        raise WeightsError(f"{path} holds the weights of {manifest.model}, not of {of}", path=path)
+    return manifest
 
 
 def read_record(folder: Path) -> Manifest | None:
@@ -208,8 +223,8 @@ def load(folder: Path) -> tuple[Manifest, Tensors, Tensors | None]:
     read. Raises WeightsError, with what to run, when one differs from the manifest.
     """
     manifest, opened = read_manifest(folder), dict[str, Tensors]()
-    for name, sha256 in ((TENSORS, manifest.weights_sha256), (HEAD, manifest.head_sha256)):
-        if sha256 is None:
+    for name, sha256 in manifest.digests.items():
+        if name == SELF_TEST:
             continue
         path, problem = folder / name, "is missing"
         if path.is_file():
@@ -219,8 +234,7 @@ def load(folder: Path) -> tuple[Manifest, Tensors, Tensors | None]:
                     opened[name] = Tensors(Path(f"/dev/fd/{file.fileno()}"))  # the checked one
                     continue
             problem = f"has SHA-256 {digest}, its manifest says {sha256}: damaged, or replaced"
-        remedy = WEIGHTS_AGAIN.format(folder)
-        raise WeightsError(f"{path} {problem}", remedy=remedy, path=path)
+        raise WeightsError(f"{path} {problem}", remedy=WEIGHTS_AGAIN.format(folder), path=path)
     return manifest, opened[TENSORS], opened.get(HEAD)
 
 
