@@ -44,7 +44,7 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert watch.look(tmp_path).models == [] and "Nothing has begun" in shown(tmp_path)
     written(campaign(tmp_path, 2) / "weights.json")
     assert look(tmp_path).eta is None and "✓weights ✓sequences ·embed ·gather" in shown(tmp_path)
-    assert "0.0 %; 0 of 2 buckets done, 0 at work, 2 queued\n" in shown(tmp_path)
+    assert "0.0 %; 0 of 2 buckets done, 0 at work, 2 left\n" in shown(tmp_path)
 
 
 def test_a_killed_run_says_how_to_go_on(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from plm_embed.reporting import watch
 from plm_embed.workflow.run_note import note_end, note_start
-from support.watched import MODEL, beat, campaign, finish, shown, written
+from support.watched import MODEL, beat, campaign, finish, prove, shown, written
 
 WAITS = "queued or starting (on a cluster, see squeue --me)"
 START = """
@@ -25,7 +25,7 @@ def test_what_waits_in_a_queue_is_not_taken_for_the_end(tmp_path: Path) -> None:
     model, logs = campaign(tmp_path, 2), tmp_path / "logs" / MODEL
     written(model / "weights.json")
     written(logs / "embed" / "0000.log", "plm-embed: error: of the run before\n", at=-100)
-    note_start(tmp_path, [MODEL], [])
+    note_start(tmp_path, [MODEL], [], local=False)
     text = shown(tmp_path)
     assert f"  {WAITS}\n" in text and "0 at work, 2 queued\n" in text
     assert "Snakemake has not ended: process " in text and "FAILED" not in text
@@ -33,6 +33,8 @@ def test_what_waits_in_a_queue_is_not_taken_for_the_end(tmp_path: Path) -> None:
     finish(model, 1)
     text = shown(tmp_path)
     assert f"  {WAITS}\n" in text and "✓embed ·gather" in text
+    note_start(tmp_path, [MODEL], [])
+    assert "  starting or between two steps\n" in shown(tmp_path), "it is on no cluster"
     other = written(tmp_path / "logs/prot_bert/weights.log", "plm-embed: error: wrong\n", at=1)
     note_start(tmp_path, [MODEL, "prot_bert"], [])
     written(other, other.read_text(), at=1)
@@ -118,7 +120,7 @@ def test_a_log_of_watch_has_each_change_and_whole_lines(
     monkeypatch.chdir(tmp_path)
     results = Path("results")
     campaign(results, 1)
-    note_start(results, [MODEL], [])
+    note_start(results, [MODEL], [], local=False)
     turns = iter([lambda: None, lambda: note_end(results)])
     monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
     assert watch.watch(results, once=False) == watch.UNFINISHED
@@ -142,25 +144,50 @@ def test_a_killed_run_has_failed_when_its_workers_are_silent(tmp_path: Path) -> 
     assert present.at_work and not present.over, "its jobs go on"
     beat(model, 0, updated=300)
     text = shown(tmp_path)
-    assert watch.look(tmp_path).over and "Snakemake was killed" in text and "--unlock" in text
+    assert watch.look(tmp_path).over and "Snakemake was killed: rerun" in text
+    assert "--unlock" in text and "cluster" not in text
 
 
 def test_a_run_that_was_just_started_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Snakemake plans before it notes itself; until then the note is of the run before."""
+    waits: list[float] = []
+    monkeypatch.setattr(watch.time, "sleep", waits.append)
+    assert watch.watch(tmp_path / "never", once=False) == watch.UNFINISHED
+    text = "There is no such folder.\nWaiting a minute for a run to start; Ctrl-C ends this.\n"
+    assert sum(waits) == 60 and capsys.readouterr().out.endswith(text)
+    waits.clear()
     campaign(tmp_path, 1)
     log = written(tmp_path / "snakemake.log", "    message: out of memory\n    message: None\n")
     note_start(tmp_path, [MODEL], [str(log)])
     note_end(tmp_path, [str(log)])
-    waits: list[float] = []
-    monkeypatch.setattr(watch.time, "sleep", waits.append)
     assert watch.watch(tmp_path, once=False) == watch.FAILED
     assert sum(waits) == 60, "none was started"
     turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
     monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
     assert watch.watch(tmp_path, once=False) == watch.UNFINISHED
-    assert WAITS in capsys.readouterr().out
+    assert "starting or between two steps" in capsys.readouterr().out
+
+
+def test_a_finished_campaign_may_just_have_been_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `plm-embed run`, which writes the configuration before Snakemake plans."""
+    model = campaign(tmp_path, 1)
+    written(model / "weights.json")
+    finish(model, 0)
+    prove(model)
+    note_start(tmp_path, [MODEL], [])
+    note_end(tmp_path)
+    turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
+    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
+    assert watch.watch(model, once=False) == watch.VALID
+    assert "finished" in capsys.readouterr().out and len(list(turns)) == 2, "nothing was waited for"
+    written(tmp_path / "config.yaml", at=1)
+    turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
+    assert watch.watch(model, once=False) == watch.VALID
+    assert "starting or between two steps" in capsys.readouterr().out and not list(turns)
 
 
 def test_attempts_that_are_tried_again_are_counted(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from plm_embed.io.terminal import say
 def watch(results: Path, once: bool) -> None:
     """Follow a campaign to its validated end: steps, time left, workers, failures and their logs.
 
-    It reads only small files of the results folder, so it runs wherever that folder is visible. The
-    folder need not exist yet. Ctrl-C ends watch alone; it ends by itself when the campaign does.
+    It reads only small files of the results folder, so it runs wherever that folder is visible. It
+    waits a minute for a run to start, and ends when the campaign does; Ctrl-C ends watch alone.
     Exit code: 0 validated, 1 failed, 3 unfinished.
 
     \b

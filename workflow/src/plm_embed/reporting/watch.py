@@ -4,6 +4,7 @@ Only small files of the results folder are read: completion records, heartbeats,
 """
 
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
@@ -28,8 +29,9 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.weights import RECORD
 from plm_embed.reading.find import MASTERS
+from plm_embed.reporting.facts import model_folders
 from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, run_failure
-from plm_embed.reporting.outputs import REPORT
+from plm_embed.reporting.outputs import CONFIG, REPORT
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.startup import program
 from plm_embed.wording import count, duration
@@ -42,6 +44,8 @@ LOOKS_FOR_A_START = 7
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer may sit on a broken device."""
 WAITING = "queued or starting (on a cluster, see squeue --me)"
+BETWEEN = "starting or between two steps"
+WAITS = "Waiting a minute for a run to start; Ctrl-C ends this."
 CONTINUE = "if the run has ended, rerun the same command; if it is locked, with --unlock first"
 VALID, FAILED, UNFINISHED = 0, 1, 3
 STEPS = ("weights", "sequences", "embed", "gather", "validate", "report")
@@ -86,7 +90,7 @@ class Look:
     """A results folder at one moment. run: the last of Snakemake, None where none was noted; alive:
     whether it goes on; failures: of steps that have not begun again, else of a run that has ended.
     finished: every step is done, and the run has ended; at_work: a worker lives, or a step writes
-    to its log; over: nothing more will come.
+    to its log.
     """
 
     results: Path
@@ -96,33 +100,43 @@ class Look:
     failures: list[Failure]
     finished: bool
     at_work: bool
-    over: bool
+
+    @property
+    def over(self) -> bool:
+        """Return whether nothing more will come."""
+        return not self.alive and not self.at_work
 
 
 def watch(results: Path, *, once: bool) -> int:
-    """Show the campaign until it is over or Ctrl-C; where the last run had ended before, for a
-    minute, since another may just have been started. With `once`, print one look at it as plain
-    text, as without a terminal whenever a step has changed. Return the exit code: VALID, FAILED or
-    UNFINISHED.
+    """Show the campaign of a results folder, or of a model's folder in it, until it is over or
+    Ctrl-C; where none runs, for a minute, since one may just have been started. With `once`, print
+    one look at it as plain text, as without a terminal whenever a step has changed. Return the exit
+    code: VALID, FAILED or UNFINISHED.
     """
-    present, seen, console = look(results), None, terminal()
-    looks_left = LOOKS_FOR_A_START
+    if model_folders(results) == [results]:
+        results = Path(os.path.normpath(results / ".."))
+    seen, looks_left, console = None, LOOKS_FOR_A_START, terminal()
     plain = once or not console.is_terminal
     if plain:
         console = terminal(width=120, no_color=True, highlight=False)
     live = None if plain else Live(console=console, auto_refresh=False)
     with live or nullcontext(), suppress(KeyboardInterrupt):
         while True:
+            present = look(results)
+            looks_left = 0 if once or present.alive else looks_left - 1
+            # `plm-embed run` writes the configuration before Snakemake plans and notes the run
+            starting = changed(results / CONFIG) > changed(run_note(results))
+            waits = looks_left > 0 and (starting or not present.finished)
+            lines = [view(present), *[Text(WAITS)] * (waits and present.over)]
             steps = [present.over, *(model.steps for model in present.models)]
             if live:
-                live.update(view(present), refresh=True)
+                live.update(Group(*lines), refresh=True)
             elif steps != seen:
-                console.print(view(present), soft_wrap=True)  # whole paths
-            looks_left = 0 if present.alive else looks_left - 1
-            if once or present.finished or (present.over and looks_left <= 0):
+                console.print(*lines, sep="\n", soft_wrap=True)  # whole paths
+            if once or (present.over and not waits):
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
-            present, seen = look(results), steps
+            seen = steps
     return VALID if present.finished else FAILED if present.failures else UNFINISHED
 
 
@@ -140,9 +154,7 @@ def look(results: Path) -> Look:
     steps = {status for model in models for status in model.steps.values()}
     finished = not alive and steps == {"done"}
     at_work = "at work" in steps or any(model.running for model in models)
-    # without a noted run, an error may be its end
-    over = bool(run or finished or errors) and not alive and not at_work
-    return Look(results, models, run, alive, errors, finished, at_work, over)
+    return Look(results, models, run, alive, errors, finished, at_work)
 
 
 def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:
@@ -239,8 +251,10 @@ def view(look: Look) -> RenderableType:
 
 
 def _lines(look: Look) -> Iterator[RenderableType]:
-    words = "at work" if look.at_work else WAITING if look.alive else "nothing is running"
-    if look.finished:
+    words = "at work" if look.at_work else "nothing is running"
+    if look.run and look.alive and not look.at_work:
+        words = BETWEEN if look.run.local else WAITING
+    elif look.finished:
         words = "finished: every step is done, and the result is validated"
     elif look.run and look.run.stopped:
         words = f"stopped; {words}"

@@ -30,10 +30,10 @@ _KILLED_HERE = re.compile(
 _LOGS_END = 80 * "="
 """The line below the last log that Snakemake shows, which may be of a Snakemake within a job."""
 _KILLED = (
-    "Snakemake was killed; its jobs on a cluster go on.\n"
-    "When they have ended or are cancelled, rerun the same command. If Snakemake says that the "
-    "folder is locked, give the command with --unlock first."
+    "Snakemake was killed{}rerun the same command. If Snakemake says that the folder is locked, "
+    "give the command with --unlock first."
 )
+_JOBS_GO_ON = "; its jobs on a cluster go on.\nWhen they have ended or are cancelled, "
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Run:
     @property
     def failure(self) -> str:
         """Return why it failed; '' while it goes on, or if it did not fail."""
-        return _KILLED if self.killed else self.reason
+        if self.killed:
+            return _KILLED.format(": " if self.local else _JOBS_GO_ON)
+        return self.reason
 
 
 def run_note(results: Path) -> Path:
