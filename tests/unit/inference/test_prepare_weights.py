@@ -166,6 +166,20 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     assert again.source.path == str(moved) and replace(again, source=made.source) == made
 
 
+def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
+    folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))
+    alone = tmp_path / "alone" / "model.safetensors"  # a name that prepared weights have, too
+    alone.parent.mkdir()
+    alone.write_bytes((folder / alone.name).read_bytes())
+    before = {path: path.read_bytes() for path in (*folder.iterdir(), alone)}
+    for source, output in ((folder, folder), (alone, alone.parent)):
+        with pytest.raises(PlmEmbedError, match=f"{output}: holds other files: .*; choose a new"):
+            prepare(TINY_ESM2, source, output)
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(PlmEmbedError, match=r"there is no such file; name a campaign's weights"):
+        read_manifest(folder)
+
+
 def test_weights_of_another_shape_than_the_entry_are_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from plm_embed.models.tensor_files import Files, files_of
 from plm_embed.models.weights import (
     HEAD,
     MANIFEST,
+    SELF_TEST,
     TENSORS,
     WEIGHTS_AGAIN,
     Manifest,
@@ -31,8 +32,11 @@ from plm_embed.models.weights import (
     caveat,
     read_manifest,
 )
+from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
+DOWNLOAD = "download"
+"""A folder within that of the weights, until they are converted."""
 
 
 def weights_cache() -> Path:
@@ -120,6 +124,12 @@ def prepare(
     files = files_of(Path(source).absolute(), model) if source else None
     content = f"-{files.sha256[:12]}" if files else ""
     folder = (output or (cache or weights_cache()) / f"{model.name}{content}").absolute()
+    if output and not (folder / SELF_TEST).exists():
+        others = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, TENSORS, HEAD, DOWNLOAD}
+        others |= {path.name for path in (files.tensors if files else ()) if path.parent == folder}
+        if others:  # of which some may have the names of those to be written
+            words = f"{folder}: holds other files: {some(sorted(others))}"
+            raise WeightsError(words, path=folder, remedy="choose a new folder")
     try:
         with exclusive(folder):
             manifest = _intact(model, files, folder, scores) or _make(model, files, folder)
@@ -203,7 +213,7 @@ def _make(model: Model, files: Files | None, folder: Path) -> Manifest:
         return _convert(model, files, folder)
     from plm_embed.models.download import download
 
-    downloaded = folder / "download"
+    downloaded = folder / DOWNLOAD
     try:
         return _convert(model, files_of(download(model, downloaded), model), folder, model.address)
     finally:

@@ -199,7 +199,7 @@ def read_manifest(path: Path, of: str = "") -> Manifest:
         manifest = read_sealed(path, Manifest, kind, error=WeightsError)
     else:
         remedy = WEIGHTS_AGAIN.format(path)
-        if path.is_file():
+        if not (path / SELF_TEST).is_file():  # it is somebody else's
             remedy = "name a campaign's weights.json, or the folder that `plm-embed weights` made"
         manifest = read_sealed(path / MANIFEST, Manifest, kind, remedy, WeightsError)
         manifest = replace(manifest, folder=str(path))
