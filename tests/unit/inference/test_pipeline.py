@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import (
     Fingerprint,
     LongSequences,
@@ -17,13 +17,10 @@ from plm_embed.fingerprint import (
     has_matrix,
 )
 from plm_embed.inference import loading
+from plm_embed.inference.batch_vectors import LARGEST, STORED, BatchVectors, Vectors
 from plm_embed.inference.loading import Room
-from plm_embed.inference.vector_stream import (
-    STORED,
-    Vectors,
-    VectorStream,
-    largest_number,
-)
+from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
 from plm_embed.models.weights import Manifest, Source
@@ -51,10 +48,10 @@ def stream_of(engine: Engine, sequences: list[str], **change: Any) -> VectorStre
     return VectorStream(Room(engine, 2048), fingerprint, sequences)
 
 
-def batch_of(stream: VectorStream) -> list[Vectors]:
+def batch_of(engine: Engine, **change: Any) -> list[Vectors]:
     """Return the vectors of all sequences as those of a batch, not yet joined."""
-    batch = packed_batch(stream.engine, stream.sequences)
-    return stream._collect(stream._launch(batch))
+    computer = BatchVectors(engine, replace(fingerprint_of(engine.precision), **change))
+    return computer.collect(computer.launch(packed_batch(engine, SEQUENCES)))
 
 
 def fingerprint_of(dtype: str) -> Fingerprint:
@@ -63,8 +60,7 @@ def fingerprint_of(dtype: str) -> Fingerprint:
 
 def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
     engine = engine_of("float16")
-    stream = stream_of(engine, SEQUENCES)
-    plain = batch_of(stream)
+    plain = batch_of(engine)
     forward = engine.forward
 
     def overflowing(
@@ -77,7 +73,7 @@ def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
         return found
 
     engine.forward = overflowing  # type: ignore[method-assign, assignment]
-    found = batch_of(stream)
+    found = batch_of(engine)
     for i, (vectors, before) in enumerate(zip(found, plain, strict=True)):
         for name, vector in vectors.items():
             assert np.isfinite(vector).all()
@@ -94,9 +90,8 @@ def test_numbers_beyond_float16_are_computed_in_fp32() -> None:
         return forward(batch, layers, exact)
 
     engine.forward = counting  # type: ignore[method-assign, assignment]
-    stream = stream_of(engine, SEQUENCES)
-    found = batch_of(stream)
-    expected = batch_of(stream_of(engine_of("float32", factor=1e5), SEQUENCES))
+    found = batch_of(engine)
+    expected = batch_of(engine_of("float32", factor=1e5))
     assert calls == [False, True]
     for ours, theirs in zip(found, expected, strict=True):
         a, b = (torch.from_numpy(vectors["mean_l2"]) for vectors in (ours, theirs))
@@ -117,13 +112,13 @@ def test_rows_are_rounded_on_the_device_as_the_store_rounds_them(storage: Storag
     assert np.array_equal(rounded.view(np.uint16), encode(tried, storage))
 
     engine = engine_of("float32")
-    expected = batch_of(stream_of(engine, SEQUENCES))
-    rounded_here = batch_of(stream_of(engine, SEQUENCES, storage_dtype=storage))
+    expected = batch_of(engine)
+    rounded_here = batch_of(engine, storage_dtype=storage)
     for found, exact in zip(rounded_here, expected, strict=True):
-        for name, vector in exact.items():
-            same = encode(vector, storage) if has_matrix(name) else vector
+        for name in fingerprint_of("float32").representations:
+            same = encode(exact[name], storage) if has_matrix(name) else exact[name]
             assert np.array_equal(found[name], same)
-            assert largest_number(found, name) == np.abs(vector).max()
+            assert found[name + LARGEST] == np.abs(exact[name]).max()
 
 
 @pytest.mark.parametrize("number", [65504.0, 65510.0, 7e4, np.inf, np.nan])
@@ -160,9 +155,12 @@ def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
     monkeypatch.setattr(loading, "BATCHES_TO_FORGET", 3)
     engine: Any = SimpleNamespace(rows=16384, device=torch.device("cuda"))
     room = Room(engine, 32768)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(devices, "device_name", lambda _: "a GPU")
     seen = []
-    while room.shrink([room.budget // 4] * 4):
-        seen.append((room.budget, engine.rows))
+    with pytest.raises(DeviceError, match=r"a GPU .* has too little free memory"):
+        while room.shrink([room.budget // 4] * 4):
+            seen.append((room.budget, engine.rows))
     # padded to whole products: with half of a product's tokens, the product itself is halved
     assert seen == [(n, n) for n in (16384,)] + [(n, n) for n in (8192, 4096, 2048, 1024)]
     sizes = []

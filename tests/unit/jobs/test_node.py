@@ -16,6 +16,7 @@ import torch
 
 from plm_embed.errors import DeviceError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.batch_vectors import LARGEST
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import node, worker
 from plm_embed.jobs.heartbeat import heartbeats
@@ -202,7 +203,7 @@ def test_a_vector_that_is_not_finite_is_refused_at_once(tmp_path: Path, prepared
 
         def spoiled(self: VectorStream, i: int, windows: Any) -> Any:
             for vectors in windows.values():
-                vectors["mean_l3"] = vectors["mean_l3"] * np.nan
+                vectors[f"mean_l3{LARGEST}"] *= np.nan
             return whole(self, i, windows)
 
         VectorStream._whole = spoiled  # type: ignore[method-assign]

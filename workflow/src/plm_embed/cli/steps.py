@@ -83,7 +83,7 @@ def weights(
 
     log_command()
     entry = model_of(model, source)
-    resolved(vectors, entry, entry.name)
+    resolved(vectors, entry)
     manifest = prepare(entry, source, output, cache=cache, scores=bool(vectors.scores))
     if vectors.compute_dtype != "auto":
         check_dtype(vectors.compute_dtype, manifest.roundings, manifest.model)

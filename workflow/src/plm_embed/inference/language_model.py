@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast, get_args, overload
 
@@ -24,6 +25,7 @@ from plm_embed.fingerprint import (
     pooling_and_layer,
 )
 from plm_embed.inference import loading
+from plm_embed.inference.batch_vectors import MASKED, Vectors
 from plm_embed.inference.inputs import (
     NamedSequence,
     SequenceInput,
@@ -33,7 +35,7 @@ from plm_embed.inference.inputs import (
 )
 from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
-from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
+from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.terminal import progress
 from plm_embed.io.threads import cores
@@ -108,26 +110,29 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             devices.choose_dtype(dtype, self.device)
         self.dtype = dtype
         """In which it computes; `auto` until the weights are loaded."""
-        self._room: Room | None = None  # the engine, and its room for batches
-        self._scores = False  # the engine has the head that scores need
+        self._room: Room | None = None
         self._closed = False
 
     def load(self, *, scores: bool = False) -> Self:
         """Load the weights, for `scores` with the head of the language model, unless they are
         loaded.
         """
+        self._loaded(scores=scores)
+        return self
+
+    def _loaded(self, *, scores: bool = False) -> Room:
+        """Return the engine with its room for batches, loaded when it is first needed."""
         if self._closed:
             name = self._model.name
             raise PlmEmbedError(f"the model {name} was closed", remedy="load it again")
-        if self._room is None or (scores and not self._scores):
+        if self._room is None or (scores and not self._room.engine.head):
             self.manifest = prepared_weights(self._model, self._weights, scores=scores)
-            self._room, self._scores = None, False  # its memory is needed
-            folder = self.manifest.path
-            self.dtype = dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
-            with devices.as_set_up(self.device, self._threads, dtype):
-                self._room, _ = loading.load(folder, self.device, dtype, scores=scores)
-            self._scores = scores
-        return self
+            self._room = None  # its memory is needed
+            self.dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
+            with devices.as_set_up(self.device, self._threads, self.dtype):
+                folder = self.manifest.path
+                self._room, _ = loading.load(folder, self.device, self.dtype, scores=scores)
+        return self._room
 
     def __repr__(self) -> str:
         shape = f"{self._model.name}: {self._model.layers} layers, width {self._model.dim}"
@@ -162,10 +167,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
                 check_word("long_sequences", key, ("policy", "max_residues", "overlap"))
             long_sequences = LongSequences(**long_sequences)
         if not isinstance(long_sequences, LongSequences | None):
-            raise ConfigError(
-                "long_sequences: a dictionary of policy, max_residues and overlap",
-                key="long_sequences",
-            )
+            words = "long_sequences: a dictionary of policy, max_residues and overlap"
+            raise ConfigError(words, key="long_sequences")
         if pooling == "per_token" and self.policy.strand == "canonical":
             raise ConfigError(
                 "per_token cannot be used with strand canonical here: no result would say "
@@ -176,15 +179,15 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             layers=(whole_number("layer", layer),),
             pooling=(pooling,) if pooling else (),
             scores=tuple(scores),
-            compute_dtype=self.dtype,
             storage_dtype="float32",
             long_sequences=long_sequences or LongSequences(),
             strand=self.policy.strand,
             linker=self._linker,
         )
-        resolved(settings, self._model, self._model.name)  # an error does not wait for a download
-        manifest = self.load(scores=bool(scores)).manifest
-        return loading.fingerprint_of(manifest, settings, self.device)
+        settings = resolved(settings, self._model)  # an error does not wait for a download
+        self._loaded(scores=bool(scores))
+        settings = replace(settings, compute_dtype=self.dtype)
+        return loading.fingerprint_of(self.manifest, settings, self.device)
 
     @overload
     def embed(
@@ -222,19 +225,17 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """Return the vectors (n, D) of these sequences, fp32, in their order; as
         `plm_embed.embed`.
         """
-        check_word("on_error", on_error, get_args(OnError))
-        named = list(named_sequences(sequences, self.policy))
+        named = list(self._named(sequences, on_error))
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
-        vectors = self.vectors(named, fingerprint, on_error, bar)
-        nothing: Any = np.full(self.manifest.dim, np.nan, np.float32)
+        width = self.manifest.dim
+        nothing: Any = np.full(width, np.nan, np.float32)
         if pooling in MATRICES:
-            nothing = np.empty((0, self.manifest.dim), np.float32)
+            nothing = np.empty((0, width), np.float32)
         if pooling == "per_token":
             nothing = TokenRows(nothing, np.empty((0, 2), np.int64))
-        rows = [nothing if computed is None else _array(computed) for computed in vectors]
-        if pooling in MATRICES:
-            return rows
-        return np.array(rows, np.float32).reshape(len(rows), self.manifest.dim)
+        computed = self.vectors(named, fingerprint, on_error, bar)
+        rows = [nothing if vectors is None else _array(vectors) for vectors in computed]
+        return rows if pooling in MATRICES else np.array(rows, np.float32).reshape(-1, width)
 
     def stream(
         self,
@@ -252,23 +253,20 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         needed, and computed some batches at a time. Ids are "" where only a sequence was given.
         Skipped sequences are left out.
         """
-        check_word("on_error", on_error, get_args(OnError))
+        named = self._named(sequences, on_error)
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
-        room = self._room
-        assert room
-        named, block, tokens = named_sequences(sequences, self.policy), list[NamedSequence](), 0
-        while True:
-            if record := next(named, None):
+        enough = BATCHES_AT_ONCE * self._loaded().budget
+        block, tokens = list[NamedSequence](), 0
+        for record in chain(named, [None]):
+            if record is not None:
                 block.append(record)
-                tokens += self._family.tokens(self._family.alphabet.length(record.sequence))
-                if tokens < BATCHES_AT_ONCE * room.budget:
+                tokens += self._family.tokens(self._residues(record))
+                if tokens < enough:
                     continue
-            vectors = self.vectors(block, fingerprint, on_error, bar=False)
-            for done, computed in zip(block, vectors, strict=True):
-                if computed is not None:
-                    yield done.id, _array(computed)
-            if record is None:
-                return
+            computed = self.vectors(block, fingerprint, on_error, bar=False)
+            for done, vectors in zip(block, computed, strict=True):
+                if vectors is not None:
+                    yield done.id, _array(vectors)
             block, tokens = [], 0
 
     def score(
@@ -283,14 +281,12 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """Return scores (n,) of these sequences by name, fp32, in their order; as
         `plm_embed.score`.
         """
-        check_word("on_error", on_error, get_args(OnError))
         names = (scores,) if isinstance(scores, str) else tuple(scores)
-        named = list(named_sequences(sequences, self.policy))
+        named = list(self._named(sequences, on_error))
         fingerprint = self.fingerprint(None, -1, long_sequences, names)
-        computed = self.vectors(named, fingerprint, on_error, bar)
-        skipped: Vectors = dict.fromkeys(names, np.full(1, np.nan, np.float32))
-        rows = [skipped if values is None else values for values in computed]
-        return {name: np.array([values[name][0] for values in rows], "f4") for name in names}
+        nothing: Vectors = dict.fromkeys(names, np.full(1, np.nan, np.float32))
+        rows = [row or nothing for row in self.vectors(named, fingerprint, on_error, bar)]
+        return {name: np.array([row[name][0] for row in rows], np.float32) for name in names}
 
     def score_variants(self, sequence: str, variants: Sequence[str], *, bar: bool = True) -> Array:
         """Return a score (n,), fp32, of each variant of a sequence: how much more probable it is
@@ -307,15 +303,13 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         text, letters = record.sequence, self._family.alphabet.letters
         changes = [substitutions(variant, text, letters) for variant in variants]
         fingerprint = self.fingerprint(None, scores=("log_likelihood",))
-        if not spans(len(text), fingerprint.long_sequences):
-            refuse([record._replace(problem=f"too_long ({len(text)} residues)")], "raise")
+        refuse([self._limited(record, fingerprint)], "raise")
+        engine = self._loaded().engine
         places = sorted({place for parts in changes for place, _ in parts})
-        copies = [text] * len(places)
-        passes, left_out = self._compute(copies, replace(fingerprint, scores=()), bar, places)
+        plain, copies = replace(fingerprint, scores=()), [text] * len(places)
+        passes, left_out = self._compute(copies, plain, bar, places)
         refuse([record._replace(problem=reason) for reason in left_out.values()], "raise")
         logs = {place: passes[i][MASKED] for i, place in enumerate(places)}  # (V,) each
-        assert self._room
-        engine = self._room.engine
         old = engine.own_tokens(text)
         sums = [
             sum(
@@ -336,13 +330,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """Return the vectors of each by representation, None for one that is skipped. Each distinct
         sequence is computed once.
         """
-        policy, length = fingerprint.long_sequences, self._family.alphabet.length
-        named = [
-            record
-            if record.problem or spans(length(record.sequence), policy)
-            else record._replace(problem=f"too_long ({length(record.sequence)} residues)")
-            for record in named
-        ]
+        named = [self._limited(record, fingerprint) for record in named]
         refuse(named, on_error)
         distinct = list(dict.fromkeys(record.sequence for record in named if not record.problem))
         computed, left_out = self._compute(distinct, fingerprint, bar)
@@ -357,6 +345,20 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             for record in named
         ]
 
+    def _named(self, sequences: SequenceInput, on_error: OnError) -> Iterator[NamedSequence]:
+        check_word("on_error", on_error, get_args(OnError))
+        return named_sequences(sequences, self.policy)
+
+    def _residues(self, record: NamedSequence) -> int:
+        return self._family.alphabet.length(record.sequence)
+
+    def _limited(self, record: NamedSequence, fingerprint: Fingerprint) -> NamedSequence:
+        """Return a sequence with the problem that it is too long, if it is."""
+        residues = self._residues(record)
+        if record.problem or spans(residues, fingerprint.long_sequences):
+            return record
+        return record._replace(problem=f"too_long ({residues} residues)")
+
     def _compute(
         self,
         sequences: Sequence[str],
@@ -367,8 +369,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """Return the vectors of normalized sequences by their place, and the reasons of those that
         have none; with `masked` places as `VectorStream`.
         """
-        room, computed = self.load()._room, dict[int, Vectors]()
-        assert room
+        room, computed = self._loaded(scores=bool(fingerprint.scores)), dict[int, Vectors]()
         with devices.as_set_up(self.device, self._threads, self.dtype):
             stream = VectorStream(room, fingerprint, sequences, masked)
             with progress("embed", stream.tokens, "tokens", bar) as meter:
@@ -399,7 +400,6 @@ def embed_like(
     `on_error` as in `plm_embed.embed`; what is skipped has no row and no label.
     WeightsError unless they are the very weights of the fingerprint.
     """
-    check_word("on_error", on_error, get_args(OnError))
     weights = weights or with_sha256(fingerprint.model, fingerprint.weights_sha256)
     pooling, layer = pooling_and_layer(name)
     dtype = fingerprint.compute_dtype
@@ -412,16 +412,16 @@ def embed_like(
         dtype=dtype,
         strand=fingerprint.strand,
         linker=fingerprint.linker,
-    ).load() as model:
-        if (sha256 := model.manifest.weights_sha256) != fingerprint.weights_sha256:
+    ) as model:
+        named = list(model._named(sequences, on_error))
+        kind = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
+        if (sha256 := kind.weights_sha256) != fingerprint.weights_sha256:
             raise WeightsError(
                 f"{weights or model.manifest.model} holds other weights of {fingerprint.model} "
                 f"({sha256[:12]}) than those that made these vectors "
                 f"({fingerprint.weights_sha256[:12]})",
                 remedy="name theirs (weights=..., or --weights)",
             )
-        named = list(named_sequences(sequences, model.policy))
-        kind = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
         computed = model.vectors(named, kind, on_error)
     pairs = [(r.id or str(r.number), _array(v)) for r, v in zip(named, computed, strict=True) if v]
     matrix = np.array([vector for _, vector in pairs], np.float32)

@@ -14,7 +14,7 @@ from plm_embed.accuracy import REFUSED, SelfTest, check_dtype, rounding_of
 from plm_embed.errors import out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.self_test import self_test
-from plm_embed.inference.settings import Settings, resolved
+from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
@@ -50,10 +50,9 @@ def compute_dtype(
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
-    """Return the fingerprint of vectors that are made with these settings on a device. ConfigError
-    when the model or the device cannot do what they ask for.
+    """Return the fingerprint of vectors that are made with settings, as `resolved` returns them, on
+    a device. ConfigError when the device cannot do what they ask for.
     """
-    settings = resolved(settings, manifest, manifest.model)
     dtype = compute_dtype(settings.compute_dtype, manifest, device)
     label = engine.kernel(manifest, device, dtype).label
     return Fingerprint(
@@ -81,9 +80,12 @@ class Room:
 
     def shrink(self, costs: Sequence[int]) -> bool:
         """Make batches smaller after one of sequences of so many tokens did not fit; return False
-        where that would not help these.
+        where it was one sequence, which needs more than a product. DeviceError where even the
+        smallest batch did not: no sequence is to blame.
         """
         engine = self.engine
+        if engine.device.type == "cuda":
+            torch.cuda.empty_cache()
         self._successes = 0
         self._patience *= 1 + self._grown
         self._grown = False
@@ -101,7 +103,7 @@ class Room:
                 engine.rows,
             )
         else:
-            return False
+            raise devices.too_small(engine.device)
         return True
 
     def grow(self) -> None:
@@ -139,11 +141,16 @@ def load(
         room = Room(model, budget or largest)
         return room, self_test(model, folder, room.budget)
     except RuntimeError as error:
-        if out_of_memory(error):
-            raise devices.too_small(device) from error
-        if lost := devices.failure(error, device):
-            raise lost from error
-        raise
+        raise_others(error, device)
+        raise devices.too_small(device) from error
+
+
+def raise_others(error: Exception, device: torch.device) -> None:
+    """Raise an error again unless it is about memory; DeviceError where the device failed."""
+    if lost := devices.failure(error, device):
+        raise lost from error
+    if not out_of_memory(error):
+        raise error
 
 
 def largest_budget(engine: Engine, layers: Sequence[int]) -> int:

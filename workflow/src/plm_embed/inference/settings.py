@@ -22,7 +22,6 @@ from plm_embed.wording import did_you_mean
 
 if TYPE_CHECKING:
     from plm_embed.models.registry import Model
-    from plm_embed.models.weights import Manifest
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
@@ -78,14 +77,14 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)
 
 
-def resolved(settings: Settings, model: "Model | Manifest", name: str) -> Settings:
+def resolved(settings: Settings, model: "Model") -> Settings:
     """Return settings whose layers count from 0 and whose limits of lengths are those of the model.
 
     Of a model with a limit, as learned positions have, sequences that are longer are skipped unless
     the settings say otherwise. ConfigError, the first of `mistakes`, when it cannot do what they
     ask for.
     """
-    if error := next(mistakes(settings, model, name), None):
+    if error := next(mistakes(settings, model), None):
         raise error
     layers = tuple(layer % (model.layers + 1) for layer in settings.layers)
     long = settings.long_sequences
@@ -94,15 +93,15 @@ def resolved(settings: Settings, model: "Model | Manifest", name: str) -> Settin
     return replace(settings, layers=layers, long_sequences=long)
 
 
-def mistakes(settings: Settings, model: "Model | Manifest", name: str) -> Iterator[ConfigError]:
-    """Yield an error for each setting that the model of this name cannot follow."""
+def mistakes(settings: Settings, model: "Model") -> Iterator[ConfigError]:
+    """Yield an error for each setting that a model cannot follow."""
     from plm_embed.models.family import pooling_problems, score_problem  # loads NumPy
 
     outputs = settings.pooling or settings.scores  # which are computed alone, too
     for key, named in (("embedding.layers", settings.layers), ("embedding.pooling", outputs)):
         if not named:
             yield ConfigError(f"{key}: is empty", key=key, remedy="name at least one")
-    layers, most, linker = settings.layers, model.layers, settings.linker
+    layers, most, name, linker = settings.layers, model.layers, model.name, settings.linker
     inside = all(-most - 1 <= layer <= most for layer in layers)
     if not inside or len({layer % (most + 1) for layer in layers}) < len(layers):
         yield ConfigError(

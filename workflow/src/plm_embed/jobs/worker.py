@@ -21,9 +21,10 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import NodeError, PassingError, no_space
 from plm_embed.fingerprint import SCORES, SPANS, LongSequences, has_matrix
 from plm_embed.inference import loading
+from plm_embed.inference.batch_vectors import Vectors
 from plm_embed.inference.loading import Room
-from plm_embed.inference.settings import Settings
-from plm_embed.inference.vector_stream import Vectors, VectorStream
+from plm_embed.inference.settings import Settings, resolved
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import job_id, moment
 from plm_embed.jobs.process import Chunk, Message
@@ -66,8 +67,7 @@ class Rows:
             if (name == SPANS or name.startswith("per_residue_")) and rows != expected:
                 words = f"{name} of sequence {key.decode()}: {rows} rows"
                 raise RuntimeError(f"{words} for {length} residues")
-            # a copy: the next batch takes the same memory
-            self.vectors.setdefault(name, []).append(np.array(values))
+            self.vectors.setdefault(name, []).append(values)
             self.size += 4 * values.size
         self.keys.append(key)
         self.lengths.append(length)
@@ -99,7 +99,8 @@ class Worker:
         """Set up and check the device. info: of the process before, to count on from."""
         self.device = devices.choose_device(settings.device)
         manifest = read_manifest(weights)
-        fingerprint = loading.fingerprint_of(manifest, settings, self.device)
+        settled = resolved(settings, manifest.as_model)
+        fingerprint = loading.fingerprint_of(manifest, settled, self.device)
         devices.set_up(self.device, settings.threads, fingerprint.compute_dtype)
         devices.check(self.device)
         self.store = Store(store, fingerprint)

@@ -17,7 +17,7 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint, pooling_and_layer
 from plm_embed.inference.loading import fingerprint_of
 from plm_embed.inference.reference import hidden_states
-from plm_embed.inference.settings import Settings
+from plm_embed.inference.settings import Settings, resolved
 from plm_embed.jobs.scratch import scratch_folder
 from plm_embed.kernels import devices
 from plm_embed.keys import key
@@ -63,7 +63,8 @@ def adopt(
     nothing is published.
     """
     manifest = read_manifest(weights_folder)
-    fingerprint = fingerprint_of(manifest, settings, devices.choose_device(settings.device))
+    settled, device = resolved(settings, manifest.as_model), devices.choose_device(settings.device)
+    fingerprint = fingerprint_of(manifest, settled, device)
     with read_foreign(files) as foreign:
         with reading(foreign.path):
             longest = _check_stated(foreign, fingerprint, manifest)

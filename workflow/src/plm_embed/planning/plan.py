@@ -111,7 +111,7 @@ def plan(
 
 
 def _forecast(config: Config, model: Model, sequences: Path, devices: Sequence[str]) -> Forecast:
-    settings = resolved(settings_of(config), model, model.name)
+    settings = resolved(settings_of(config), model)
     summary, left = read_summary(sequences), lengths_left(config, model, sequences)
     todo, whole = (work(model, lengths, settings) for lengths in (left, summary.lengths))
 

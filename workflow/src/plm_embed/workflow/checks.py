@@ -106,7 +106,7 @@ def outdated(config: Config) -> Iterator[str]:
 
 def known_settings(config: Config, model: Model) -> dict[str, Any]:
     """Return the part of the fingerprint that is known before anything is computed."""
-    return to_plain(resolved(settings_of(config), model, model.name).recipe)
+    return to_plain(resolved(settings_of(config), model).recipe)
 
 
 def checked(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -215,4 +215,4 @@ def _model_mistakes(config: Config) -> Iterator[str]:
             yield f"weights: {path}: {words}"
         if not (path or model.address or model.shipped):
             yield f"weights: {model.name} cannot be downloaded: name its file"
-        yield from map(str, model_mistakes(settings_of(config), model, model.name))
+        yield from map(str, model_mistakes(settings_of(config), model))
