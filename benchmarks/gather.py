@@ -65,7 +65,8 @@ VECTORS = PROGRAM.format(
     imports="""
 from plm_embed.io.files import atomic_path
 from plm_embed.master.campaign import read_campaign
-from plm_embed.master.gather import create_master, pieces, write_pieces
+from plm_embed.master.gather import create_master, write_pieces
+from plm_embed.store.blocks import pieces
 from plm_embed.store.hdf5 import connect""",
     step="""
 campaign = read_campaign(*paths[:3])

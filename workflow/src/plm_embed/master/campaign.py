@@ -28,8 +28,8 @@ class Campaign:
     """The buckets whose completion records were added, with n vectors in all.
 
     sequences: folder of deduplicate; embedded: folder of the completion records. rows: the first
-    row of each bucket in the master, in key order; parts: by name; records: the completion records
-    that name a part.
+    row of each bucket in the master, in key order; parts: by name, as they are first named;
+    records: the completion records that name a part.
     """
 
     fingerprint: Fingerprint
@@ -55,25 +55,25 @@ class Campaign:
         settings.
         """
         bucket = self.bucket(name)
-        completion = bucket.completion
+        completion, fingerprint = bucket.completion, bucket.fingerprint
         if not self.rows:
-            self.fingerprint = completion.fingerprint
-            self.parts_folder = parts_folder(self.store, self.fingerprint)
-        elif completion.fingerprint != self.fingerprint:
-            differences = "; ".join(completion.fingerprint.differences(self.fingerprint))
+            self.fingerprint = fingerprint
+            self.parts_folder = parts_folder(self.store, fingerprint)
+        elif fingerprint != self.fingerprint:
+            differences = "; ".join(fingerprint.differences(self.fingerprint))
             raise StoreError(
                 f"{bucket.record}: its settings differ from those of bucket "
                 f"{next(iter(self.rows))} ({differences})",
                 path=bucket.record,
                 remedy=delete(self.embedded),
             )
-        for part in completion.parts:
+        for part in bucket.parts:
             self.parts[part.name] = part
             self.records[part.name].append(bucket.record)
         self.rows[name] = self.vectors
         self.vectors += len(bucket.keys)
-        if "per_residue" in self.fingerprint.pooling:
-            rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
+        if "per_residue" in fingerprint.pooling:
+            rows = stored_residues(bucket.length, fingerprint.long_sequences)
             self._residues += int(rows.sum())
         self.devices.update(worker.device for worker in completion.workers)
         self.devices.update(completion.reused_devices)
@@ -164,15 +164,16 @@ class Campaign:
             },
             "devices": sorted(self.devices),
             "inputs": inputs | {"embedded": self.vectors},
+            "scores": list(fingerprint.scores),
+            "linker": fingerprint.linker,
+            "strand": fingerprint.strand.replace("as_given", ""),
             **provenance,
         }
-        # masters of earlier versions, which know of one strand and no scores, lack these
-        newer: dict[str, Any] = {"scores": list(fingerprint.scores), "linker": fingerprint.linker}
-        newer["strand"] = fingerprint.strand.replace("as_given", "")
-        values |= {name: value for name, value in newer.items() if value}
+        # masters of earlier versions, which know of one strand and no scores, lack the last three
         return {
             name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
             for name, value in sorted(values.items())
+            if value or name not in {"scores", "linker", "strand"}
         }
 
 

@@ -6,16 +6,13 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
 
 import h5py
-import numpy as np
-from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix, storage_bytes
@@ -26,8 +23,8 @@ from plm_embed.jobs.completion_record import Bucket
 from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
 from plm_embed.master.tables import Tables
 from plm_embed.store import checksums
-from plm_embed.store.blocks import blocks, located
-from plm_embed.store.hdf5 import Array, connect, create_dataset, write_bits
+from plm_embed.store.blocks import Piece, pieces
+from plm_embed.store.hdf5 import connect, create_dataset, write_bits
 from plm_embed.store.parts import column_types
 
 _log = logging.getLogger(__name__)
@@ -88,8 +85,8 @@ def check_room(campaign: Campaign, folder: Path) -> None:
     # a row has a key, three numbers, and a checksum of each of these and of its vectors
     row = 80 + 8 * (3 + len(campaign.shapes)) + 12 * len(fingerprint.scores)
     numbers = sum(rows * dim for rows, dim in campaign.shapes.values())
-    needed = 2 * sum(path.stat().st_size for path in tables)
-    needed += row * campaign.vectors + storage_bytes(fingerprint.storage_dtype) * numbers
+    needed = 2 * sum(path.stat().st_size for path in tables) + row * campaign.vectors
+    needed += storage_bytes(fingerprint.storage_dtype) * numbers
     free = shutil.disk_usage(folder).free
     words = f"the master needs about {needed:,} bytes, {free:,} are free"
     _log.info("%s", words)
@@ -118,66 +115,23 @@ def unchanged_buckets(campaign: Campaign, tables: Future[None]) -> Iterator[Buck
     for a part that has changed; an error of the tables, which need not wait for the vectors.
     """
     # two parts ahead, so that they are in memory when they are read
-    hashes = ahead(map(sha256_file, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
-    parts, unchanged = iter(campaign.parts.values()), set[str]()
+    digests = ahead(map(sha256_file, map(campaign.parts_folder.joinpath, campaign.parts)), 2)
+    unchanged = set[str]()
     for bucket in map(campaign.bucket, campaign.rows):
         if tables.done():
             tables.result()
-        while not unchanged.issuperset(part.name for part in bucket.completion.parts):
-            part, digest = next(parts), ""
+        for part in bucket.parts:
+            if part.name in unchanged:
+                continue
+            unchanged.add(part.name)
+            digest = ""
             with suppress(FileNotFoundError):  # it has gone meanwhile
-                digest = next(hashes)
+                digest = next(digests, "")
             if digest != part.sha256:
                 path = campaign.parts_folder / part.name
                 remedy = campaign.part_remedy(part.name)
                 raise StoreError(f"{path}: {CHANGED}", path=path, remedy=remedy)
-            unchanged.add(part.name)
         yield bucket
-
-
-class Piece(NamedTuple):
-    """Rows of a column or representation `name` of the master, whose dataset is at `path`: from
-    `start` on `values` (k,), or stored bits (k, D).
-
-    They are of m sequences in a row, the first in row `first` of the master, with `counts` (m,)
-    rows each. sums (m,): their checksums, None where none are kept.
-    """
-
-    name: str
-    path: str
-    start: int
-    values: Array
-    first: int
-    counts: NDArray[np.int64]
-    sums: checksums.Sums | None
-
-
-def pieces(buckets: Iterable[Bucket], store: Path) -> Iterator[Piece]:
-    """Yield all that a master holds, bucket by bucket. StoreError for a part that does not fit."""
-    row = residue = 0
-    for bucket in buckets:
-        with located(bucket, store) as vectors:
-            ones = np.ones(len(bucket.keys), np.int64)
-            columns = {"emb_keys": bucket.keys, "length": bucket.length, "windows": vectors.windows}
-            for name, values in (columns | dict(vectors.scores)).items():
-                yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
-            edges = residue + np.concatenate([[0], np.cumsum(vectors.residues)])
-            if any(map(has_matrix, bucket.fingerprint.representations)):
-                yield Piece(
-                    "offset", "offset", row, edges, row, np.ones(len(edges), np.int64), None
-                )
-            for block in blocks(vectors):
-                inside, first = slice(block.start, block.stop), row + block.start
-                for name, bits in block.bits.items():
-                    start, counts = first, ones[inside]
-                    if has_matrix(name):
-                        start, counts = int(edges[block.start]), vectors.residues[inside]
-                    if name in vectors.sums:  # as the part keeps them: a change here shows
-                        sums = vectors.sums[name][inside]
-                    else:  # a part of release 0.1
-                        sums = sums_of(name, bits, counts)
-                    yield Piece(name, f"representations/{name}", start, bits, first, counts, sums)
-        row, residue = row + len(bucket.keys), int(edges[-1])
 
 
 def write_pieces(path: Path, file: h5py.File, pieces: Iterator[Piece]) -> None:
@@ -194,11 +148,6 @@ def write_pieces(path: Path, file: h5py.File, pieces: Iterator[Piece]) -> None:
             if unsynced > SYNC_BYTES:
                 sync(os.fdatasync, disk.fileno())
                 unsynced = 0
-
-
-def sums_of(name: str, bits: Array, counts: NDArray[np.int64]) -> checksums.Sums:
-    """Return the checksums (m,) of sequences with so many rows each of a representation."""
-    return checksums.of_sequences(bits, counts) if has_matrix(name) else checksums.of_rows(bits)
 
 
 def workflow_commit() -> str:

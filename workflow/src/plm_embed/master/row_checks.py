@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from plm_embed.errors import delete
 from plm_embed.fingerprint import SPANS
 from plm_embed.master.campaign import Campaign
-from plm_embed.master.gather import Piece, pieces, sums_of
 from plm_embed.master.validation_record import Norms, Outlier, Problem, Validation
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.store import checksums
+from plm_embed.store.blocks import Piece, pieces, sums_of
 from plm_embed.store.hdf5 import decode, read_bits
 
 Marks = NDArray[np.bool_]

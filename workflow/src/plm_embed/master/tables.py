@@ -23,6 +23,7 @@ INDEX = {
     "source": pa.string(), "number": pa.int64(),
 }  # fmt: skip
 """Columns of the index, besides those that the user asked to keep."""
+STATUSES = pa.array(["skipped", "embedded", "embedded_with_events"])
 
 
 class Tables:
@@ -35,11 +36,10 @@ class Tables:
         self._campaign = campaign
         self._records = verified(campaign.sequences, "records.parquet")
         name = f"members/{next(iter(campaign.rows))}.parquet"
-        scores = dict.fromkeys(campaign.fingerprint.scores, pa.float32())
-        reserved = {"key", "events", *INDEX, *scores}
+        computed = INDEX | dict.fromkeys(campaign.fingerprint.scores, pa.float32())
         members = read_schema(verified(campaign.sequences, name))
-        columns = [column for column in members if column.name not in reserved]
-        self.index_schema = pa.schema([*INDEX.items(), *scores.items(), *columns])
+        kept = [column for column in members if column.name not in {"key", "events", *computed}]
+        self.index_schema = pa.schema([*computed.items(), *kept])
         schema, row = read_schema(self._records), pa.field("row", pa.int64())
         self.records_schema = schema.insert(schema.get_field_index("length") + 1, row)
         inputs = read_summary(campaign.sequences).inputs
@@ -54,19 +54,17 @@ class Tables:
         self.index = self._index()
 
     def _index(self) -> Iterator[pa.Table]:
-        campaign = self._campaign
+        campaign, names = self._campaign, self.index_schema.names
         computed = {"cache_key", "row", *campaign.fingerprint.scores}
-        stored = [name for name in self.index_schema.names if name not in computed]
-        for name, first in campaign.rows.items():
-            bucket = campaign.bucket(name)
-            reasons = bucket.completion.reasons
+        for bucket in map(campaign.bucket, campaign.rows):
+            first, reasons = campaign.rows[bucket.name], bucket.completion.reasons
             self._reasons += sorted(set(reasons.values()) - set(self._reasons))
-            scores: Mapping[str, NDArray[np.float32]] = {}
+            scores: dict[str, NDArray[np.float32]] = {}
             if campaign.fingerprint.scores:
                 with located(bucket, campaign.store) as vectors:
-                    scores = vectors.scores
-            path = verified(campaign.sequences, f"members/{name}.parquet")
-            for table in read_groups(path, ["key", *stored]):
+                    scores = {name: vectors.columns[name] for name in campaign.fingerprint.scores}
+            path = verified(campaign.sequences, f"members/{bucket.name}.parquet")
+            for table in read_groups(path, ["key", *(n for n in names if n not in computed)]):
                 rows, has = find(bucket.keys, key_array(table["key"]))
                 outcomes, lines = first + rows + 1, table
                 if not has.all():
@@ -75,11 +73,9 @@ class Tables:
                     words = [reasons.get(key.encode(), "") for key in absent]
                     outcomes[~has] = [-self._reasons.index(word) for word in words]
                 self._outcomes[self._places(table)] = outcomes
-                columns = dict(zip(lines.column_names, lines.columns, strict=True))
-                columns |= {"cache_key": lines["key"], "row": pa.array(first + rows)}
-                columns |= {score: pa.array(values[rows]) for score, values in scores.items()}
-                ordered = [columns[name] for name in self.index_schema.names]
-                yield pa.table(ordered, schema=self.index_schema)
+                columns = {"cache_key": lines["key"], "row": first + rows}
+                columns |= {score: values[rows] for score, values in scores.items()}
+                yield _table(lines, columns, self.index_schema)
 
     def records(self) -> Iterator[pa.Table]:
         """Yield all records in input order, with row, status, reason, detail and events.
@@ -89,20 +85,19 @@ class Tables:
         for _ in self.index:  # what nobody has read of it
             pass
         policy = self._campaign.fingerprint.long_sequences
-        status = pa.array(["skipped", "embedded", "embedded_with_events"])
         columns = [name for name in self.records_schema.names if name != "row"]
         for table in read_groups(self._records, columns):
             outcomes = self._outcomes[self._places(table)]
             accepted = pc.equal(table["status"], "accepted").to_numpy()
-            if (wrong := accepted != (outcomes != 0)).any():
-                (record,) = table.slice(int(np.flatnonzero(wrong)[0]), 1).to_pylist()
+            for place in np.flatnonzero(accepted != (outcomes != 0))[:1].tolist():
                 raise StoreError(
-                    f"{record_name(record)}: {self._records} and the buckets disagree about it",
+                    f"{record_name(table.slice(place, 1).to_pylist()[0])}: {self._records} and the "
+                    "buckets disagree about it",
                     path=self._records,
                     remedy=read_again(self._records.parent),
                 )
             has, lengths = outcomes > 0, pc.fill_null(table["length"], 0).to_numpy()
-            windows = np.where(has, window_counts(np.where(has, lengths, 0), policy), 1)
+            windows = window_counts(np.where(has, lengths, 0), policy)
             changed = np.flatnonzero((windows != 1) | (outcomes < 0)).tolist()
             names = ("reason", "detail", "events") if changed else ()
             texts: dict[str, list[str | None]] = {name: table[name].to_pylist() for name in names}
@@ -115,19 +110,24 @@ class Tables:
                 else:
                     texts["reason"][place] = self._reasons[-outcomes[place]]
                     texts["detail"][place] = f"{lengths[place]} residues"
-            values = dict(zip(table.column_names, table.columns, strict=True))
-            values |= {name: pa.array(column, pa.string()) for name, column in texts.items()}
-            eventful = np.asarray(pc.not_equal(pc.fill_null(values["events"], ""), ""))
-            values["status"] = status.take(pa.array(np.where(has, 1 + eventful, 0)))
+            values = {name: pa.array(column, pa.string()) for name, column in texts.items()}
+            events = pc.fill_null(values.get("events", table["events"]), "")
+            eventful = np.asarray(pc.not_equal(events, ""))
+            values["status"] = STATUSES.take(pa.array(np.where(has, 1 + eventful, 0)))
             values["row"] = pa.array(outcomes.astype(np.int64) - 1, mask=~has)
-            ordered = [values[name] for name in self.records_schema.names]
-            yield pa.table(ordered, schema=self.records_schema)
+            yield _table(table, values, self.records_schema)
 
     def _places(self, table: pa.Table) -> NDArray[np.int64]:
         """Return the places of records among all outcomes, by their columns source and number."""
         sources = pc.index_in(table["source"], value_set=self._sources).to_numpy()
         places: NDArray[np.int64] = self._first[sources] + table["number"].to_numpy()
         return places
+
+
+def _table(table: pa.Table, columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Return a table of this schema, whose other columns are those of `table`."""
+    values = [columns[name] if name in columns else table[name] for name in schema.names]
+    return pa.table(values, schema=schema)
 
 
 def record_name(record: Mapping[str, Any]) -> str:

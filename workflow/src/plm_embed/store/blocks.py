@@ -1,13 +1,14 @@
-"""Vectors of a bucket in key order: where they lie in the parts, and read block by block.
+"""Vectors of a bucket as its parts hold them: found by key, and read piece by piece in key order.
 
-Parts are sorted by key, as the bucket is: of each part a block needs one contiguous slab.
+Parts are sorted by key, as the bucket is: of each part a piece needs one contiguous slab.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,9 @@ from plm_embed.errors import StoreError, delete
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.sequence_windows import stored_residues
-from plm_embed.store.checksums import Sums
+from plm_embed.store import checksums
 from plm_embed.store.hdf5 import Array, Numbers, flat_rows
-from plm_embed.store.parts import Part, PartInfo, parts_folder
+from plm_embed.store.parts import Part, PartInfo, column_types, parts_folder
 
 BLOCK_BYTES = 16 << 20
 """Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
@@ -44,37 +45,21 @@ class StoredBucket:
         return StoreError(f"{path}: {problem}", remedy=delete(self.record), path=path)
 
 
-@dataclass(frozen=True)
-class Located:
+class Located(NamedTuple):
     """Places of the vectors of a bucket: for each of its n keys the part (index into `parts`) and
     the row in it.
 
-    windows int32 (n,) as stored; scores float32 (n,) by name; residues int64 (n,): number of rows
-    in the per-residue datasets, 0 if there are none; dims: D by representation; sums: checksums
-    (n,) by representation, where all parts keep them.
+    columns: emb_keys, length, windows and scores (n,); residues (n,): number of rows in the
+    per-residue datasets, 0 if there are none; sums: checksums (n,) by representation, where all
+    parts keep them.
     """
 
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
     part: NDArray[np.int32]
     row: Numbers
-    windows: NDArray[np.int32]
-    scores: Mapping[str, NDArray[np.float32]]
+    columns: Mapping[str, Array]
     residues: Numbers
-    dims: Mapping[str, int]
-    width: int
-    """Bytes per number."""
-    sums: Mapping[str, Sums]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Stored bits of keys `start` to `stop` of a bucket by representation: (k, D), or flat (r, D)
-    when per residue.
-    """
-
-    start: int
-    stop: int
-    bits: dict[str, Array]
+    sums: Mapping[str, checksums.Sums]
 
 
 @contextmanager
@@ -84,20 +69,19 @@ def located(bucket: StoredBucket, store: Path) -> Iterator[Located]:
 
     StoreError when a part is missing, damaged or does not fit, and for a key that is in none.
     """
-    count, fingerprint = len(bucket.keys), bucket.fingerprint
+    fingerprint, count = bucket.fingerprint, len(bucket.keys)
     folder, names = parts_folder(store, fingerprint), sorted(part.name for part in bucket.parts)
     places, row = np.full(count, -1, np.int32), np.zeros(count, np.int64)
     residues = np.zeros(count, np.int64)
-    columns: dict[str, Array] = {name: np.zeros(count, np.int32) for name in ("length", "windows")}
-    columns |= {score: np.zeros(count, np.float32) for score in fingerprint.scores}
+    columns = {name: np.zeros(count, kind) for name, kind in column_types(fingerprint).items()}
+    del columns["emb_keys"]
     sums = {name: np.zeros(count, np.uint64) for name in fingerprint.representations}
-    dims: dict[str, int] = {}
     with ExitStack() as stack:
-        parts = tuple(stack.enter_context(Part(folder / name)) for name in names)
+        parts = [stack.enter_context(Part(folder / name)) for name in names]
         for number, part in enumerate(parts):
             part.check(fingerprint)
-            if (dims := dims or part.dims) != part.dims:
-                words = f"its vectors have dimensions {part.dims}, others {dims}"
+            if part.dims != parts[0].dims:
+                words = f"its vectors have dimensions {part.dims}, others {parts[0].dims}"
                 raise bucket.error(part.path, words)
             stored = part.locate(bucket.keys)
             new = np.flatnonzero((places < 0) & (stored >= 0))
@@ -116,45 +100,89 @@ def located(bucket: StoredBucket, store: Path) -> Iterator[Located]:
             key = bucket.keys[lost][0].decode()
             words = f"{lost.sum()} sequences are in none of its parts (first: {key})"
             raise bucket.error(bucket.record, words)
-        wrong = columns.pop("length") != bucket.length
+        wrong = columns["length"] != bucket.length
         if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
             wrong |= residues != stored_residues(bucket.length, fingerprint.long_sequences)
         for place in np.flatnonzero(wrong)[:1].tolist():
             key = bucket.keys[place].decode()
             words = f"says another length for {key} than bucket {bucket.name}"
             raise bucket.error(parts[places[place]].path, words)
-        width, windows = storage_bytes(fingerprint.storage_dtype), columns.pop("windows")
-        yield Located(parts, places, row, windows, columns, residues, dims, width, sums)
+        yield Located(parts, places, row, {"emb_keys": bucket.keys, **columns}, residues, sums)
 
 
-def blocks(located: Located) -> Iterator[Block]:
-    """Read the vectors of a bucket in key order, block by block, without a look at checksums."""
-    per_key = sum(
-        located.width * dim * (located.residues if has_matrix(name) else 1)
-        for name, dim in located.dims.items()
-    )
-    number = np.cumsum(np.broadcast_to(per_key, located.row.shape)) // BLOCK_BYTES
-    edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max)).tolist()
-    for start, stop in pairwise(edges):
-        bits = {name: _read(located, name, start, stop) for name in located.dims}
-        yield Block(start, stop, bits)
+class Piece(NamedTuple):
+    """Rows of a column or representation `name` of a master, whose dataset is at `path`: from
+    `start` on `values` (k,), or stored bits (k, D).
+
+    They are of m sequences in a row, the first in row `first` of the master, with `counts` (m,)
+    rows each. sums (m,): their checksums, None where none are kept.
+    """
+
+    name: str
+    path: str
+    start: int
+    values: Array
+    first: int
+    counts: Numbers
+    sums: checksums.Sums | None
 
 
-def _read(located: Located, name: str, start: int, stop: int) -> Array:
-    """Read the stored bits of keys `start` to `stop` of one representation."""
-    flat = has_matrix(name)
-    counts = located.residues[start:stop] if flat else np.ones(stop - start, np.int64)
-    first = np.cumsum(counts) - counts
-    bits = np.empty((int(counts.sum()), located.dims[name]), f"<u{located.width}")
-    numbers = located.part[start:stop]
-    for number in np.unique(numbers).tolist():
-        mine = np.flatnonzero(numbers == number)
-        part, rows = located.parts[number], located.row[start + mine]
-        if flat:
+def pieces(buckets: Iterable[StoredBucket], store: Path) -> Iterator[Piece]:
+    """Yield all that a master of these buckets holds, bucket by bucket. Vectors are read without a
+    look at their checksums, which go along.
+
+    StoreError for a part that does not fit.
+    """
+    row = residue = 0
+    for bucket in buckets:
+        with located(bucket, store) as vectors:
+            ones = np.ones(len(bucket.keys), np.int64)
+            for name, values in vectors.columns.items():
+                yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
+            offset = residue + np.concatenate([[0], np.cumsum(vectors.residues)])
+            if any(map(has_matrix, bucket.fingerprint.representations)):
+                each = np.ones(len(offset), np.int64)
+                yield Piece("offset", "offset", row, offset, row, each, None)
+            width = storage_bytes(bucket.fingerprint.storage_dtype)
+            for name, dim in vectors.parts[0].dims.items() if vectors.parts else ():
+                counts, starts = ones, row + np.arange(len(ones))
+                if has_matrix(name):
+                    counts, starts = vectors.residues, offset[:-1]
+                number = np.cumsum(counts) * dim * width // BLOCK_BYTES
+                edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max))
+                for first, stop in pairwise(edges.tolist()):
+                    path, start, rows = (
+                        f"representations/{name}",
+                        int(starts[first]),
+                        counts[first:stop],
+                    )
+                    bits = _read(vectors, name, first, rows)
+                    if name in vectors.sums:  # as the part keeps them: a change here shows
+                        sums = vectors.sums[name][first:stop]
+                    else:  # a part of release 0.1
+                        sums = sums_of(name, bits, rows)
+                    yield Piece(name, path, start, bits, row + first, rows, sums)
+        row, residue = row + len(bucket.keys), int(offset[-1])
+
+
+def _read(vectors: Located, name: str, first: int, counts: Numbers) -> Array:
+    """Read the stored bits of the keys from `first` on, each with so many rows."""
+    part_of, ends = vectors.part[first : first + len(counts)], np.cumsum(counts)
+    bits = np.empty(0)
+    for number in np.unique(part_of).tolist():
+        mine = np.flatnonzero(part_of == number)
+        part, rows = vectors.parts[number], vectors.row[first + mine]
+        if has_matrix(name):
             rows = flat_rows(part.offset[rows], counts[mine])
-            mine = flat_rows(first[mine], counts[mine])
-        taken: Array = part.unchecked_bits(name, rows)
-        if len(taken) == len(bits):
-            return taken
-        bits[mine] = taken
+            mine = flat_rows((ends - counts)[mine], counts[mine])
+        slab: Array = part.unchecked_bits(name, rows)
+        if len(slab) == ends[-1]:
+            return slab
+        bits = bits if len(bits) else np.empty((ends[-1], slab.shape[1]), slab.dtype)
+        bits[mine] = slab
     return bits
+
+
+def sums_of(name: str, bits: Array, counts: Numbers) -> checksums.Sums:
+    """Return the checksums (m,) of sequences with so many rows each of a representation."""
+    return checksums.of_sequences(bits, counts) if has_matrix(name) else checksums.of_rows(bits)
