@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import SupportsIndex
 
+AnyPath = str | PathLike[str]
+
 
 class PlmEmbedError(Exception):
     """Error that a user can cause: what is wrong and where (file, record, line, key), in one or two
@@ -20,9 +22,7 @@ class PlmEmbedError(Exception):
     that without a traceback and exits with 1; any other exception is a bug and keeps its traceback.
     """
 
-    def __init__(
-        self, message: str, *, path: "str | PathLike[str] | None" = None, remedy: str = ""
-    ) -> None:
+    def __init__(self, message: str, *, path: AnyPath | None = None, remedy: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.path = None if path is None else Path(path)
@@ -43,14 +43,13 @@ class InputError(PlmEmbedError):
         self,
         message: str,
         *,
-        path: "str | PathLike[str] | None" = None,
+        path: AnyPath | None = None,
         record: int | None = None,
         line: int | None = None,
         remedy: str = "",
     ) -> None:
         super().__init__(message, path=path, remedy=remedy)
-        self.record = record
-        self.line = line
+        self.record, self.line = record, line
 
 
 class ConfigError(PlmEmbedError):
@@ -65,13 +64,12 @@ class ConfigError(PlmEmbedError):
         message: str,
         *,
         key: str | None = None,
-        path: "str | PathLike[str] | None" = None,
+        path: AnyPath | None = None,
         problems: Sequence[str] = (),
         remedy: str = "",
     ) -> None:
         super().__init__(message, path=path, remedy=remedy)
-        self.key = key
-        self.problems = tuple(problems) or (str(self),)
+        self.key, self.problems = key, tuple(problems) or (str(self),)
 
 
 class WeightsError(PlmEmbedError):
@@ -94,18 +92,12 @@ class PassingError(PlmEmbedError):
 
 class NodeError(PassingError):
     """A fault of this node, such as a full or missing scratch folder: another node may do the same
-    work. The command line exits with `NODE_FAULT`.
+    work, and the command line exits with a status that says so.
     """
 
 
 class DeviceError(NodeError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
-
-
-NODE_FAULT = 75
-"""Exit status of a job that failed for its node (EX_TEMPFAIL): an executor may try another node."""
-CONFIG_FAULT = 78
-"""Exit status of a job whose settings or installation are wrong (EX_CONFIG): no retry helps."""
 
 
 EXTRAS = {
@@ -160,9 +152,9 @@ def extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if missing := missing_extra(error):
-            raise PlmEmbedError(missing) from error
-        raise
+        if not (words := missing_extra(error)):
+            raise
+        raise PlmEmbedError(words) from error
 
 
 def delete(*paths: "str | PathLike[str]") -> str:
@@ -187,16 +179,15 @@ def no_space(error: BaseException, written: str = "") -> str:
     else ''. `written`: the file being written, for an error that names none.
     """
     seen: BaseException | None = error
-    while seen is not None:
+    while seen:
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             # of a copy, the second one is written
             path = seen.filename2 or seen.filename or written
             where = f" ({path})" if path else ""
+            words = f"no space left on the disk, or no quota{where}\nmake room"
             if seen.errno == errno.EROFS:
-                problem, remedy = "the disk is read-only", "make it writable"
-            else:
-                problem, remedy = "no space left on the disk, or no quota", "make room"
-            return f"{problem}{where}\n{remedy} and run again; finished work is kept"
+                words = f"the disk is read-only{where}\nmake it writable"
+            return f"{words} and run again; finished work is kept"
         seen = seen.__cause__ or seen.__context__
     return ""
 
@@ -215,40 +206,33 @@ def limit_reached(error: BaseException) -> str:
             "limited\nraise the limit, or set OMP_NUM_THREADS=1, and run again"
         )
     if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
-        return (
-            "not enough memory\nraise the limit (ulimit -v, or the memory of the job), and run "
-            "again"
-        )
+        limits = "ulimit -v, or the memory of the job"
+        return f"not enough memory\nraise the limit ({limits}), and run again"
     return ""
-
-
-_UNUSABLE = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-)
-"""Errors of the system about a path that a user named and that cannot serve."""
 
 
 def unusable_path(error: BaseException) -> str:
     """Return a message when `error` is the system's, about a path that cannot serve; else ''."""
-    if not (isinstance(error, OSError) and error.errno in _UNUSABLE):
+    kinds = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
+    numbers = (errno.ELOOP, errno.ENAMETOOLONG)
+    if not isinstance(error, OSError) or not (isinstance(error, kinds) or error.errno in numbers):
         return ""
     # of two, the second is where a file was to go; the first has a temporary name
     path = error.filename2 or error.filename
-    if not path:
-        return str(error)
-    if isinstance(error, PermissionError) and not Path(path).is_file():
+    if path and isinstance(error, PermissionError) and not Path(path).is_file():
         places = Path(path), *Path(path).parents
         nearest = next(place for place in places if os.path.exists(place))  # noqa: PTH110
         if not os.access(nearest, os.W_OK):
             remedy = "change its permissions or name another place, and rerun"
             return f"{nearest}: cannot be written to; {remedy}"
-    return f"{path}: {error.strerror}"
+    return f"{path}: {error.strerror}" if path else str(error)
+
+
+def in_words(error: BaseException, written: str = "") -> str:
+    """Return a message when a disk, a path or a package is at fault and no bug; else ''. `written`:
+    as for `no_space`.
+    """
+    return no_space(error, written) or unusable_path(error) or missing_extra(error)
 
 
 def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -> int:
@@ -268,7 +252,7 @@ def some_path(name: str, value: object) -> Path:
     """Return a path that a caller in Python gave; `~` is the home folder. ConfigError for anything
     else, for what no file can be called, and for an empty text, which would be the current folder.
     """
-    text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    text = os.fspath(value) if isinstance(value, PathLike) else value
     if not isinstance(text, str):
         raise ConfigError(f"{name}: {value!r} is not a path", key=name)
     if not text:

@@ -17,12 +17,10 @@ NO_HUGE_PAGES = {"MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
 Together with KEEP_MEMORY this spares a sixth of the time of deduplicate; where few large buffers
 are used again and again, as in gather, huge pages are faster.
 """
-
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""Settings for steps that multiply no matrices: each thread of the library for that spins when it
-starts, which takes 0.1 s of processor time.
+"""For steps that multiply no matrices: each thread of the library for that spins when it starts,
+which takes 0.1 s of processor time.
 """
-
 WAIT_IN_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 """Threads of torch that wait for work leave the processor to others at once. A step that computes
 few sequences one by one, beside other work, then takes 3.3 s of processor time instead of 4 to 8.
@@ -32,27 +30,17 @@ WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "10000"}
 too: on two cores with one of them taken, 25 proteins took the 8M model over a minute, 7.7 s with
 30,000 turns, 4.9 with 10,000 and 2.8 with 1,000; with both free 1.57, 1.66, 1.67 and 1.87 s.
 """
-
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""Python's own 700 are for programs that make few objects."""
-
-COMPUTING = ("weights",)
-"""Steps that load torch and end when they have written their file."""
-
 STEPS = {
     "deduplicate": KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD,
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
-    **dict.fromkeys((*COMPUTING, "validate"), WAIT_IN_SLEEP),
+    "weights": WAIT_IN_SLEEP,
+    "validate": WAIT_IN_SLEEP,
     **{name: {} for name in ("run", "search", "import")},  # they, or what they start, use all cores
 }
-"""Commands that multiply matrices."""
-
-
-WITHOUT_PANDAS = frozenset({"deduplicate", "gather"})
-"""Steps that need no data frames. With its first column Arrow imports pandas if that is installed,
-which takes 0.13 s of a processor.
-"""
+"""Variables for the commands that multiply matrices, and for deduplicate."""
+USERS_PATH = "PLM_EMBED_PATH"
+"""The variable in which the workflow keeps the user's PATH, to which it adds for its jobs."""
 
 
 def set_up(step: str) -> None:
@@ -68,12 +56,14 @@ def spare_collector() -> None:
 
     For processes of our own: it holds for the whole process.
     """
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(50_000)  # Python's own 700 are for programs that make few objects
     atexit.register(gc.freeze)
 
 
 class NoPandas:
-    """Finder of modules that hides pandas, for processes of our own."""
+    """Finder of modules that hides pandas, for processes of our own: with its first column Arrow
+    imports pandas if that is installed, which takes 0.13 s of a processor.
+    """
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -90,10 +80,6 @@ def end_at_once(code: int) -> NoReturn:
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by who called
         stream.flush()
     os._exit(code)
-
-
-USERS_PATH = "PLM_EMBED_PATH"
-"""The variable in which the workflow keeps the user's PATH, to which it adds for its jobs."""
 
 
 def program() -> str:

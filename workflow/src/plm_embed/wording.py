@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
-_MEANT = {"gpu": "cuda"}
-
 
 def did_you_mean(
     word: str, known: Iterable[str], most: int = 1, called: Callable[[str], str] = str
@@ -15,8 +13,8 @@ def did_you_mean(
     `called`: the name to show for a known word.
     """
     words = list(known)
-    near = [name for name in words if name == _MEANT.get(word.lower())]
-    names = dict.fromkeys(map(called, near or get_close_matches(word, words, n=most)))
+    meant = "cuda" if word.lower() == "gpu" and "cuda" in words else word
+    names = dict.fromkeys(map(called, get_close_matches(meant, words, n=most)))
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
 

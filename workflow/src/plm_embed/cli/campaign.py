@@ -5,16 +5,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
+from click import UsageError, argument, command, option
 
 from plm_embed._version import __version__
-from plm_embed.cli.options import EXISTING, FOLDER, PATH, PROFILE, RESULTS, log_command, several
+from plm_embed.cli.options import (
+    EXISTING,
+    FOLDER,
+    PATH,
+    PROFILE,
+    RESULTS,
+    log_command,
+    optional,
+    several,
+)
 from plm_embed.io.terminal import say
 
 
-@click.command()
-@click.argument("results", type=FOLDER, default=Path("results"))
-@click.option("--once", is_flag=True, help="Print the state once as plain text, for logs and cron.")
+@command()
+@argument("results", type=FOLDER, default=Path("results"))
+@option("--once", is_flag=True, help="Print the state once as plain text, for logs and cron.")
 def watch(results: Path, once: bool) -> None:
     """Follow a campaign to its validated end: steps, time left, workers, failures and their logs.
 
@@ -31,23 +40,15 @@ def watch(results: Path, once: bool) -> None:
     sys.exit(run(results, once=once))
 
 
-@click.command()
-@click.argument("more", nargs=-1, metavar="")
-@click.option("--configfile", type=EXISTING, help="As for snakemake; else config/config.yaml.")
+@command()
+@argument("more", nargs=-1, metavar="")
+@option("--configfile", type=EXISTING, help="As for snakemake; else config/config.yaml.")
 @several("--config", "settings", metavar="KEY=VALUE ...", help="Values of keys, as for snakemake.")
 @PROFILE
 @several(
-    "--device",
-    "devices",
-    help="GPU to plan for, as A100, repeatable; else the profile's, or here.",
+    "--device", "devices", help="GPU to plan for, as A100, repeatable; else the profile's, or here."
 )
-def plan(
-    *,
-    more: tuple[str, ...],
-    configfile: Path | None,
-    settings: tuple[str, ...],
-    **options: Any,
-) -> None:
+def plan(*, more: tuple[str, ...], settings: tuple[str, ...], **options: Any) -> None:
     """Estimate what a campaign will cost before it runs.
 
     The plan shows what is in the input and what is left to compute, the time, a good number of
@@ -62,18 +63,14 @@ def plan(
     from plm_embed.planning.show import show
 
     if more and not settings:
-        raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
-    show(run(configfile, (*settings, *more), **options), terminal(highlight=False))
+        raise UsageError(f"Got unexpected extra argument ({more[0]})")
+    show(run(settings=(*settings, *more), **options), terminal(highlight=False))
 
 
-@click.command()
+@command()
 @RESULTS
-@click.option(
-    "--output", type=PATH, help="Write this HTML file alone, in place of those of the model."
-)
-@click.option(
-    "--settings", default="", help="Configuration of the run, as JSON, to keep as config.yaml."
-)
+@option("--output", type=PATH, help="Write this HTML file alone, in place of those of the model.")
+@optional("--settings", help="Configuration of the run, as JSON, to keep as config.yaml.")
 def report(results: Path, output: Path | None, settings: str) -> None:
     """Write the report of a campaign, finished or not.
 
@@ -114,7 +111,7 @@ def report(results: Path, output: Path | None, settings: str) -> None:
         say(f"{page}: compares the models")
 
 
-@click.command()
+@command()
 @RESULTS
 def summary(results: Path) -> None:
     """Say what a campaign has produced and how to open it.

@@ -8,76 +8,76 @@ from importlib import import_module
 import click
 
 from plm_embed._version import __version__
-from plm_embed.cli import interrupted
 from plm_embed.errors import (
-    CONFIG_FAULT,
-    NODE_FAULT,
     ConfigError,
     InputError,
     NodeError,
     PassingError,
     PlmEmbedError,
+    in_words,
     limit_reached,
-    missing_extra,
     no_space,
-    unusable_path,
 )
 from plm_embed.io.terminal import log_to_stderr, printable
-from plm_embed.startup import (
-    COMPUTING,
-    WITHOUT_PANDAS,
-    NoPandas,
-    end_at_once,
-    program,
-    set_up,
-    spare_collector,
-)
+from plm_embed.startup import NoPandas, end_at_once, program, set_up, spare_collector
+
+NODE_FAULT = 75
+"""Exit status of a job that failed for its node (EX_TEMPFAIL): an executor may try another node."""
+CONFIG_FAULT = 78
+"""Exit status of a job whose settings or inputs are wrong (EX_CONFIG): no attempt can help."""
+INTERRUPTED = 130
+"""Exit status that shells give to what a Ctrl-C ends."""
 
 
 def main() -> None:
-    """Run a command. Errors that a user can fix end with one or two lines and exit code 1; bugs
-    keep their traceback.
-
-    A log that says `unfinished:` belongs to a step that another attempt may well complete. The exit
-    code of embed is NODE_FAULT where another node may do the same work. In a job of SLURM or PBS
-    it is CONFIG_FAULT where settings or inputs are wrong: no attempt can help.
+    """Run a command. An error that a user can fix ends it with one or two lines; a bug keeps its
+    traceback.
     """
     spare_collector()
-    if WITHOUT_PANDAS.intersection(sys.argv[1:2]):
+    step = "".join(sys.argv[1:2])
+    if step in ("deduplicate", "gather"):  # which need no data frames
         sys.meta_path.insert(0, NoPandas())
     log_to_stderr()
     try:
         group.main(prog_name=program(), standalone_mode=False)
         if sys.stdout:
             sys.stdout.flush()
-        if sys.argv[1:2] and sys.argv[1] in COMPUTING:
-            end_at_once(0)
-    except PassingError as error:
-        print(printable(f"plm-embed: unfinished: {error}"), file=sys.stderr)
-        sys.exit(NODE_FAULT if isinstance(error, NodeError) else 1)
-    except PlmEmbedError as error:
-        print(printable(f"plm-embed: error: {error}"), file=sys.stderr)
-        from plm_embed.jobs.heartbeat import job_id
-
-        hopeless = isinstance(error, ConfigError | InputError) and job_id()
-        sys.exit(CONFIG_FAULT if hopeless else 1)
-    except click.UsageError as error:
-        text = io.StringIO()
-        error.show(text)
-        sys.exit(printable(text.getvalue().rstrip()))
-    except click.Abort:
-        sys.exit(interrupted())
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os._exit(1)
     except Exception as error:
-        full = no_space(error)
-        message = full or unusable_path(error) or missing_extra(error) or limit_reached(error)
-        if not message:
+        words, status = ending(error)
+        if not words:
             raise
-        print(printable(f"plm-embed: error: {message}"), file=sys.stderr, flush=True)
-        if full:
-            os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
-        sys.exit(1)
+        print(printable(words), file=sys.stderr, flush=True)
+        if no_space(error):
+            os._exit(status)  # at an orderly exit HDF5 would try to write again, and crash
+        sys.exit(status)
+    if step == "weights":  # which loaded torch
+        end_at_once(0)
+
+
+def ending(error: Exception) -> tuple[str, int]:
+    """Return the words and the exit status of an error that ends a command; no words for a bug.
+
+    A log that says `unfinished:` belongs to a step that another attempt may well complete.
+    """
+    match error:
+        case click.Abort():
+            return "; ".join(["plm-embed: interrupted", *error.args]), INTERRUPTED
+        case click.UsageError():
+            text = io.StringIO()
+            error.show(text)
+            return text.getvalue().rstrip(), 1
+        case PassingError():
+            status = NODE_FAULT if isinstance(error, NodeError) else 1
+            return f"plm-embed: unfinished: {error}", status
+        case PlmEmbedError():
+            from plm_embed.jobs.heartbeat import job_id
+
+            hopeless = isinstance(error, ConfigError | InputError) and job_id()
+            return f"plm-embed: error: {error}", CONFIG_FAULT if hopeless else 1
+    words = in_words(error) or limit_reached(error)
+    return words and f"plm-embed: error: {words}", 1
 
 
 SECTIONS = {
@@ -106,23 +106,15 @@ class Sections(click.Group):
             return None
         set_up(cmd_name)  # before the module of the command loads a library
         module = import_module(f"plm_embed.cli.{_MODULES[cmd_name]}")
-        command: click.Command = getattr(module, {"import": "import_"}.get(cmd_name, cmd_name))
-        for option in command.params:
-            if isinstance(option, click.Option) and option.default == "":
-                option.show_default = False  # the help says what happens without it
+        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
+            commands = [command for name in names if (command := self.get_command(ctx, name))]
             with formatter.section(title):
-                commands = ((name, self.get_command(ctx, name)) for name in names)
-                limit = formatter.width * 10
                 formatter.write_dl(
-                    [
-                        (name, command.get_short_help_str(limit))
-                        for name, command in commands
-                        if command
-                    ]
+                    [(command.name or "", command.get_short_help_str(1000)) for command in commands]
                 )
 
 

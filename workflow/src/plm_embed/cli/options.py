@@ -6,103 +6,80 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 import msgspec
 
 from plm_embed.inference.settings import DeviceName
 from plm_embed.io.terminal import printable
-from plm_embed.startup import program
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _Path(click.Path):
     """A path as text that every system can hold; what lies there is a file or a folder."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if re.search("[\0\ud800-\udfff]", str(value)):
-            self.fail(f"{value}: this name is not UTF-8; rename it", param, context)
-        path = Path(str(super().convert(value, param, context)))
+            self.fail(f"{value}: this name is not UTF-8; rename it", param, ctx)
+        path = Path(str(super().convert(value, param, ctx)))
         if os.path.exists(path) and not (path.is_file() or path.is_dir()):  # noqa: PTH110
-            self.fail(f"{path}: is a pipe or a device, not a file", param, context)
+            self.fail(f"{path}: is a pipe or a device, not a file", param, ctx)
         return path
 
 
 class Amount(click.FloatRange):
     """A number that is not NaN, which no bound refuses."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        number = super().convert(value, param, context)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
         if math.isnan(number):
-            self.fail(f"{value} is not a number", param, context)
+            self.fail(f"{value} is not a number", param, ctx)
         return number
 
 
-class Json(click.ParamType[Any]):
-    """JSON of a dataclass, or of a list of them: a block of the configuration.
-
-    leave_out: fields that other options set.
+def json_block(
+    kind: Any, _: click.Context, __: click.Parameter, value: str, leave_out: Iterable[str] = ()
+) -> Any:
+    """Return JSON as a dataclass, or a list of them: a block of the configuration. Refuse keys that
+    have no place there, and those to leave out, which other options set.
     """
-
-    name = "json"
-
-    def __init__(self, kind: Any, leave_out: Iterable[str] = ()) -> None:
-        self._kind, self._leave_out = kind, leave_out
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            plain = json.loads(value)
-            block = msgspec.convert(plain, self._kind)
-        except ValueError as error:  # of either library
-            self.fail(f"{value}: {error}", param, context)
-        known = msgspec.to_builtins(block)
-        for name in self._leave_out:
-            known.pop(name, None)
-        for name in _unknown(plain, known):
-            self.fail(f"{value}: there is no key {name} here", param, context)
-        return block
+    try:
+        plain = json.loads(value)
+        block = msgspec.convert(plain, kind)
+    except ValueError as error:  # of either library
+        raise click.BadParameter(f"{value}: {error}") from None
+    known = msgspec.to_builtins(block)
+    for name in leave_out:
+        known.pop(name, None)
+    for name in _unknown(plain, known):
+        raise click.BadParameter(f"{value}: there is no key {name} here")
+    return block
 
 
-def _unknown(plain: Any, block: Any) -> Iterator[str]:
-    """Yield the keys of a value that the block made of it does not have in the same place."""
+def _unknown(plain: Any, known: Any) -> Iterator[str]:
+    """Yield the keys of a value that the known one does not have in the same place."""
+    if isinstance(plain, list):
+        for pair in zip(plain, known, strict=True):
+            yield from _unknown(*pair)
     if isinstance(plain, dict):
-        yield from plain.keys() - block.keys()
-        pairs = [(plain[key], block[key]) for key in plain.keys() & block.keys()]
-    else:
-        pairs = list(zip(plain, block, strict=True)) if isinstance(plain, list) else []
-    for value, part in pairs:
-        yield from _unknown(value, part)
+        yield from plain.keys() - known.keys()
+        for key in plain.keys() & known.keys():
+            yield from _unknown(plain[key], known[key])
 
 
 PATH, EXISTING, FOLDER = _Path(), _Path(exists=True), _Path(file_okay=False)
-AMOUNT = Amount(0)
-COUNT, NUMBER = click.IntRange(1), click.IntRange(0)
-
-
-def choice(*names: str, words: Sequence[str], help: str) -> Callable[[Command], Command]:
-    """Return an option that is one of these words, by default the first."""
-    return click.option(*names, default=words[0], type=click.Choice(words), help=help)
-
+AMOUNT, COUNT, NUMBER = Amount(0), click.IntRange(1), click.IntRange(0)
 
 required = partial(click.option, required=True)
 several = partial(click.option, multiple=True)
+optional = partial(click.option, default="", show_default=False)
+"""An option whose help says what happens without it."""
+
 RESULTS = click.argument("results", type=EXISTING, default=Path("results"))
-PROFILE = click.option(
-    "--profile", default="", help="Where jobs run: slurm, pbs ..., or a folder; else here."
-)
+PROFILE = optional("--profile", help="Where jobs run: slurm, pbs ..., or a folder; else here.")
 WEIGHTS = required(
     "--weights",
     type=EXISTING,
@@ -112,8 +89,11 @@ ID_COLUMN = click.option("--id-column", default="id", help="Column with the ids 
 SEQUENCE_COLUMN = click.option(
     "--sequence-column", default="sequence", help="Column with the residues (tables only)."
 )
-DEVICE = choice(
-    "--device", words=get_args(DeviceName), help="auto: GPUs where there are any, else the CPU."
+DEVICE = click.option(
+    "--device",
+    default="auto",
+    type=click.Choice(get_args(DeviceName)),
+    help="auto: GPUs where there are any, else the CPU.",
 )
 COLUMN_REMEDIES = {
     **{
@@ -128,4 +108,5 @@ COLUMN_REMEDIES = {
 def log_command() -> None:
     """Print the command that repeats this step, as the first line of its log."""
     if not sys.stderr.isatty():
-        print("#", program(), printable(shlex.join(sys.argv[1:])), file=sys.stderr)
+        command = click.get_current_context().command_path
+        print("#", command, printable(shlex.join(sys.argv[2:])), file=sys.stderr)

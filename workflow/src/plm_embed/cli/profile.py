@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import yaml
 
-from plm_embed.cli.options import PATH
+from plm_embed.cli.options import PATH, optional
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.terminal import printable, say
 from plm_embed.startup import program
@@ -26,10 +26,10 @@ SECONDS_TO_ANSWER = 30.0
 @click.command()
 @click.argument("scheduler", type=click.Choice(["slurm", "pbs"]), required=False)
 @click.option("--output", type=PATH, help="Folder to write to; without it, the profile is printed.")
-@click.option("--account", default="", help="Account or project to charge.")
-@click.option("--queue", default="", help="Partition or queue of the embed jobs.")
-@click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
-@click.option("--gpu-type", default="", help="Type of GPU to request by name (SLURM), as a100.")
+@optional("--account", help="Account or project to charge.")
+@optional("--queue", help="Partition or queue of the embed jobs.")
+@optional("--cpu-queue", help="Partition of the other jobs (SLURM).")
+@optional("--gpu-type", help="Type of GPU to request by name (SLURM), as a100.")
 def profile(scheduler: str | None, output: Path | None, **options: str) -> None:
     """Write a profile for this cluster from what its scheduler says.
 

@@ -5,9 +5,9 @@ program.
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-import click
+from click import BadParameter, Choice, UsageError, argument, command, echo, option
 
 from plm_embed.cli.options import (
     AMOUNT,
@@ -19,7 +19,7 @@ from plm_embed.cli.options import (
     PATH,
     SEQUENCE_COLUMN,
     WEIGHTS,
-    choice,
+    optional,
     required,
     several,
 )
@@ -30,28 +30,24 @@ from plm_embed.io.terminal import printable, say
 from plm_embed.sequences.settings import Table
 from plm_embed.wording import count
 
-if TYPE_CHECKING:
-    from plm_embed.reading.exports import Format
-
 UNSEEN = ("cache_key", "row", "source", "number")
 """Columns of the neighbors that are of no use on a terminal; an output file has them."""
+METRICS = ("cosine", "dot", "euclidean")
 FORMATS = ("parquet", "csv", "tsv", "npy", "uniprot-h5", "anndata")
 
 
-@click.command()
-@click.argument("results", type=EXISTING)
-@click.argument("queries", type=EXISTING, required=False)
+@command()
+@argument("results", type=EXISTING)
+@argument("queries", type=EXISTING, required=False)
 @several("--id", "ids", help="Find the neighbors of this record; repeatable.")
 @ID_COLUMN
 @SEQUENCE_COLUMN
-@click.option("--top", default=10, type=COUNT, help="Number of neighbors of a query.")
-@choice("--metric", words=("cosine", "dot", "euclidean"), help="Nearness.")
-@click.option("--representation", "name", default="emb", help="emb: the first pooled one.")
-@click.option("--threads", default=1, type=COUNT, help="Threads that compare vectors.")
-@click.option(
-    "--weights", type=EXISTING, help="The weights of the vectors; else those in the cache."
-)
-@click.option("--output", type=PATH, help="File for the table: .tsv, .csv or .parquet.")
+@option("--top", "k", default=10, type=COUNT, help="Number of neighbors of a query.")
+@option("--metric", default="cosine", type=Choice(METRICS), help="Nearness.")
+@option("--representation", "name", default="emb", help="emb: the first pooled one.")
+@option("--threads", default=1, type=COUNT, help="Threads that compare vectors.")
+@option("--weights", type=EXISTING, help="The weights of the vectors; else those in the cache.")
+@option("--output", type=PATH, help="File for the table: .tsv, .csv or .parquet.")
 def search(
     *,
     results: Path,
@@ -59,7 +55,6 @@ def search(
     ids: tuple[str, ...],
     id_column: str,
     sequence_column: str,
-    top: int,
     output: Path | None,
     **options: Any,
 ) -> None:
@@ -82,22 +77,20 @@ def search(
     from plm_embed.sequences.records import Reader
 
     if bool(ids) == (queries is not None):
-        raise click.UsageError("give a file of queries, or --id")
+        raise UsageError("give a file of queries, or --id")
     if output:
         if output.suffix not in {".tsv", ".csv", ".parquet"}:
-            raise click.UsageError(f"--output: {output} must end with .tsv, .csv or .parquet")
+            raise UsageError(f"--output: {output} must end with .tsv, .csv or .parquet")
         refuse_existing(output)
-    query_table = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
-    sequences = Reader(queries, query_table) if queries else None
+    columns = Table(id_column, sequence_column, remedies=COLUMN_REMEDIES)
+    sequences = Reader(queries, columns) if queries else None
     with plm_embed.open(results) as embeddings:
-        table = embeddings.nearest(
-            ids or None, sequences=sequences, k=top, on_error="skip", **options
-        )
-    if output is None:
+        table = embeddings.nearest(ids or None, sequences=sequences, on_error="skip", **options)
+    if not output:
         table = table.select([name for name in table.column_names if name not in UNSEEN])
-        click.echo("\t".join(table.column_names))
+        echo("\t".join(table.column_names))
         for line in table.to_pylist():
-            click.echo("\t".join(printable(_text(value)) for value in line.values()))
+            echo("\t".join(printable(_text(value)) for value in line.values()))
         return
     with atomic_path(output) as temporary:
         if output.suffix == ".parquet":
@@ -122,37 +115,28 @@ def _ids(text: str) -> list[str]:
     return [line.partition("\t")[0] for line in lines if line.strip()]
 
 
-def _where(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _where(_: object, __: object, values: tuple[str, ...]) -> dict[str, str]:
     where: dict[str, str] = {}
     for pair in values:
         column, equals, value = pair.partition("=")
         if not equals or column in where:
-            words = "write COLUMN=VALUE, each column once"
-            raise click.BadParameter(f"{pair}: {words}", param=option)
+            raise BadParameter(f"{pair}: write COLUMN=VALUE, each column once")
         where[column] = value
     return where
 
 
-@click.command()
-@click.argument("master", type=EXISTING)
-@click.argument("output", type=PATH)
-@required("--to", type=click.Choice(FORMATS), help="The format.")
-@click.option(
+@command()
+@argument("master", type=EXISTING)
+@argument("output", type=PATH)
+@required("--to", type=Choice(FORMATS), help="The format.")
+@option(
     "--representation", default="emb", help="Such as per_residue_l33; emb: the first pooled one."
 )
-@click.option(
+@option(
     "--ids", metavar="FILE|ID,...", help="Only these records: ids, or a file with one per line."
 )
 @several("--where", callback=_where, metavar="COLUMN=VALUE", help="Only records with this value.")
-def export(
-    *,
-    master: Path,
-    output: Path,
-    to: "Format",
-    representation: str,
-    ids: str | None,
-    where: dict[str, str],
-) -> None:
+def export(*, ids: str | None, **options: Any) -> None:
     """Write embeddings in a format that other tools load.
 
     \b
@@ -170,15 +154,15 @@ def export(
     from plm_embed.reading.exports import export as run
 
     chosen = None if ids is None else _ids(ids)
-    number, (written, *tables) = run(master, to, output, representation, ids=chosen, where=where)
+    number, (written, *tables) = run(ids=chosen, **options)
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in tables)
     say(f"{count(number, 'record')} in {written}{beside}")
 
 
-@click.command()
-@click.argument("first", type=EXISTING)
-@click.argument("second", type=EXISTING)
-@click.option("--tolerance", default=0.0, type=AMOUNT, help="Numbers this near count as equal.")
+@command()
+@argument("first", type=EXISTING)
+@argument("second", type=EXISTING)
+@option("--tolerance", default=0.0, type=AMOUNT, help="Numbers this near count as equal.")
 def diff(*, first: Path, second: Path, tolerance: float) -> None:
     """Compare the vectors and scores of two masters.
 
@@ -197,33 +181,37 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
         sys.exit(1)
 
 
-@click.command("import")
-@click.argument("vectors", type=EXISTING)
-@click.option(
+@command("import")
+@argument("vectors", type=EXISTING)
+@option(
     "--index",
     type=EXISTING,
     show_default="the Parquet file beside a master, FILE.npy.ids.tsv beside an array",
     help="Names of the rows: Parquet, CSV, TSV or a list of ids.",
 )
-@click.option(
-    "--index-id", default="", show_default="id, if there is one", help="Its column with the ids."
-)
+@optional("--index-id", show_default="id, if there is one", help="Its column with the ids.")
 @required("--sequences", multiple=True, type=EXISTING, help="The sequence files (repeatable).")
 @ID_COLUMN
 @SEQUENCE_COLUMN
-@click.option("--partner-column", default="", help="Column with the second chain of pairs.")
+@optional("--partner-column", help="Column with the second chain of pairs.")
 @WEIGHTS
 @required("--store", type=PATH, help="Store to publish the vectors in.")
-@click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
-@choice(
+@option("--layer", default=-1, help="Layer of the vectors; -1: last.")
+@option(
     "--compute-dtype",
-    words=("float32", "bfloat16", "float16"),
+    default="float32",
+    type=Choice(["float32", "bfloat16", "float16"]),
     help="The dtype that computed the vectors, and that the campaign names.",
 )
 @DEVICE
-@choice("--storage-dtype", words=get_args(StorageDtype), help="Number format on disk.")
-@click.option("--linker", default="", help="Residues between the chains of pairs.")
-@click.option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
+@option(
+    "--storage-dtype",
+    default="float16",
+    type=Choice(get_args(StorageDtype)),
+    help="Number format on disk.",
+)
+@optional("--linker", help="Residues between the chains of pairs.")
+@option("--sample", default=32, type=COUNT, help="Rows to compute again and compare.")
 def import_(
     *,
     vectors: Path,

@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
+from click import Choice, argument, command, echo, option
 
-from plm_embed.cli.options import PATH, PROFILE, choice, required, several
+from plm_embed.cli.options import COUNT, PATH, PROFILE, optional, required, several
 from plm_embed.io.terminal import say
 from plm_embed.startup import program
 
 
-@click.command()
-@click.argument("inputs", nargs=-1, required=True, type=PATH)
+@command()
+@argument("inputs", nargs=-1, required=True, type=PATH)
 @required(
     "--model",
     "models",
@@ -21,29 +21,30 @@ from plm_embed.startup import program
     help="Name or alias, repeatable. Proteins: esm2_8m (small), esm2_650m (for a GPU). DNA: "
     "DNABERT-S.",
 )
-@click.option(
+@option(
     "--results", default=Path("results"), type=PATH, help="Folder for all results, not the weights."
 )
 @PROFILE
-@click.option(
-    "--weights", default="", help="The authors' file, or a Hugging Face folder; else downloaded."
-)
-@click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
-@click.option("--id", "--id-column", "id", help="Column with the ids (tables only).")
-@click.option(
+@optional("--weights", help="The authors' file, or a Hugging Face folder; else downloaded.")
+@option("--cores", type=COUNT, help="CPU cores to use here; without it, all.")
+@option("--id", "--id-column", "id", help="Column with the ids (tables only).")
+@option(
     "--sequence", "--sequence-column", "sequence", help="Column with the residues (tables only)."
 )
-@click.option(
+@option(
     "--structure",
     "--structure-column",
     "structure",
     help="Column with their 3Di letters, for SaProt.",
 )
-@click.option(
-    "--partner", "--partner-column", "partner", help="Column with the second chain of pairs."
-)
+@option("--partner", "--partner-column", "partner", help="Column with the second chain of pairs.")
 @several("--keep", help="Column to carry into the index; repeatable.")
-@choice("--device", words=("auto", "cpu"), help="Where to compute here; auto: GPUs, if any.")
+@option(
+    "--device",
+    default="auto",
+    type=Choice(["auto", "cpu"]),
+    help="Where to compute here; auto: GPUs, if any.",
+)
 @several(
     "--set",
     "settings",
@@ -61,7 +62,7 @@ def run(
     device: str,
     settings: tuple[str, ...],
     keep: tuple[str, ...],
-    **named: Any,
+    **columns: Any,
 ) -> None:
     """Embed the sequences of some files, from the input to the validated result.
 
@@ -83,7 +84,7 @@ def run(
     from plm_embed.reporting.summary import gathered, summarize
     from plm_embed.workflow.config import models_of
 
-    columns = {name: value for name, value in {**named, "keep": list(keep)}.items() if value}
+    columns = {name: value for name, value in {**columns, "keep": list(keep)}.items() if value}
     keys = {
         "inputs": [{"path": str(path), **columns} if columns else str(path) for path in inputs],
         "model": list(models),
@@ -95,7 +96,7 @@ def run(
     configfile = write_configuration(config, options)
     results = Path(config["results"])  # --set may name another
     folder = shlex.quote(str(results))
-    click.echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
+    echo(f"Settings: {configfile}. To follow: {program()} watch {folder}", err=True)
     execute(options, results, list(models_of(config)))
     masters = gathered(results)
     say(summarize(masters))

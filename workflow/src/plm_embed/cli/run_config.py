@@ -89,21 +89,19 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     """
     path = Path(config["results"], CONFIG)
     before, folder = read_kept(path) if any(path.parent.glob("*/embedded/*.json")) else ({}, Path())
-    if before and (lost := list(_lost(before, config, folder))):
-        raise ConfigError(
-            f"{path}: the results here differ: {'; '.join(lost)}",
-            path=path,
-            remedy="choose another --results, or delete that file to replace its results",
-        )
-    old, new = (
-        {name for table in (input_tables(kept) if kept else ()) for name in table.keep}
-        for kept in (before, config)
-    )
-    if gone := sorted(old - new):
-        words = f"{', '.join(gone)}: no --keep names it any more; the index is rebuilt without it"
-        print(f"plm-embed: {words}", file=sys.stderr)
+    if before:
+        if lost := "; ".join(_lost(before, config, folder)):
+            remedy = "choose another --results, or delete that file to replace its results"
+            raise ConfigError(f"{path}: the results here differ: {lost}", path=path, remedy=remedy)
+        if gone := ", ".join(sorted(_kept_columns(before) - _kept_columns(config))):
+            words = "no --keep names it any more; the index is rebuilt without it"
+            print(f"plm-embed: {gone}: {words}", file=sys.stderr)
     write_kept(path, config, f"To continue with Snakemake: {shell_line(options)}")
     return path
+
+
+def _kept_columns(config: Config) -> set[str]:
+    return {name for table in input_tables(config) for name in table.keep}
 
 
 def _lost(before: Config, config: Config, folder: Path) -> Iterator[str]:

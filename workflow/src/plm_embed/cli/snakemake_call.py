@@ -10,7 +10,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from plm_embed.cli import interrupted
+from click import Abort
+
 from plm_embed.errors import PlmEmbedError, missing_extra
 from plm_embed.io.files import cache_folder
 from plm_embed.io.terminal import printable
@@ -19,7 +20,7 @@ from plm_embed.reporting.outputs import CONFIG
 from plm_embed.workflow.call import SNAKEFILE, shell_line
 from plm_embed.workflow.run_note import host, read_run
 
-_CONTINUE = "; rerun the same command to continue"
+_CONTINUE = "rerun the same command to continue"
 _HIDDEN = re.compile(
     r"(local)?rule \w+:$|\[\w{3} \w{3} .*\]$"
     r"|RuleException:|CalledProcessError in|Command '|Exiting because"
@@ -28,11 +29,12 @@ _HIDDEN = re.compile(
 failed, of which the step says more in its log.
 """
 _TRACEBACK = re.compile("Traceback|KeyboardInterrupt|Exception ignored|Exception in thread")
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT)
 
 
 def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> None:
     """Run Snakemake with these options, and print its progress. PlmEmbedError when it fails, with
-    the errors of the steps that failed.
+    the errors of the steps that failed; Abort when somebody stopped it.
 
     The lock of an earlier run here that was killed is removed first, if none of its processes is
     left. It stays where jobs went to a scheduler, for they may still run.
@@ -42,18 +44,16 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
     try:  # Snakemake writes beside it, before anything else
         cache_folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlmEmbedError(
-            f"{cache_folder()}: {error.strerror}",
-            remedy="set XDG_CACHE_HOME to a folder that can be written",
-        ) from None
+        remedy = "set XDG_CACHE_HOME to a folder that can be written"
+        raise PlmEmbedError(f"{cache_folder()}: {error.strerror}", remedy=remedy) from None
     if _lock_is_stale(results):
         print("plm-embed: the last run was killed: removing its lock", file=sys.stderr)
         _snakemake([*options, "--unlock"])
-    code, locked = _snakemake(options)
-    if code < 0:
+    status, locked = _snakemake(options)
+    if status < 0:
         first = "wait until its jobs have ended, then " if "--profile" in options else ""
         raise PlmEmbedError(
-            f"Snakemake was killed ({signal.Signals(-code).name})",
+            f"Snakemake was killed ({signal.Signals(-status).name})",
             remedy=f"{first}rerun the same command; finished work is kept",
         )
     if locked:
@@ -62,9 +62,9 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
             remedy="wait for it and its jobs; if there are none: "
             f"`{shell_line([*options, '--unlock'])}`, then the same command again",
         )
-    if code and (run := read_run(results)) and run.stopped:
-        sys.exit(interrupted(_CONTINUE))
-    if code:
+    if status and (run := read_run(results)) and run.stopped:
+        raise Abort(_CONTINUE)
+    if status:
         began = changed(results / CONFIG)  # written for this run
         failed = failures(results, models, began) or run_failure(results, began)
         lines = [f"{first.log}: {first.reason}{others}" for first, others in alike(failed)]
@@ -73,46 +73,56 @@ def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> Non
 
 
 def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
-    """Run Snakemake and print its progress; return its exit code, and whether the folder is locked.
+    """Run Snakemake and print its progress; return its exit status, and whether the folder is
+    locked.
 
-    After a Ctrl-C, which it gets too, it ends in order, and then this process does; where it ends
-    by a traceback, that is not shown. A SIGTERM is passed on to it and its jobs here.
+    It and its jobs here are a process group of their own, to which signals are passed on, from a
+    terminal or not. When it has ended in order after one, Abort is raised; a traceback by which it
+    ends then is not shown.
     """
-    import psutil  # comes with Snakemake
+    process: subprocess.Popen[str] | None = None
+    stops: list[int] = []
 
-    def interrupt(number: int, _: object) -> None:
-        interrupts.append(number)
-        below = psutil.Process().children(recursive=True) if number == signal.SIGTERM else []
-        for process in below:
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
+    def pass_on(number: int, _: object) -> None:
+        if number not in (signal.SIGTSTP, signal.SIGCONT):
+            stops.append(number)
+        if process:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     # "rules" also hides why a scheduler refused or ended a job: its lines are left out here
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
-    interrupts, shown, locked = list[int](), False, False
-    signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = [(number, signal.signal(number, interrupt)) for number in signals]
+    # -P: a user's file that has the name of a module is none
+    command = [sys.executable, "-P", "-m", "snakemake", "--snakefile", str(SNAKEFILE), *options]
+    handlers = {
+        number: signal.signal(number, pass_on)
+        for number in _PASSED_ON
+        if signal.getsignal(number) != signal.SIG_IGN  # as under nohup
+    }
+    shown = locked = False
     try:
         with subprocess.Popen(
-            # -P: a user's file that has the name of a module is none
-            [sys.executable, "-P", "-m", "snakemake", "--snakefile", str(SNAKEFILE), *options,
-             "--quiet", *quiet],
+            [*command, "--quiet", *quiet], process_group=0,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", env={**os.environ, "PYTHONSAFEPATH": "1"},
         ) as process:  # fmt: skip
+            for number in stops:  # that came before there was a process
+                os.killpg(process.pid, number)
             assert process.stdout
             for line in process.stdout:
                 locked = locked or line.startswith("LockException:")
                 if not line.startswith((" ", "\n")):  # else it belongs to the line above
-                    shown = not (_HIDDEN.match(line) or (interrupts and _TRACEBACK.match(line)))
+                    shown = not (_HIDDEN.match(line) or (stops and _TRACEBACK.match(line)))
                 with suppress(BrokenPipeError):  # the campaign goes on unseen
                     if shown and not locked:
                         print(printable(line.rstrip()), file=sys.stderr, flush=True)
     finally:
-        for number, handler in handlers:
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-    if interrupts:
-        sys.exit(interrupted(_CONTINUE))
+    if stops:
+        raise Abort(_CONTINUE)
     return process.returncode, locked
 
 

@@ -6,10 +6,11 @@
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
+from click import BadParameter, IntRange, argument, command, option
 
 from plm_embed.cli.options import (
     AMOUNT,
@@ -20,7 +21,7 @@ from plm_embed.cli.options import (
     PATH,
     WEIGHTS,
     Amount,
-    Json,
+    json_block,
     log_command,
     required,
 )
@@ -32,30 +33,28 @@ from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, Table
 from plm_embed.wording import count
 
-VECTORS = click.option(
+JSON = partial(option, metavar="JSON", default="{}")
+VECTORS = JSON(
     "--settings",
     "vectors",
-    type=Json(Settings, leave_out=vars(Settings()).keys() - RECIPE),
-    default="{}",
+    callback=partial(json_block, Settings, leave_out=vars(Settings()).keys() - RECIPE),
     help="JSON of the settings that decide a vector: keys of `embedding`, and `strand`.",
 )
 
 
-@click.command()
+@command()
 @required("--model", help="Name or alias, such as esm2_650m or facebook/esm2_t33_650M_UR50D.")
-@click.option(
-    "--source", type=PATH, help="A fair-esm .pt, or a Hugging Face folder; else downloaded."
-)
-@click.option(
+@option("--source", type=PATH, help="A fair-esm .pt, or a Hugging Face folder; else downloaded.")
+@option(
     "--cache",
     type=PATH,
     show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
     help="Folder for prepared weights.",
 )
-@click.option("--output", type=PATH, help="Prepare them in this folder itself.")
-@click.option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
+@option("--output", type=PATH, help="Prepare them in this folder itself.")
+@option("--record", type=PATH, help="Also write a campaign's note of the weights it uses.")
 @VECTORS
-@click.option("--check", is_flag=True, help="Also load them, and compare vectors with known ones.")
+@option("--check", is_flag=True, help="Also load them, and compare vectors with known ones.")
 def weights(
     *,
     model: str,
@@ -98,33 +97,25 @@ def weights(
             print(line)
 
 
-@click.command()
-@click.argument("inputs", nargs=-1, required=True, type=PATH)
+@command()
+@argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
-@click.option("--buckets", default=4, type=click.IntRange(1, 20_000), help="Their number.")
-@click.option(
+@option("--buckets", default=4, type=IntRange(1, 20_000), help="Their number.")
+@JSON(
     "--residues",
-    type=Json(ResiduePolicy),
-    default="{}",
+    "policy",
+    callback=partial(json_block, ResiduePolicy),
     help="JSON of `residues` of the configuration, and the `alphabet`: protein, dna ...",
 )
-@click.option(
+@JSON(
     "--tables",
-    type=Json(list[Table]),
+    callback=partial(json_block, list[Table]),
     default="[]",
     help='JSON of the columns of each input: [{"id": ..., "sequence": ..., "keep": [...]}, ...].',
 )
-@click.option(
-    "--memory-mb", default=MEMORY_MB, type=click.IntRange(LEAST_MEMORY_MB), help="Memory limit."
-)
+@option("--memory-mb", default=MEMORY_MB, type=IntRange(LEAST_MEMORY_MB), help="Memory limit.")
 def deduplicate(
-    *,
-    inputs: tuple[Path, ...],
-    output: Path,
-    buckets: int,
-    residues: ResiduePolicy,
-    tables: list[Table],
-    memory_mb: int,
+    *, inputs: tuple[Path, ...], output: Path, tables: list[Table], **options: Any
 ) -> None:
     """Read sequence files, and write their unique sequences in buckets.
 
@@ -134,76 +125,61 @@ def deduplicate(
 
     log_command()
     if len(tables) not in (0, len(inputs)):
-        raise click.BadParameter("must have an entry for each input", param_hint="--tables")
+        raise BadParameter("must have an entry for each input", param_hint="--tables")
     for path in filter(Path.exists, inputs):  # Snakemake refuses results older than an input
         ahead = path.stat().st_mtime - time.time()
         if ahead > 60:
             words = f"{path}: its time lies {ahead:,.0f} s in the future"
             raise InputError(words, path=path, remedy="`touch` it, or set the clock")
         time.sleep(max(ahead, 0))
-    run(
-        inputs,
-        output,
-        buckets=buckets,
-        table=Table(),
-        policy=residues,
-        memory_mb=memory_mb,
-        tables=tables,
-    )
+    run(inputs, output, table=Table(), tables=tables, **options)
 
 
-@click.command()
-@click.argument("bucket", type=PATH)
+@command()
+@argument("bucket", type=PATH)
 @WEIGHTS
 @required("--store", type=PATH, help="Store of vectors; shared by all buckets.")
 @required("--record", type=PATH, help="Completion record (JSON), written at the end.")
 @VECTORS
 @DEVICE
-@click.option("--threads", default=1, type=COUNT, help="CPU threads, shared by the workers.")
-@click.option(
+@option("--threads", default=1, type=COUNT, help="CPU threads, shared by the workers.")
+@option(
     "--toks-per-batch", default=0, type=NUMBER, help="Tokens per batch; 0: the device's default."
 )
-@click.option(
+@option(
     "--scratch",
     default="auto",
     help="Node-local folder; auto: find one; '': write beside the store.",
 )
-@click.option(
+@option(
     "--flush-minutes",
     default=5.0,
     type=Amount(0, min_open=True),
     help="A kill loses at most this much work.",
 )
-@click.option(
+@option(
     "--per-residue-limit-gb",
     default=100.0,
     type=AMOUNT,
     help="Refuse a bucket with more per-residue output.",
 )
-@click.option(
-    "--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each."
-)
-@click.option(
+@option("--nodes", default=1, type=COUNT, help="Nodes of the PBS job, with --workers on each.")
+@option(
     "--workers", default=1, type=NUMBER, help="Processes, one per GPU; 0: for each visible GPU."
 )
-@click.option("--gpu-required", is_flag=True, help="Fail without a GPU unless --device is cpu.")
-@click.option("--minutes", default=0.0, type=AMOUNT, help="Walltime of the job; 0: none.")
-@click.option("--share", type=PATH, hidden=True, help="File of the first node for the others.")
-@click.option("--node", type=int, hidden=True, help="The number of this node.")
+@option("--gpu-required", is_flag=True, help="Fail without a GPU unless --device is cpu.")
+@option("--minutes", default=0.0, type=AMOUNT, help="Walltime of the job; 0: none.")
+@option("--share", type=PATH, hidden=True, help="File of the first node for the others.")
+@option("--node", type=int, hidden=True, help="The number of this node.")
 def embed(
     *,
     bucket: Path,
     weights: Path,
-    store: Path,
-    record: Path,
     vectors: Settings,
-    nodes: int,
     workers: int,
     gpu_required: bool,
     minutes: float,
-    share: Path | None,
-    node: int | None,
-    **speed: Any,
+    **options: Any,
 ) -> None:
     """Embed what the store lacks of a bucket.
 
@@ -220,7 +196,8 @@ def embed(
     if not bucket.is_file():  # before workers start
         remedy = read_again(bucket.parent.parent)
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=remedy)
-    chosen = replace(vectors, **speed)
+    parts = {name: options.pop(name) for name in ("store", "record", "nodes", "share", "node")}
+    chosen = replace(vectors, **options)
     folder = prepared(weights, scores=bool(chosen.scores)).path
     if MATRICES.intersection(chosen.pooling):
         from plm_embed.jobs.per_residue import check_per_residue
@@ -230,24 +207,15 @@ def embed(
     if gpu_required and not on_cpu:
         chosen = replace(chosen, device="cuda")
     workers = workers or (1 if on_cpu else max(1, len(visible_gpus())))
-    job = Job(
-        bucket=bucket,
-        weights=folder,
-        store=store,
-        record=record,
-        workers=workers,
-        minutes=minutes if job_id() else 0,
-        nodes=nodes,
-        arguments=(*sys.argv[1:], *["--gpu-required"] * gpu_required),
-        share=share,
-        node=node,
-    )
     if not on_cpu:
         take_gpus(workers)
+    arguments = tuple(sys.argv[1:])
+    minutes = minutes if job_id() else 0
+    job = Job(bucket, folder, workers=workers, minutes=minutes, arguments=arguments, **parts)
     embed_bucket(job, chosen)
 
 
-@click.command()
+@command()
 @required("--sequences", type=EXISTING, help="Folder made by `plm-embed deduplicate`.")
 @required("--embedded", type=PATH, help="Folder with the completion records.")
 @required("--store", type=PATH, help="Store of vectors.")
@@ -263,10 +231,10 @@ def gather(**files: Path) -> None:
     run(**files, provenance={"workflow_commit": workflow_commit()})
 
 
-@click.command()
-@click.argument("results", type=EXISTING)
-@click.option("--store", type=PATH, show_default="as in the run", help="Store of vectors.")
-@click.option("--spot-checks", default=16, type=NUMBER, help="Random rows to recompute.")
+@command()
+@argument("results", type=EXISTING)
+@option("--store", type=PATH, show_default="as in the run", help="Store of vectors.")
+@option("--spot-checks", default=16, type=NUMBER, help="Random rows to recompute.")
 def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from plm_embed import errors, startup
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import NodeError, PassingError, PlmEmbedError, unusable_path
+from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import log_to_stderr, printable
@@ -138,8 +138,7 @@ def _in_words(error: BaseException, written: str) -> PlmEmbedError:
     """
     if isinstance(error, PlmEmbedError):
         return error
-    full = errors.no_space(error, written)
-    if reason := full or unusable_path(error) or errors.missing_extra(error):
+    if reason := errors.in_words(error, written):
         return PlmEmbedError(reason)
     traceback.print_exc()
     lost = errors.device_lost(error) or errors.out_of_memory(error)
