@@ -74,12 +74,8 @@ class RandomTensors(Mapping[str, torch.Tensor]):
 def engine(
     model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype
 ) -> Engine:
-    source = Source("fair-esm", "")
-    shape = model.family.architecture, model.layers, model.dim, model.heads, model.max_residues
-    dropout = bool(model.url)
-    manifest = Manifest(
-        model.name, *shape, dropout, "", "", 0, source, attention_dim=model.attention_dim or None
-    )
+    facts: dict[str, Any] = {"token_dropout": bool(model.url), "weights_sha256": "", "bytes": 0}
+    manifest = Manifest.of(model, Source("fair-esm", ""), **facts)
     return Engine(manifest, tensors, device, dtype)
 
 

@@ -46,12 +46,13 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     tensors = RandomTensors(known, torch.device(device), torch.float16)
     path.parent.mkdir(parents=True)
     weights.write(path, {name: Stored.of(tensors[name].cpu()) for name in tensors})
-    shape = known.family.architecture, known.layers, known.dim, known.heads, known.max_residues
-    manifest = Manifest(
-        known.name, *shape, bool(known.url), known.license, sha256_file(path),
-        path.stat().st_size, Source("fair-esm" if known.url else "tensors", ""),
-        attention_dim=known.attention_dim or None,
-    )  # fmt: skip
+    manifest = Manifest.of(
+        known,
+        Source("fair-esm" if known.url else "tensors", ""),
+        token_dropout=bool(known.url),
+        weights_sha256=sha256_file(path),
+        bytes=path.stat().st_size,
+    )
     seal(path.parent, manifest)
     return {"bytes": manifest.bytes}
 

@@ -191,12 +191,8 @@ def write_demo(path: Path) -> Path:
 
 def manifest_of(model: Model, *, token_dropout: bool = False) -> Manifest:
     """The manifest of weights of a model that lie nowhere."""
-    shape = model.layers, model.dim, model.heads, model.max_residues
-    source, inner = Source("tensors", ""), model.attention_dim or None
-    return Manifest(
-        *(model.name, model.family.architecture, *shape, token_dropout, "", "", 0, source),
-        attention_dim=inner,
-    )
+    facts: dict[str, Any] = {"token_dropout": token_dropout, "weights_sha256": "", "bytes": 0}
+    return Manifest.of(model, Source("tensors", ""), **facts)
 
 
 def spoil_golden(folder: Path) -> None:

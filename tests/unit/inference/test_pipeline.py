@@ -23,7 +23,6 @@ from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
-from plm_embed.models.weights import Manifest, Source
 from plm_embed.store.hdf5 import encode
 from support import checkpoints
 from support.packed import packed_batch
@@ -36,10 +35,7 @@ def engine_of(dtype: str, factor: float = 1.0) -> Engine:
     model = checkpoints.TINY_ESM2
     state = checkpoints.random_state(model, 9)
     state["layers.0.fc1.weight"] *= factor
-    shape = model.layers, model.dim, model.heads
-    manifest = Manifest(
-        model.name, "esm2", *shape, None, True, "MIT", "", 0, Source("fair-esm", "")
-    )
+    manifest = checkpoints.manifest_of(model, token_dropout=True)
     return Engine(manifest, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
 
 

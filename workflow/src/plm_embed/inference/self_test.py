@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,6 +65,8 @@ PROBES["protein_3di"] = tuple(
     "".join(map("".join, zip(f"{residues}#", cycle(f"{states.lower()}#"), strict=False)))
     for residues, states in zip(PROBES["protein"], PROBES["3di"], strict=True)
 )
+USELESS = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
+"""Rounding to numbers of which none is finite."""
 PAIR_TOKENS = 600
 """Tokens of each of two long sequences: a kernel that shares out its work by what else is in the
 call shows it with these.
@@ -72,6 +75,16 @@ PAIR_LAYERS = 2
 """Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
 take their time.
 """
+
+
+class Probe(NamedTuple):
+    """Results of the formulas for a probe: representations of all tokens (T, D), the mean over its
+    residues (D,), and the mean of its scores (2,), None without a head.
+    """
+
+    states: Tensor
+    mean: Tensor
+    scores: Tensor | None
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
@@ -85,55 +98,33 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     sequences, layer = PROBES[family.alphabet.name], manifest.layers
     ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
 
-    def probes(rounding: ComputeDtype | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield all tokens' representations (T, D) of each probe, and the means over its residues:
-        of these (D,), and of its scores (2,), which are 0 without a head.
-        """
+    def probes(rounding: ComputeDtype | None) -> Iterator[Probe]:
         by_layer = all_states(manifest, tensors, sequences, [layer], rounding)
         for states, tokens in zip((states[layer] for states in by_layer), ids, strict=True):
-            scores = torch.zeros(2, dtype=torch.float64)
-            if head:
-                scores = token_scores(manifest, head, states, tokens).mean(dim=0)
-            yield states, states[slice(*family.residues(len(states)))].mean(dim=0), scores
-
-    def distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-        worst = max(float((near - true).norm() / true.norm()) for near, true in pairs)
-        return float(f"{worst:.4g}")
+            scores = token_scores(manifest, head, states, tokens).mean(dim=0) if head else None
+            yield Probe(states, states[slice(*family.residues(len(states)))].mean(dim=0), scores)
 
     exact = list(probes(None))
-    if not all(part.isfinite().all() for probe in exact for part in probe):
+    golden = {"mean": np.stack([probe.mean.numpy() for probe in exact])}
+    if scores := [probe.scores.numpy() for probe in exact if probe.scores is not None]:
+        golden["scores"] = np.stack(scores)
+    finite = all(probe.states.isfinite().all() for probe in exact)
+    if not (finite and all(np.isfinite(values).all() for values in golden.values())):
         origin = manifest.source.path or manifest.source.url
         raise WeightsError(
             f"weights: {origin} was not used: it gives NaN or infinite vectors in float64, so the "
             f"weights are wrong, or the family of {manifest.model}",
             path=folder,
         )
-    golden = {"mean": np.stack([means.numpy() for _, means, _ in exact])}
-    golden |= {"scores": np.stack([scores.numpy() for *_, scores in exact])} if head else {}
     memory = io.BytesIO()
     np.savez(memory, **golden)  # type: ignore[arg-type]
     with atomic_path(folder / SELF_TEST) as temporary:
         temporary.write_bytes(memory.getvalue())
-    useless = Rounding(mean=1.0, tokens=1.0, cosine=0.0)
-    roundings: dict[str, Rounding] = {}
-    for dtype in FLOOR:
-        rounded = zip(probes(dtype), exact, strict=True)
-        pairs = [(near, true) for near, true in rounded if near[0].isfinite().all()]
-        states, means, scores = ([(near[k], true[k]) for near, true in pairs] for k in range(3))
-        worst = max((float((near - true).abs().max()) for near, true in scores), default=0.0)
-        cosines = [float(torch.cosine_similarity(near, true, dim=0)) for near, true in means]
-        roundings[dtype] = (
-            useless
-            if not pairs
-            else Rounding(
-                mean=distance(means),
-                tokens=distance(states),
-                cosine=round(min(cosines), 7),
-                score=float(f"{worst:.4g}") if head else None,
-            )
-        )
+    roundings: dict[str, Rounding] = {
+        dtype: _rounding(list(zip(probes(dtype), exact, strict=True))) for dtype in FLOOR
+    }
     largest = torch.finfo(torch.float16).max
-    if roundings["float16"] == useless and all(
+    if roundings["float16"] == USELESS and all(
         tensor.abs().max() <= largest for tensor in tensors.values() if tensor.is_floating_point()
     ):
         # what it cannot hold is computed in float32 with its weights, which have as many bits as
@@ -143,6 +134,25 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     manifest = replace(manifest, self_test_sha256=digest, roundings=roundings)
     write_sealed(folder / MANIFEST, manifest)
     return replace(manifest, folder=str(folder))
+
+
+def _rounding(pairs: Sequence[tuple[Probe, Probe]]) -> Rounding:
+    """Measure how far rounded probes are from the exact ones. Those that are not finite count only
+    where all are.
+    """
+    pairs = [(near, true) for near, true in pairs if near.states.isfinite().all()]
+    if not pairs:
+        return USELESS
+    means, states, scores, cosines = [], [], [], []
+    for near, true in pairs:
+        means.append(float((near.mean - true.mean).norm() / true.mean.norm()))
+        states.append(float((near.states - true.states).norm() / true.states.norm()))
+        cosines.append(float(torch.cosine_similarity(near.mean, true.mean, dim=0)))
+        if near.scores is not None and true.scores is not None:
+            scores.append(float((near.scores - true.scores).abs().max()))
+    mean, tokens = (float(f"{max(distances):.4g}") for distances in (means, states))
+    score = float(f"{max(scores):.4g}") if scores else None
+    return Rounding(mean, tokens, round(min(cosines), 7), score)
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:

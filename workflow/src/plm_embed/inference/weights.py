@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from plm_embed.errors import WeightsError, some_path
 from plm_embed.io.files import atomic_path, cache_folder, exclusive, remove_abandoned, sha256_file
 from plm_embed.models import checkpoints, weights
 from plm_embed.models.checkpoints import model_of
+from plm_embed.models.download import download
 from plm_embed.models.registry import Model
 from plm_embed.models.tensor_files import Files, files_of
 from plm_embed.models.weights import (
@@ -131,8 +133,16 @@ def prepare(
             words = f"{folder}: holds other files: {some(sorted(others))}"
             raise WeightsError(words, path=folder, remedy="choose a new folder")
     try:
-        with exclusive(folder):
-            manifest = _intact(model, files, folder, scores) or _make(model, files, folder)
+        with exclusive(folder), ExitStack() as at_the_end:
+            manifest = _intact(model, files, folder, scores)
+            if manifest is None:
+                remove_abandoned(folder)
+                url = "" if files else model.address
+                if files is None:
+                    place = folder / DOWNLOAD  # model.safetensors will have all of it
+                    at_the_end.callback(shutil.rmtree, place, ignore_errors=True)
+                    files = files_of(download(model, place), model)
+                manifest = _convert(model, files, folder, url)
     except OSError as error:
         if output or error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -166,8 +176,10 @@ def _intact(model: Model, files: Files | None, folder: Path, scores: bool) -> Ma
     ones.
     """
     try:
-        manifest = read_manifest(folder)
-    except WeightsError:  # there is none, or it is damaged
+        manifest = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    except WeightsError:  # it is damaged
+        manifest = None
+    if manifest is None:
         return None
     source = manifest.source
     same = source.url == model.address or manifest.published == "sha256"
@@ -206,21 +218,7 @@ def _check_shape(model: Model, manifest: Manifest) -> None:
         )
 
 
-def _make(model: Model, files: Files | None, folder: Path) -> Manifest:
-    """Make a weights folder from the files of a source, or from a download."""
-    remove_abandoned(folder)
-    if files:
-        return _convert(model, files, folder)
-    from plm_embed.models.download import download
-
-    downloaded = folder / DOWNLOAD
-    try:
-        return _convert(model, files_of(download(model, downloaded), model), folder, model.address)
-    finally:
-        shutil.rmtree(downloaded, ignore_errors=True)  # model.safetensors has all of it
-
-
-def _convert(model: Model, files: Files, folder: Path, url: str = "") -> Manifest:
+def _convert(model: Model, files: Files, folder: Path, url: str) -> Manifest:
     """Write the tensors of a source, which came from `url`, and everything about them."""
     published = {files.digests[path] for path in files.tensors} <= set(model.sha256)
     if url and model.sha256 and not published:
@@ -241,19 +239,12 @@ def _convert(model: Model, files: Files, folder: Path, url: str = "") -> Manifes
         words = f"weights: {files.source} is not a complete {model.name}: it holds {error}."
         raise WeightsError(words, path=files.source) from None
     origin = {"url": url} if url else {"path": str(files.source)}
-    manifest = Manifest(
-        model=model.name,
-        architecture=model.family.architecture,
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        max_residues=model.family.max_residues,
+    manifest = Manifest.of(
+        model,
+        Source(checkpoint.layout, files.sha256, **origin),
         token_dropout=checkpoint.token_dropout,
-        license=model.license,
         weights_sha256=digests[TENSORS],
         bytes=(folder / TENSORS).stat().st_size,
-        source=Source(checkpoint.layout, files.sha256, **origin),
-        attention_dim=model.attention_dim or None,
         tokenizer_sha256=files.digests[files.tokenizer] if files.tokenizer else None,
         tokens_sha256=model.family.tokenizer.within(Tensors(folder / TENSORS)).sha256 or None,
         published="sha256" if published else "no",

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.models import tensor_files
@@ -189,37 +188,31 @@ def _fit(
     family, config = model.family, contents.config
     tensors = _renamed(source, contents.stored, family)
 
-    def size(name: str, axis: int = 0) -> int:
-        shape = tensors[name].shape if name in tensors else ()
-        return shape[axis] if axis < len(shape) else 0
-
+    rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
+    columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
     layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
-    dim, inner = size("embed_tokens.weight", 1), size("layers.0.self_attn.q_proj.weight")
+    dim, hidden = columns.get("embed_tokens.weight", 0), rows.get("layers.0.fc1.weight", 0)
+    inner = rows.get("layers.0.self_attn.q_proj.weight", 0)
     stated = (config[key] for key in _HEADS if type(config.get(key)) is int)
-    heads = next(stated, size("embed_distances.weight", 1)) or model.heads
-    positions, rows = family.encoder.positions, size("embed_positions.weight")
-    if isinstance(positions, Learned) and rows and not family.max_tokens:
-        encoder = replace(family.encoder, positions=replace(positions, rows=rows))
-        longest = rows - positions.offset - family.tokens(0)
+    heads = next(stated, columns.get("embed_distances.weight", 0)) or model.heads
+    positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
+    if isinstance(positions, Learned) and count and not family.max_tokens:
+        encoder = replace(family.encoder, positions=replace(positions, rows=count))
+        longest = count - positions.offset - family.tokens(0)
         family = replace(family, encoder=encoder, max_residues=longest)
-    shape = len(layers), dim, heads, 0 if inner == dim else inner, size("layers.0.fc1.weight")
-    fitted = Model(model.name, family, *shape)
+    attention_dim = 0 if inner == dim else inner
+    fitted = Model(model.name, family, len(layers), dim, heads, attention_dim, hidden)
     if not config and (family.required or not heads):
         return fitted, tensors, [BARE]
-    return fitted, tensors, [*_misfits(fitted, config), *_unfit(fitted, tensors)]
-
-
-def _misfits(model: Model, config: Mapping[str, Any]) -> list[str]:
-    """Say what of a checkpoint's settings does not fit a model, or is missing there."""
-    contradiction = model.family.contradiction(config)
+    contradiction = family.contradiction(config)
     problems = [f"says {contradiction}"] if contradiction else []
-    absent = [key for key in model.family.required if key not in config]
+    absent = [key for key in family.required if key not in config]
     problems += [f"does not say {key} in config.json" for key in absent]
-    if model.heads < 1:
+    if heads < 1:
         problems.append("does not say its number of heads (num_attention_heads in config.json)")
-    elif model.heads_problem:
-        problems.append(f"has {model.heads_problem}")
-    return problems
+    elif fitted.heads_problem:
+        problems.append(f"has {fitted.heads_problem}")
+    return fitted, tensors, problems + _unfit(fitted, tensors)
 
 
 def _unfit(model: Model, tensors: Mapping[str, Stored]) -> list[str]:

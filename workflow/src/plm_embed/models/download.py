@@ -1,7 +1,9 @@
 """Downloads of published weights, by the libraries of those who publish them."""
 
 import textwrap
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from plm_embed.errors import WeightsError
 from plm_embed.models import registry
@@ -48,17 +50,8 @@ def _hub_files(model: Model, folder: Path) -> None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    def fetch(name: str) -> Path:
-        return Path(
-            hf_hub_download(
-                model.hub,
-                name,
-                revision=model.revision,
-                local_dir=folder,
-                endpoint=registry.HUB,
-            )
-        )
-
+    place: dict[str, Any] = {"revision": model.revision, "local_dir": folder}
+    fetch = partial(hf_hub_download, model.hub, endpoint=registry.HUB, **place)
     for name in model.files:
         fetch(name)
     if model.sharded:
@@ -67,5 +60,5 @@ def _hub_files(model: Model, folder: Path) -> None:
             index = fetch(first)
         except EntryNotFoundError:  # the other kind is older, and there more often
             index = fetch(second)
-        for shard in shard_names(index):
+        for shard in shard_names(Path(index)):
             fetch(shard)

@@ -59,8 +59,8 @@ class Files:
 
 
 class Contents(NamedTuple):
-    """A source as it was read: its settings, and its tensors by their published names, which are
-    read by slices of their rows. What holds no numbers has an empty shape.
+    """A source as it was read: its settings, and its tensors by their published names. What holds
+    no numbers has an empty shape.
     """
 
     layout: Layout
@@ -127,6 +127,8 @@ def read(files: Files, *, trusted: bool) -> Contents:
         if path.suffix == ".safetensors":
             stored |= _in_safetensors(path)
             continue
+        import torch
+
         content = _unpickle(path, trusted)
         training = content.get("cfg") or content.get("args")
         arguments = training.get("model") if isinstance(training, Mapping) else training
@@ -137,7 +139,10 @@ def read(files: Files, *, trusted: bool) -> Contents:
             config["arch"] = "esm2" if rotary else config.get("arch")
             config["position_embedding_type"] = "rotary" if rotary else "absolute"
             content = content["model"]
-        stored |= {str(name): _of_pickle(value) for name, value in content.items()}
+        for name, value in content.items():
+            dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+            usable = dense and not value.is_meta
+            stored[str(name)] = Stored.of(value) if usable else Stored((), "", torch.empty)
     if any("lora_" in name for name in stored):
         raise _adapter(files.source)
     return Contents(layout, config, stored)
@@ -160,14 +165,6 @@ def _in_safetensors(path: Path) -> dict[str, Stored]:
         return Stored(shape, FLOATS.get(dtype, dtype), lambda part: tensors().get_slice(name)[part])
 
     return {name: stored(name) for name in sorted(file.keys())}
-
-
-def _of_pickle(value: Any) -> Stored:
-    import torch
-
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta:
-        return Stored.of(value)._replace(read=value.__getitem__)
-    return Stored((), "", torch.empty)  # nobody reads it
 
 
 def _unpickle(path: Path, trusted: bool) -> Mapping[Any, Any]:

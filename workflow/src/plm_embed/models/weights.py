@@ -98,6 +98,22 @@ class Manifest:
     folder: str | None = None
     """The folder of the prepared weights, which a campaign's record names."""
 
+    @classmethod
+    def of(cls, model: Model, source: Source, **facts: Any) -> "Manifest":
+        """Return the manifest of a model's weights: its shape, and the facts about them."""
+        return cls(
+            model=model.name,
+            architecture=model.family.architecture,
+            layers=model.layers,
+            dim=model.dim,
+            heads=model.heads,
+            attention_dim=model.attention_dim or None,
+            max_residues=model.max_residues,
+            license=model.license,
+            source=source,
+            **facts,
+        )
+
     @property
     def inner(self) -> int:
         """Width of all heads together."""
@@ -130,7 +146,9 @@ class Manifest:
 
 
 class Stored(NamedTuple):
-    """A tensor of a file: its shape, its dtype in torch's words, and what reads it."""
+    """A tensor of a file: its shape, its dtype in torch's words, and what reads it, or a slice of
+    its rows.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -139,7 +157,8 @@ class Stored(NamedTuple):
     @classmethod
     def of(cls, tensor: "torch.Tensor") -> "Stored":
         """Return a tensor in memory as one of a file."""
-        return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), lambda: tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return cls(tuple(tensor.shape), dtype, lambda rows=slice(None): tensor[rows])
 
 
 class Tensors(UserDict[str, Any]):
