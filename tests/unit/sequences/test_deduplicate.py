@@ -254,7 +254,7 @@ def test_a_full_disk_is_named(
     def full(*_: object) -> Iterator[None]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("plm_embed.io.sorting.sort_rows", full)
+    monkeypatch.setattr("plm_embed.sequences.sorting.sort_rows", full)
     with pytest.raises(OSError) as raised:
         run(inputs, tmp_path / "out")
     assert f"no space left on the disk, or no quota ({tmp_path / 'out'}" in no_space(raised.value)

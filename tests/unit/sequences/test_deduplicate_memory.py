@@ -83,7 +83,7 @@ def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, 
     """Records, distinct sequences and peak memory in MB of a process that deduplicates a file."""
     program = (
         "from plm_embed import startup; startup.set_up('deduplicate')\n"
-        "import sys; from pathlib import Path; from plm_embed.io import sorting\n"
+        "import sys; from pathlib import Path; from plm_embed.sequences import sorting\n"
         "from plm_embed.sequences.deduplicate import deduplicate\n"
         "from plm_embed.sequences.alphabet import ResiduePolicy\n"
         "from plm_embed.sequences.settings import Table\n"

@@ -1,3 +1,4 @@
+import pyarrow as pa
 import pytest
 from Bio.Seq import Seq
 from hypothesis import given, settings
@@ -5,7 +6,7 @@ from hypothesis import strategies as st
 
 from plm_embed.errors import ConfigError
 from plm_embed.sequences.alphabet import ALPHABETS, DNA, ResiduePolicy
-from plm_embed.sequences.batch import Faults, batch_of, normalize_batch
+from plm_embed.sequences.batch import Batch, Faults, normalize_batch
 from plm_embed.sequences.normalize import EVENTS, Normalized, Skipped, normalize
 
 SKIP = ResiduePolicy()
@@ -167,8 +168,8 @@ def test_a_batch_is_normalized_record_by_record(
     residues: list[str], faulty: set[int], policy: ResiduePolicy
 ) -> None:
     faults: Faults = {place: ("a_fault", None) for place in faulty if place < len(residues)}
-    names = [str(number) for number in range(len(residues))]
-    found = normalize_batch(batch_of(3, names, names, residues, faults=faults), policy)
+    names = pa.array(map(str, range(len(residues))))
+    found = normalize_batch(Batch(3, names, names, pa.array(residues), faults=faults), policy)
     alone = [
         Skipped(*faults[place]) if place in faults else normalize(raw, policy)
         for place, raw in enumerate(residues)

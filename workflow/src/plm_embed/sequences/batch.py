@@ -1,6 +1,5 @@
 """Records on their way through memory, as columns of Arrow: as they are read, and normalized."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,23 +43,11 @@ class Batch:
     columns: tuple[pa.StringArray, ...] = ()
     """One per column to keep, or none at all for FASTA."""
     faults: Faults = field(default_factory=dict)
-    lines: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    """Lengths of the lines of residues in FASTA, and how many lines each record has."""
+    lines: pa.ListArray | None = None
+    """The lines of residues of each record of FASTA, as arrays of text."""
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def batch_of(
-    first: int,
-    ids: Sequence[str],
-    headers: Sequence[str],
-    residues: Sequence[str],
-    faults: Faults,
-) -> Batch:
-    """Make a batch of Python strings, n of each."""
-    arrays = [pa.array(values, pa.string()) for values in (ids, headers, residues)]
-    return Batch(first, arrays[0], arrays[1], arrays[2], faults=faults)
 
 
 def strings(

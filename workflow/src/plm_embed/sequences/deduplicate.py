@@ -25,7 +25,6 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.io.files import repeated
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.sorting import KeySorter
 from plm_embed.io.terminal import progress
 from plm_embed.io.threads import behind
 from plm_embed.keys import (
@@ -50,6 +49,7 @@ from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_diges
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import FIRST_CHAIN, Table, why_not_kept
+from plm_embed.sequences.sorting import KeySorter
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
 
@@ -116,7 +116,7 @@ def deduplicate(
     for path, same in repeated(inputs):
         raise InputError(f"{path}: is the same file as {same}; name it once", path=path)
     output.mkdir(parents=True, exist_ok=True)
-    _clear(output, names)
+    _clear(output)
     total = sum(reader.bytes for reader in readers)
     account = Account(policy, keep, compiled_digests() if total >= WORTH_COMPILING else digests)
     with (
@@ -164,19 +164,14 @@ def deduplicate(
     return summary
 
 
-def _clear(output: Path, names: Sequence[str]) -> None:
-    """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left
-    behind.
-    """
+def _clear(output: Path) -> None:
+    """Remove an earlier result, first what marks it as whole, and what a killed run left behind."""
     (output / SUMMARY).unlink(missing_ok=True)
     for folder in output.glob(".spill-*"):
         shutil.rmtree(folder)
-    folders = output / "buckets", output / "members"
-    surplus = {file for folder in (output, *folders) for file in folder.glob(".tmp-*")}
-    for folder in folders:
-        surplus |= {*folder.glob("[0-9]*.parquet")} - {folder / f"{name}.parquet" for name in names}
-    for file in surplus:
-        file.unlink()
+    for folder in (output, output / "buckets", output / "members"):
+        for file in (*folder.glob(".tmp-*"), *folder.glob("[0-9]*.parquet")):
+            file.unlink()
 
 
 @dataclass
@@ -215,25 +210,27 @@ class Account:
             normalized = normalize_batch(batch, self.policy)
             if self.policy.alphabet in ("protein", "protein_pair"):
                 text.look(batch, normalized)
-            yield self._rows(reader, source, batch, normalized)
+            rows, accepted = self._rows(reader, batch, normalized)
+            self._count(rows, accepted)
+            yield rows, accepted.append_column("source", pa.repeat(np.int32(source), len(accepted)))
         for warning in text.warnings(reader.path):
             self._warn(warning)
         file = reader.format, reader.compression, reader.bytes, reader.sha256, reader.records
         self.inputs.append(InputFile(str(reader.path), *file))
 
     def _rows(
-        self, reader: Reader, source: int, batch: Batch, normalized: NormalizedBatch
+        self, reader: Reader, batch: Batch, normalized: NormalizedBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         sequences, events, reasons, details = normalized
         count, alphabet = len(batch), ALPHABETS[self.policy.alphabet]
         text, ends = text_and_ends(sequences)
         letters = np.diff(ends, prepend=0) - alphabet.pairs
-        lengths = pa.array((letters // alphabet.letters_of_residue).astype(np.int32))
         binary = pa.py_buffer(self.digests(text, ends))
         keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, binary])
         # for each record the place of its sequence among the accepted, null for none
-        skipped = reasons.is_valid().to_numpy(zero_copy_only=False)
-        places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
+        is_accepted = reasons.is_null()
+        accepted = is_accepted.to_numpy(zero_copy_only=False)
+        places = pa.array(np.cumsum(accepted) - 1, mask=~accepted)
         columns = {
             **dict.fromkeys(self.keep, pa.nulls(count, pa.string())),
             **dict(zip(reader.table.keep, batch.columns, strict=False)),
@@ -241,40 +238,32 @@ class Account:
             "number": pa.array(np.arange(batch.first, batch.first + count)),
             "id": batch.ids,
             "header": batch.headers,
-            "status": pc.if_else(pa.array(skipped), "skipped", "accepted"),
+            "status": pc.if_else(is_accepted, "accepted", "skipped"),
             "reason": reasons,
             "detail": details,
             "events": events,
             "key": hex_keys(keys).take(places),
-            "length": lengths.take(places),
+            "length": pa.array((letters // alphabet.letters_of_residue).astype(np.int32)).take(
+                places
+            ),
         }
         if alphabet.pairs:
             columns[FIRST_CHAIN] = pc.find_substring(sequences, SEPARATOR).take(places)
-        not_skipped = pa.array(np.flatnonzero(~skipped))
-        accepted = {
-            "key": keys,
-            "id": batch.ids.take(not_skipped),
-            "source": pa.repeat(pa.scalar(source, pa.int32()), len(ends)),
-            "number": columns["number"].take(not_skipped),
-            "events": events.take(not_skipped),
-            "length": lengths,
-            **{name: columns[name].take(not_skipped) for name in self.keep},
-            "sequence": sequences,
-        }
+        rows = pa.record_batch(columns, schema=records_schema(self.keep))
+        shared = rows.select(["id", "number", "events", "length", *self.keep]).filter(is_accepted)
+        return rows, shared.append_column("key", keys).append_column("sequence", sequences)
+
+    def _count(self, rows: pa.RecordBatch, accepted: pa.RecordBatch) -> None:
         for value in accepted["events"].value_counts().to_pylist():
             for event in filter(None, value["values"].split(";")):
                 self.events[event.partition("=")[0]] += value["counts"]
-        self.skipped.update(reasons.drop_null().to_pylist())
+        self.skipped.update(rows["reason"].drop_null().to_pylist())
         most, most_bytes = _COMPARED
         if self.records < most and sum(ids.nbytes for ids in self._ids) < most_bytes:
             self._ids.append(accepted["id"])
-            self._keys.append(key_words(keys)[:, 0])
-        self.records += count
-        self.accepted += len(ends)
-        return (
-            pa.record_batch(columns, schema=records_schema(self.keep)),
-            pa.record_batch(accepted),
-        )
+            self._keys.append(key_words(accepted["key"])[:, 0])
+        self.records += len(rows)
+        self.accepted += len(accepted)
 
     def end(self) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""
@@ -331,8 +320,8 @@ def _write_buckets(
         return [hex_keys(rows["key"].filter(first)), sequences, rows["length"].filter(first)]
 
     def members(rows: pa.RecordBatch) -> list[pa.Array]:
-        key, id, source, *columns, _ = rows.columns
-        return [hex_keys(key), id, sources.take(source), *columns]
+        made = {"key": hex_keys(rows["key"]), "source": sources.take(rows["source"])}
+        return [made[name] if name in made else rows[name] for name in members_schema.names]
 
     with (
         progress("write", len(names), "buckets") as meter,
@@ -342,13 +331,13 @@ def _write_buckets(
         _bucket_files(output / "members", names, members_schema, members, sha256) as write_members,
     ):
         for rows in batches:
+            unique_lengths = rows["length"].filter(rows["sequence"].is_valid())
+            for value in unique_lengths.value_counts().to_pylist():
+                lengths[value["values"]] += value["counts"]
             numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
             starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
             for start, end in pairwise([*starts, len(rows)]):
                 number, part = int(numbers[start]), rows.slice(start, end - start)
-                unique_lengths = part["length"].filter(part["sequence"].is_valid())
-                values, counts = np.unique(unique_lengths, return_counts=True)
-                lengths.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
                 (write_even, write_odd)[number % 2](names[number], part)
                 write_members(names[number], part)
                 meter.advance(number - meter.done)

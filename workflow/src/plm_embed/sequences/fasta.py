@@ -18,7 +18,6 @@ from plm_embed.sequences.batch import (
     MOST_RECORDS,
     Batch,
     Faults,
-    batch_of,
     strings,
     text_and_ends,
 )
@@ -42,21 +41,24 @@ def read_fasta(pieces: Iterator[bytes]) -> Iterator[Batch]:
             line, end, _ = text.decode().partition("\n")
             detail = f"{size:,} bytes, more than {LARGEST_RECORD:,}"
             detail += "" if end else "; the header is cut"
-            header = line[1:].rstrip()
-            id = (header.split() or [""])[0]
-            yield batch_of(number, [id], [header], [""], {0: ("too_large", detail)})
+            yield _unused(number, line[1:].rstrip(), ("too_large", detail))
             number, text = number + 1, b""
         elif not text.startswith(b">"):  # the first block
             text = text.removeprefix(BOM)
             start = 0 if text.startswith(b">") else _next_start(text, 0)
             before, text = (text, b"") if start < 0 else (text[:start], text[start:])
             if lines := sum(bool(line.strip()) for line in before.decode().split("\n")):
-                fault = "text_before_first_header", f"lines: {lines}"
-                yield batch_of(0, [""], [""], [""], {0: fault})
+                yield _unused(0, "", ("text_before_first_header", f"lines: {lines}"))
         while text:
             batch, text = _parse(text, number)
             yield batch
             number += len(batch)
+
+
+def _unused(number: int, header: str, fault: tuple[str, str]) -> Batch:
+    """Return a batch of one record without residues."""
+    ids = pa.array(header.split()[:1] or [""])
+    return Batch(number, ids, pa.array([header]), pa.array([""]), faults={0: fault})
 
 
 def record_blocks(pieces: Iterator[bytes], size: int) -> Iterator[tuple[bytes, int]]:
@@ -115,13 +117,12 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
     """Return the records of UTF-8 text, numbered from `number`, whose lines end with LF, and the
     text of those that are too many for a batch.
     """
-    text = text if text.endswith(b"\n") else text + b"\n"
+    text, rest = text if text.endswith(b"\n") else text + b"\n", b""
     codes = np.frombuffer(text, np.uint8)
     line_ends = np.flatnonzero(codes == ord("\n"))
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
     is_header = codes[line_starts] == ord(">")
     header_lines = np.flatnonzero(is_header)
-    rest = b""
     if len(header_lines) > MOST_RECORDS:
         stop = header_lines[MOST_RECORDS]
         text, rest = text[: line_starts[stop]], text[line_starts[stop] :]
@@ -129,11 +130,12 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
         header_lines = header_lines[:MOST_RECORDS]
     # at each odd place a line without its '>', before that what precedes it
     edges = np.stack([line_starts + is_header, line_ends], axis=1).ravel()
-    lines = strings(text, edges)
-    headers = pc.utf8_rtrim_whitespace(lines.take(pa.array(2 * header_lines + 1)))
+    pieces = strings(text, edges)
+    headers = pc.utf8_rtrim_whitespace(pieces.take(pa.array(2 * header_lines + 1)))
     words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
-    residues, ends = text_and_ends(lines.take(pa.array(2 * np.flatnonzero(~is_header) + 1)))
-    counts = np.diff(header_lines, append=len(line_ends)) - 1
+    lines = pieces.take(pa.array(2 * np.flatnonzero(~is_header) + 1))
+    residues, ends = text_and_ends(lines)
+    stops = np.cumsum(~is_header)[np.append(header_lines[1:], len(line_ends)) - 1]  # of the lines
     fourth = codes[np.minimum(line_starts[header_lines] + 3, len(text) - 1)]
     faults: Faults = {
         place: ("pir_record", "its first line is a title")
@@ -144,8 +146,8 @@ def _parse(text: bytes, number: int) -> tuple[Batch, bytes]:
         number,
         pc.list_element(words, 0),
         headers,
-        strings(residues, np.append(0, ends)[np.cumsum(counts)]),
+        strings(residues, np.append(0, ends)[stops]),
         faults=faults,
-        lines=(np.diff(ends, prepend=0), counts),
+        lines=pa.ListArray.from_arrays(np.append(0, stops).astype(np.int32), lines),
     )
     return batch, rest

@@ -97,9 +97,8 @@ def are_words(column: pa.StringArray) -> bool:
 
 _NO_RESIDUE = re.compile(r"[JOU\d _-]")
 _STRUCTURE = "HEGTSBIPCL"  # DSSP's states, and C or L for a coil
-_MAY_BE_STRUCTURE = np.isin(np.arange(256), list(_STRUCTURE.encode()))
-_MAY_BE_NUCLEOTIDES = np.isin(np.arange(256), list(b"ACGTUN"))
-_LEAST_STRUCTURE, _LEAST_NUCLEOTIDES, _LOOKED_AT = 20, 30, 12  # letters
+_OF_FEW_LETTERS = f"^(?:[{_STRUCTURE}]{{20,}}|[ACGTUN]{{30,}})$"
+_LEAST_LABELS = 20
 _MESSAGE = 40  # letters of a line, at most
 _WIDEST = 120  # letters of a line that is wrapped
 _NAMED = 3  # records of a kind
@@ -128,75 +127,65 @@ class TextCheck:
     """Collects the records of an input that are, or look like, other text than sequences."""
 
     _counts: Counter[str] = field(default_factory=Counter)
-    _names: dict[str, list[str]] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
     _examples: dict[str, str] = field(default_factory=dict)
 
     def look(self, batch: Batch, normalized: NormalizedBatch) -> None:
         """Look at a batch of records for proteins."""
         sequences, events, reasons, _ = normalized
         for kind in {*reasons.unique().to_pylist()} & _KINDS.keys():
-            places = np.flatnonzero(pc.equal(reasons, kind).fill_null(False))
-            self._note(kind, batch, places, batch.residues[places[0]].as_py())
-        accepted = np.flatnonzero(reasons.is_null())
-        text, ends = text_and_ends(sequences)
-        starts, codes = np.concatenate([[0], ends[:-1]]), np.frombuffer(text, np.uint8)
-        odd = _odd_lines(batch, events)
-        odd &= reasons.is_null().to_numpy(zero_copy_only=False)
-        for kind, least, letters, is_kind in (
-            ("structure", _LEAST_STRUCTURE, _MAY_BE_STRUCTURE, _is_structure),
-            ("nucleotides", _LEAST_NUCLEOTIDES, _MAY_BE_NUCLEOTIDES, _is_nucleotides),
-        ):
-            rows = np.flatnonzero(ends - starts >= least)
-            for offset in range(_LOOKED_AT):
-                rows = rows[letters[codes[starts[rows] + offset]]]
-            rows = rows[[is_kind(sequences[row].as_py()) for row in rows.tolist()]]
-            if len(rows):
-                self._note(kind, batch, accepted[rows], sequences[rows[0]].as_py())
-            odd[accepted[rows]] = False
-        places = np.flatnonzero(odd)[:_MOST_LOOKED_AT]
-        for number, lines in enumerate(_lines(batch, places)):
-            if kind_and_line := _odd_line(lines):
-                kind, line = kind_and_line
-                self._note(kind, batch, places[number : number + 1], line)
+            for place in np.flatnonzero(pc.equal(reasons, kind).fill_null(False)).tolist():
+                self._note(kind, batch, place, batch.residues[place].as_py())
+        is_accepted = reasons.is_null().to_numpy(zero_copy_only=False)
+        accepted = np.flatnonzero(is_accepted)
+        odd = is_accepted & _odd_lines(batch, events)
+        for row in np.flatnonzero(pc.match_substring_regex(sequences, _OF_FEW_LETTERS)).tolist():
+            if kind := _kind(sequence := sequences[row].as_py()):
+                self._note(kind, batch, accepted[row], sequence)
+                odd[accepted[row]] = False
+        for place in np.flatnonzero(odd)[:_MOST_LOOKED_AT].tolist():
+            text = (batch.residues if batch.lines is None else batch.lines)[place].as_py()
+            lines = text.splitlines() if isinstance(text, str) else [*filter(None, text)]
+            kind, line = _odd_line(lines)
+            if kind:
+                self._note(kind, batch, place, line)
         if b"\1" in bytes(text_and_ends(batch.headers)[0]):
-            joined = np.flatnonzero(pc.match_substring(batch.headers, "\1"))
-            self._note("entries", batch, joined, "")
+            for place in np.flatnonzero(pc.match_substring(batch.headers, "\1")).tolist():
+                self._note("entries", batch, place, "")
 
-    def _note(self, kind: str, batch: Batch, places: NDArray[np.int64], example: str) -> None:
-        self._counts[kind] += len(places)
-        self._examples.setdefault(kind, example.strip()[:_MESSAGE])
-        names = self._names.setdefault(kind, [])
-        for place in places[: _NAMED - len(names)].tolist():
+    def _note(self, kind: str, batch: Batch, place: int, example: str) -> None:
+        self._counts[kind] += 1
+        if self._counts[kind] == 1:
+            self._names[kind], self._examples[kind] = "", example.strip()[:_MESSAGE]
+        if self._counts[kind] <= _NAMED:
             id = batch.ids[place].as_py()
-            names.append(f"{batch.first + place}" + (f" ({short(id)})" if id else ""))
+            name = f"{batch.first + place}" + (f" ({short(id)})" if id else "")
+            self._names[kind] += f", {name}" if self._names[kind] else name
 
     def warnings(self, path: Path) -> Iterator[str]:
         """Yield a line for each kind of text that was seen."""
         for kind, (verbs, words) in _KINDS.items():
             if count := self._counts[kind]:
-                names, more = ", ".join(self._names[kind]), count - _NAMED
-                names += f" and {more:,} more" if more > 0 else ""
+                more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
                 example = f": {self._examples[kind]!r}" if self._examples[kind] else ""
                 several = count > 1
-                yield f"{path}: record{'s' * several} {names} {verbs[several]} {words}{example}"
+                yield (
+                    f"{path}: record{'s' * several} {self._names[kind]}{more} {verbs[several]} "
+                    f"{words}{example}"
+                )
 
 
-def _is_structure(sequence: str) -> bool:
-    """Tell whether a sequence looks like secondary structure: runs of few states, with helices and
-    strands, or several helices and turns or coils between them.
+def _kind(sequence: str) -> str:
+    """Return what a sequence of few letters looks like, if it is no protein: `structure`, runs of
+    few states, with helices and strands, or several helices and turns or coils between them; or
+    `nucleotides`, all four bases and no other letter but N.
     """
-    states = set(sequence)
-    if not states.issubset(_STRUCTURE) or _mean_run(sequence) < 2:
-        return False
-    if "HHH" in sequence and "EEE" in sequence and len(states) > 2:
-        return True
-    return len(re.findall("H{4,}", sequence)) > 1 and not states.isdisjoint("TCL")
-
-
-def _is_nucleotides(sequence: str) -> bool:
-    """Tell whether a sequence has all four bases, and no other letter but N."""
     letters = set(sequence)
-    return letters <= set("ACGTUN") and {"A", "C", "G"} < letters and not letters.isdisjoint("TU")
+    if letters <= set("ACGTUN"):
+        return "nucleotides" * ({"A", "C", "G"} < letters and not letters.isdisjoint("TU"))
+    strands = "HHH" in sequence and "EEE" in sequence and len(letters) > 2
+    coils = len(re.findall("H{4,}", sequence)) > 1 and not letters.isdisjoint("TCL")
+    return "structure" * ((strands or coils) and _mean_run(sequence) >= 2)
 
 
 def _mean_run(text: str) -> float:
@@ -209,44 +198,31 @@ def _odd_lines(batch: Batch, events: pa.StringArray) -> NDArray[np.bool_]:
     program wraps them: all of one width, but for a shorter last one.
     """
     blanks = pc.match_substring(events, "whitespace_removed")
-    places = np.array(blanks.to_numpy(zero_copy_only=False))
-    if batch.lines is None or not batch.lines[0].any():
-        return places
-    lengths, counts = batch.lines
-    records = np.repeat(np.arange(len(counts)), counts)[lengths > 0]
+    odd = np.array(blanks.to_numpy(zero_copy_only=False))
+    if batch.lines is None:
+        return odd
+    lengths = pc.binary_length(batch.lines.values).to_numpy()
+    records = pc.list_parent_indices(batch.lines).to_numpy()[lengths > 0]
     lengths = lengths[lengths > 0]
     begins = np.diff(records, prepend=-1) > 0  # the first line of a record
     first = np.flatnonzero(begins)
     many = np.diff(first, append=len(lengths))
     widths = np.repeat(lengths[first], many)
-    odd = np.where(np.append(begins[1:], True), lengths > widths, lengths != widths)
+    odd_line = np.where(np.append(begins[1:], True), lengths > widths, lengths != widths)
     two = first[many == 2]
     alike, short = lengths[two] == lengths[two + 1], lengths[two + 1] <= _MESSAGE
-    odd[two] |= alike | (short & (lengths[two] > _WIDEST))
-    places[records[odd]] = True
-    return places
+    odd_line[two] |= alike | (short & (lengths[two] > _WIDEST))
+    odd[records[odd_line]] = True
+    return odd
 
 
-def _lines(batch: Batch, places: NDArray[np.int64]) -> Iterator[list[str]]:
-    """Yield the lines of the records at `places` that are not empty."""
-    texts = batch.residues.take(pa.array(places)).to_pylist()
-    if batch.lines is None:
-        yield from map(str.splitlines, texts)
-        return
-    lengths, counts = batch.lines
-    stops = np.cumsum(counts)[places]
-    for text, start, stop in zip(texts, stops - counts[places], stops, strict=True):
-        line, ends = text.encode(), np.cumsum(lengths[start:stop]).tolist()
-        yield [line[a:b].decode(errors="replace") for a, b in pairwise([0, *ends]) if a < b]
-
-
-def _odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
+def _odd_line(lines: Sequence[str]) -> tuple[str, str]:
     """Return what a line of a record looks like if it is no residues, `labels` or `words`, and that
-    line.
+    line; else two empty texts.
     """
     half, rest = divmod(len(lines), 2)
     first, second = "".join(lines[:half]), "".join(lines[half:])
-    alike = not rest and len(first) == len(second) >= _LEAST_STRUCTURE
+    alike = not rest and len(first) == len(second) >= _LEAST_LABELS
     if alike and _mean_run(second) >= 2.5 and _mean_run(first) < 2 and len(set(second)) > 1:
         return "labels", second
     for line in lines:
@@ -257,4 +233,4 @@ def _odd_line(lines: Sequence[str]) -> tuple[str, str] | None:
             return "words", line
         if len(lines) > 1 and len(line) <= _MESSAGE and _WORD.search(line):
             return "words", line
-    return None
+    return "", ""

@@ -26,10 +26,9 @@ class Range:
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path, self.bytes = path, 0
+        self._path, self.bytes = path, 0
         self.keys: set[bytes] = set()  # the first two that differ: enough to tell one from several
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_stream(self._file, schema)
+        self._writer = pa.ipc.new_stream(str(path), schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows)
@@ -37,12 +36,12 @@ class Range:
         if len(self.keys) < 2:
             self.keys |= {rows["key"][0].as_py(), rows["key"][len(rows) - 1].as_py()}
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        if not self._file.closed:
-            self._writer.close()
-            self._file.close()
-        with pa.OSFile(str(self.path)) as file, pa.ipc.open_stream(file) as stream:
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, once; the file is gone then."""
+        self._writer.close()
+        with pa.OSFile(str(self._path)) as file, pa.ipc.open_stream(file) as stream:
             yield from stream
+        self._path.unlink()
 
 
 class KeySorter:
@@ -69,7 +68,20 @@ class KeySorter:
         if self._bytes >= (min(self._limit, PIECE) if self._bits else self._limit):
             self._spill()
 
+    def sorted(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, once. A key's rows come in one batch, or in several if they alone exceed
+        the memory.
+        """
+        if self._bits:
+            self._spill()
+        elif self._rows:
+            rows, self._rows = sort_rows(self._rows), []
+            yield rows
+        yield from self._sorted(self._ranges, self._bits)
+
     def _spill(self) -> None:
+        if not self._rows:
+            return
         rows, self._rows, self._bytes = sort_rows(self._rows), [], 0
         if not self._bits:
             expected = rows.nbytes / max(self._done(), 1e-6)
@@ -83,36 +95,24 @@ class KeySorter:
         starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1])).tolist()
         for start, end in pairwise([*starts, len(rows)]):
             if (prefix := int(prefixes[start])) not in ranges:
-                path = Path(self._folder, f"{bits}-{prefix}.arrows")
+                path = self._folder / f"{bits}-{prefix}.arrows"
                 ranges[prefix] = Range(path, rows.schema)
             ranges[prefix].write(rows.slice(start, end - start))
 
-    def sorted(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, once. A key's rows come in one batch, or in several if they alone exceed
-        the memory.
-        """
-        if self._rows and self._bits:
-            self._spill()
-        if self._rows:
-            rows, self._rows = sort_rows(self._rows), []
-            yield rows
-        yield from self._sorted(self._ranges, self._bits)
-
     def _sorted(self, ranges: Mapping[int, Range], bits: int) -> Iterator[pa.RecordBatch]:
         for _, part in sorted(ranges.items()):
-            if part.bytes > self._limit and len(part.keys) == 1:  # in the order added
-                for number, rows in enumerate(part.read()):
-                    places = np.arange(len(rows))
-                    yield _take([rows], places, (places + number) == 0)
-            elif part.bytes > self._limit and bits < 64:
+            if part.bytes <= self._limit or (bits == 64 and len(part.keys) > 1):
+                yield sort_rows(list(part.take()))
+            elif len(part.keys) == 1:  # in the order added
+                for number, rows in enumerate(part.take()):
+                    order = np.arange(len(rows))
+                    yield _take([rows], order, order + number > 0)
+            else:
                 finer: dict[int, Range] = {}
                 more = min(bits + _FINER, 64)
-                for rows in part.read():
+                for rows in part.take():
                     self._distribute(rows, finer, more)
                 yield from self._sorted(finer, more)
-            else:
-                yield sort_rows(list(part.read()))
-            part.path.unlink()
 
 
 def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -121,22 +121,20 @@ def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """
     words = np.concatenate([key_words(rows["key"]) for rows in batches])  # (n, 4)
     order = np.argsort(words[:, 0], kind="stable")
-    alike = 1 + np.flatnonzero(np.diff(words[order, 0]) == 0)
-    first = np.ones(len(order), dtype=np.bool_)
-    if (words[order[alike]] == words[order[alike - 1]]).all():
-        first[alike] = False
-    else:  # two keys begin with the same 64 bits
+    repeated = np.diff(words[order, 0], prepend=~words[order[:1], 0]) == 0
+    places = np.flatnonzero(repeated)
+    if (words[order[places]] != words[order[places - 1]]).any():  # two begin with the same 64 bits
         order = np.lexsort(words.T[::-1])
-        first[1:] = (words[order[1:]] != words[order[:-1]]).any(axis=1)
-    return _take(batches, order, first)
+        repeated[1:] = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+    return _take(batches, order, repeated)
 
 
 def _take(
-    batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], first: NDArray[np.bool_]
+    batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], repeated: NDArray[np.bool_]
 ) -> pa.RecordBatch:
     columns, schema = [], batches[0].schema
     for name in schema.names:
-        places = pa.array(order, mask=~first if name == "sequence" else None)
+        places = pa.array(order, mask=repeated if name == "sequence" else None)
         # faster than to take from the chunks
         columns.append(pa.concat_arrays([rows[name] for rows in batches]).take(places))
     return pa.record_batch(columns, schema=schema)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.io.sorting import KeySorter, sort_rows
 from plm_embed.keys import KEY
+from plm_embed.sequences.sorting import KeySorter, sort_rows
 
 SCHEMA = pa.schema([("key", KEY), ("number", pa.int64()), ("sequence", pa.string())])
 KEYS = st.one_of(
