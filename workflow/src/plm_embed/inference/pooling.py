@@ -8,14 +8,14 @@ from torch import Tensor
 from plm_embed.fingerprint import MATRICES, Pooling
 from plm_embed.models.packed_batch import Batch
 
-_OF_PAIRS: dict[Pooling, slice | list[int]] = {
+_SEGMENTS: dict[Pooling, slice | list[int]] = {
     "mean": slice(1, 4, 2),
     "max": slice(1, 4, 2),
     "mean_special": [0, 1, 3, 4],
     "mean_chain1": slice(1, 2),
     "mean_chain2": slice(3, 4),
 }
-"""Segments of a pair of chains that a pooling covers."""
+"""Segments of a pair of chains, as in `Batch`, that a pooling covers."""
 
 
 def pool(
@@ -30,23 +30,17 @@ def pool(
     of the linker of a pair of chains, which is left out first, so that `residues` count without it.
     Returns (D,), or (L, D) for `per_residue` and `per_token`.
     """
-    hidden = hidden.float()
-    if linker:
-        hidden = torch.cat((hidden[: linker[0]], hidden[linker[1] :]))
-        if pooling == "mean_chain1":
-            return hidden[residues[0] : linker[0]].mean(dim=0)
-        if pooling == "mean_chain2":
-            return hidden[linker[0] : residues[1]].mean(dim=0)
+    hidden, (first, stop) = hidden.float(), residues
     if pooling == "bos":
         return hidden[0]
-    if pooling == "mean_special":
-        return hidden.mean(dim=0)
-    rows = hidden[slice(*residues)]
-    if pooling == "mean":
-        return rows.mean(dim=0)
-    if pooling == "max":
-        return rows.amax(dim=0)
-    return rows
+    if linker:
+        hidden = torch.cat((hidden[: linker[0]], hidden[linker[1] :]))
+        first = linker[0] if pooling == "mean_chain2" else first
+        stop = linker[0] if pooling == "mean_chain1" else stop
+    rows = hidden if pooling == "mean_special" else hidden[first:stop]
+    if pooling in MATRICES:
+        return rows
+    return rows.amax(dim=0) if pooling == "max" else rows.mean(dim=0)
 
 
 def pool_batch(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
@@ -74,10 +68,10 @@ def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
     if batch.linkers:
         counts, how = batch.segments.view(-1, 5), "max" if pooling == "max" else "sum"
         reduced = torch.segment_reduce(rows, how, lengths=batch.segments, axis=0, unsafe=True)
-        parts = reduced.view(*counts.shape, -1)[:, _OF_PAIRS[pooling]]
+        parts = reduced.view(*counts.shape, -1)[:, _SEGMENTS[pooling]]
         if pooling == "max":
             return parts.amax(dim=1)
-        return parts.sum(dim=1) / counts[:, _OF_PAIRS[pooling]].sum(dim=1, keepdim=True)
+        return parts.sum(dim=1) / counts[:, _SEGMENTS[pooling]].sum(dim=1, keepdim=True)
     if pooling == "mean_special":
         return torch.segment_reduce(
             rows, "mean", lengths=batch.boundaries.diff().long(), axis=0, unsafe=True

@@ -156,27 +156,18 @@ def _rounding(pairs: Sequence[tuple[Probe, Probe]]) -> Rounding:
 
 
 def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
-    """Compare the engine with the golden vectors, in several places of a batch, and the bits of
+    """Compare the engine with the golden vectors, in many places of a batch, and the bits of
     sequences in company with those of the same alone.
 
     A batch has two slices, or one where a `budget` of tokens allows no more.
     Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
     """
     manifest, dtype = engine.manifest, engine.precision
-    path = folder / SELF_TEST
-    content = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
-        raise WeightsError(
-            f"{path} is missing, damaged or of other weights",
-            remedy=WEIGHTS_AGAIN.format(folder),
-            path=path,
-        )
-    with np.load(io.BytesIO(content)) as stored:
-        golden = {name: torch.from_numpy(stored[name]) for name in stored.files}
+    golden = _golden(folder, manifest)
     probes = [engine.tokenize(probe) for probe in PROBES[manifest.family.alphabet.name]]
     slices = 2 if not budget or budget >= 2 * engine.rows else 1
     longest = max(range(len(probes)), key=lambda number: len(probes[number]))
-    numbers, means, invariant = _in_places(engine, probes, slices, manifest.layers, [longest])
+    numbers, means, invariant = _in_company(engine, probes, slices, manifest.layers, [longest])
     means, scores = means[:, : manifest.dim], means[:, manifest.dim :].double()
     expected = golden["mean"][numbers]
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
@@ -197,9 +188,10 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
                 f"code of this model was changed, delete {folder}"
             )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
-    slices = max(slices, -(-2 * PAIR_TOKENS // engine.rows))
+    shifted = [probes[-1], long, long[::-1]]
+    slices = max(slices, -(-sum(map(len, shifted)) // engine.rows))
     layers = min(PAIR_LAYERS, manifest.layers)
-    invariant = invariant and _in_places(engine, [long, long[::-1]], slices, layers, [0, 1])[2]
+    invariant = invariant and _in_company(engine, shifted, slices, layers, [1, 2])[2]
     if not invariant:
         device = device_name(engine.device)
         log.warning("%s: the last bits of a vector depend on its batch here", device)
@@ -216,45 +208,44 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     )
 
 
-def _in_places(
+def _golden(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+    """Return the golden vectors of a weights folder. WeightsError when they are damaged."""
+    path = folder / SELF_TEST
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
+        remedy = WEIGHTS_AGAIN.format(folder)
+        words = f"{path} is missing, damaged or of other weights"
+        raise WeightsError(words, remedy=remedy, path=path)
+    with np.load(io.BytesIO(content)) as stored:
+        return {name: torch.from_numpy(stored[name]) for name in stored.files}
+
+
+def _in_company(
     engine: Engine, sequences: Sequence[Ids], slices: int, layer: int, alone: Sequence[int]
 ) -> tuple[list[int], Tensor, bool]:
-    """Compute sequences in the first rows of a batch and again in its last, and the shortest across
-    the edge of the first two slices; other tokens lie between them. Some are computed `alone`, too.
+    """Compute a batch of slices full of copies of sequences, in turn: some lie in the first rows,
+    across the edge of two slices, or in the last rows. Some are computed `alone`, too.
 
     Returns the number of the sequence in each place, the means there (places, D), and whether all
     states and means of a sequence have equal bits.
     """
-    tokens = np.concatenate(sequences)
-    everyone = list(range(len(sequences)))
-    shortest = min(everyone, key=lambda number: len(sequences[number]))
-    last = slices * engine.rows - len(tokens)
-    pieces: list[Ids] = []
-    places: list[tuple[int, int]] = []  # in the batch, and the number of the sequence
-    row = 0
-    for start, numbers in (
-        (0, everyone),
-        (engine.rows - len(sequences[shortest]) // 2, [shortest]),
-        (last, everyone),
-    ):
-        end = start + sum(len(sequences[number]) for number in numbers)
-        if start != last and not row <= start <= end <= last:  # no room for this one
-            continue
-        parts = -(-(start - row) // PAIR_TOKENS)
-        pieces += np.array_split(np.resize(tokens, start - row), parts) if parts else []
-        places += [(len(pieces) + i, number) for i, number in enumerate(numbers)]
-        pieces += [sequences[number] for number in numbers]
-        row = end
-    states, means = _run(engine, pieces, layer)
-    first = {number: (states[place], means[place]) for place, number in reversed(places)}
+    free, numbers = slices * engine.rows, list[int]()
+    turn, shortest = cycle(range(len(sequences))), min(map(len, sequences))
+    while free >= shortest:
+        number = next(turn)
+        if len(sequences[number]) <= free:
+            numbers.append(number)
+            free -= len(sequences[number])
+    states, means = _run(engine, [sequences[number] for number in numbers], layer)
+    computed = [*zip(numbers, states, means, strict=True)]
     for number in alone:
-        (state,), (mean,) = _run(engine, [sequences[number]], layer)
-        first[number] = state, mean
+        computed += zip([number], *_run(engine, [sequences[number]], layer), strict=True)
+    first = {number: (state, mean) for number, state, mean in reversed(computed)}
     equal = all(
-        torch.equal(states[place], first[number][0]) and torch.equal(means[place], first[number][1])
-        for place, number in places
+        torch.equal(state, first[number][0]) and torch.equal(mean, first[number][1])
+        for number, state, mean in computed
     )
-    return [number for _, number in places], means[[place for place, _ in places]].cpu(), equal
+    return numbers, means.cpu(), equal
 
 
 def _run(
