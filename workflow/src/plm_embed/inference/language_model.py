@@ -260,7 +260,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         for record in chain(named, [None]):
             if record is not None:
                 block.append(record)
-                tokens += self._family.tokens(self._residues(record))
+                tokens += self._family.tokens(self._family.alphabet.length(record.sequence))
                 if tokens < enough:
                     continue
             computed = self.vectors(block, fingerprint, on_error, bar=False)
@@ -349,12 +349,9 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         check_word("on_error", on_error, get_args(OnError))
         return named_sequences(sequences, self.policy)
 
-    def _residues(self, record: NamedSequence) -> int:
-        return self._family.alphabet.length(record.sequence)
-
     def _limited(self, record: NamedSequence, fingerprint: Fingerprint) -> NamedSequence:
         """Return a sequence with the problem that it is too long, if it is."""
-        residues = self._residues(record)
+        residues = self._family.alphabet.length(record.sequence)
         if record.problem or spans(residues, fingerprint.long_sequences):
             return record
         return record._replace(problem=f"too_long ({residues} residues)")
