@@ -192,6 +192,17 @@ def test_pairs_of_chains(tmp_path: Path, prepared: Path) -> None:
         adopted(files, prepared, replace(SETTINGS, linker="GGS"))
 
 
+def test_rounding_is_not_taken_for_another_pooling(tmp_path: Path, prepared: Path) -> None:
+    """Of long sequences, the end token moves a mean by less than bfloat16 does."""
+    lines = [10 * sequence for sequence in SEQUENCES]
+    vectors = plm_embed.embed(lines, MODEL, weights=prepared, dtype="bfloat16")
+    path = write_datasets(tmp_path / "means.h5", IDS, vectors)
+    sequences = tmp_path / "in.fasta"
+    sequences.write_text("".join(f">{id}\n{line}\n" for id, line in zip(IDS, lines, strict=True)))
+    files = Files(path, None, (sequences,), Table(), "")
+    assert adopted(files, prepared, replace(SETTINGS, compute_dtype="bfloat16")).rows == 48
+
+
 def test_cut_sequences_are_noticed_for_the_longest_are_computed(
     tmp_path: Path, prepared: Path, means: np.ndarray
 ) -> None:

@@ -242,7 +242,9 @@ def _check_sample(
         distances.append(apart[_RESIDUES])
         norms = float(np.linalg.norm(vector)) * float(np.linalg.norm(mean))
         cosines.append(float(vector @ mean) / (norms or 1.0))
-        if not apart[_RESIDUES] <= limit or nearest != _RESIDUES:
+        # means that lie about as near to each other as the vector does to them tell nothing
+        gap = float(np.linalg.norm(means[nearest] - mean) / np.linalg.norm(mean))
+        if not apart[_RESIDUES] <= limit or gap > 2 * apart[nearest]:
             explained = nearest != _RESIDUES and apart[nearest] <= 10 * limit
             causes[nearest if explained else "of no known cause, such as other weights"] += 1
     if causes:
