@@ -77,7 +77,7 @@ def with_torchs_attention(
 ) -> Engine:
     """The engine as it is without a C compiler."""
     made = peers.engine(model, tensors, CPU, dtype)
-    kernels = attention._candidates(CPU, DTYPES[dtype])
+    kernels = attention.candidates(CPU, DTYPES[dtype])
     made.attention = next(kernel for kernel in kernels if not kernel.rotates)
     return made
 

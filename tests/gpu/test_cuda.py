@@ -15,7 +15,7 @@ from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
 from plm_embed.inference.batch_vectors import LARGEST, BatchVectors
 from plm_embed.inference.loading import largest_budget
 from plm_embed.inference.pooling import pool, pool_batch
-from plm_embed.kernels import attention, torch_attention
+from plm_embed.kernels import attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.families.esm import ESM1B, ESM2
 from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
@@ -123,10 +123,10 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
     lengths = (700, 700, 3, 129, 64, 700, 1)
     random = torch.Generator().manual_seed(2)
     qkv = torch.randn((sum(lengths) + 50, 3, 4, 64), generator=random).to(CUDA, DTYPES[dtype])
-    expected = torch_attention.sdpa(qkv.float().cpu(), pack(lengths, CPU))
+    expected = attention.sdpa(qkv.float().cpu(), pack(lengths, CPU))
     tried = []
-    for kernel in attention._candidates(CUDA, DTYPES[dtype]):
-        if attention._problem(kernel, CUDA, DTYPES[dtype], 4, 64):
+    for kernel in attention.candidates(CUDA, DTYPES[dtype]):
+        if attention.problem(kernel, CUDA, DTYPES[dtype], 4, 64):
             continue
         tried.append(kernel.name)
         with torch.inference_mode():

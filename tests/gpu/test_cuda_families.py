@@ -32,7 +32,7 @@ def engine_of(name: str, dtype: str) -> Engine:
     return Engine(manifest, checkpoint.tensors, CUDA, dtype, checkpoint.head or None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", half_types())
+@pytest.mark.parametrize("dtype", [*half_types()])
 @pytest.mark.parametrize(("heads", "width"), [(12, 64), (32, 128), (16, 64)])
 def test_the_kernel_with_biases_serves_at_real_widths(heads: int, width: int, dtype: str) -> None:
     """Of DNABERT, ProtT5 and Ankh."""

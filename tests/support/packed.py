@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from plm_embed.kernels.packed import Packed
+from plm_embed.kernels.attention import Packed
 from plm_embed.models import packed_batch as batches
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.kernels.hardware import nvidia_gpus
+from plm_embed.kernels.devices import nvidia_gpus
 
 TOOL = """#!/bin/sh
 case "$*" in

@@ -10,14 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plm_embed.errors import PassingError
 from plm_embed.io import compiled
-from plm_embed.kernels import attention, compiled_attention, devices, torch_attention
-from plm_embed.kernels.attention import Attend, Kernel, choose
-from plm_embed.kernels.packed import Distances, Packed
-from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
+from plm_embed.kernels import attention, devices
+from plm_embed.kernels.attention import (
+    Attend,
+    Distances,
+    Kernel,
+    Packed,
+    aligned,
+    blocked,
+    choose,
+    in_c,
+    sdpa,
+)
 from support.packed import exact, pack
 
 CPU = torch.device("cpu")
@@ -45,10 +53,10 @@ def varlen(
 
 KERNELS = {
     "sdpa": sdpa,
-    "math": lambda qkv, packed: torch_attention.sdpa_by(SDPBackend.MATH, qkv, packed),
+    "math": sdpa_kernel(SDPBackend.MATH)(sdpa),
     "blocked": blocked,
     "aligned": aligned,
-    "varlen": lambda qkv, packed: torch_attention.varlen(varlen, qkv, packed),
+    "varlen": lambda qkv, packed: attention.varlen(varlen, qkv, packed),
 }
 
 
@@ -96,7 +104,7 @@ def test_masked_keys_tell_nothing_of_the_company(dtype: torch.dtype, tail: int) 
 
 def test_blocks_are_smaller_than_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = blocked(random_qkv(torch.float32), pack(LENGTHS, CPU))
-    monkeypatch.setattr(torch_attention, "SCORE_BYTES", 4 * 700 * 50)
+    monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 700 * 50)
     assert torch.allclose(blocked(random_qkv(torch.float32), pack(LENGTHS, CPU)), whole, atol=1e-6)
 
 
@@ -115,7 +123,7 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
         Kernel("b", "wrong", wrong),
         Kernel("c", "right", sdpa),
     ]
-    monkeypatch.setattr(attention, "_candidates", lambda *_: iter(offered))
+    monkeypatch.setattr(attention, "candidates", lambda *_: iter(offered))
     chosen = choose.__wrapped__(CPU, torch.float32, 2, 8)
     assert (
         chosen.name == "right (fallback: refusing: RuntimeError: FlashAttention only supports "
@@ -158,7 +166,7 @@ def test_what_is_tried_on_a_gpu(
     labels: list[str],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    tried = list(attention._candidates(torch.device("cuda", 0), dtype))
+    tried = list(attention.candidates(torch.device("cuda", 0), dtype))
     assert [kernel.label for kernel in tried if kernel.name != "flash_attn"] == labels
 
 
@@ -168,7 +176,7 @@ def test_the_call_of_flash_attention_fits_the_torch_that_is_installed() -> None:
     with FakeTensorMode():
         query, key, value = torch.empty(3, 100, 4, 64, dtype=torch.bfloat16, device=cuda)
         ends = torch.empty(3, dtype=torch.int32, device=cuda)
-        out = torch_attention.flash(query, key, value, ends, ends, 60, 60)
+        out = attention.flash(query, key, value, ends, ends, 60, 60)
     assert (out.shape, out.dtype, out.device) == (query.shape, torch.bfloat16, cuda)
 
 
@@ -183,11 +191,11 @@ BF16 = AVX512 | {"avx512_bf16": True}
         ({"amx_bf16": False}, torch.bfloat16, [blocked, aligned]),
         ({}, torch.bfloat16, [blocked, aligned]),
         (AVX512, torch.bfloat16, [blocked, aligned]),
-        (BF16, torch.bfloat16, [compiled_attention.attend, blocked, aligned]),
+        (BF16, torch.bfloat16, [in_c, blocked, aligned]),
         (BF16 | {"amx_bf16": True}, torch.bfloat16, [aligned]),
         (BF16, torch.float16, [aligned]),
         ({"amx_bf16": True}, torch.float32, [sdpa]),
-        (AVX512, torch.float32, [compiled_attention.attend, sdpa]),
+        (AVX512, torch.float32, [in_c, sdpa]),
     ],
 )
 def test_kernels_of_a_cpu_share_a_fingerprint(
@@ -197,10 +205,10 @@ def test_kernels_of_a_cpu_share_a_fingerprint(
     kernels: list[Attend],
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    candidates = list(attention._candidates(CPU, dtype))
+    candidates = list(attention.candidates(CPU, dtype))
     assert [kernel.attend for kernel in candidates] == kernels
     assert {kernel.label for kernel in candidates} == {""}
-    by_distance = list(attention._candidates(CPU, dtype, by_distance=True))
+    by_distance = list(attention.candidates(CPU, dtype, by_distance=True))
     assert [kernel.attend for kernel in by_distance] == [
         sdpa if attend is aligned else attend for attend in kernels
     ]
@@ -221,7 +229,7 @@ def test_without_a_compiler_torch_serves(
 
 def test_a_job_whose_compiler_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(*_: object) -> NoReturn:
-        raise PassingError("gcc could not compile compiled_attention.c")
+        raise PassingError("gcc could not compile attention.c")
 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: AVX512, raising=False)
     monkeypatch.setattr(compiled, "load", hangs)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
-from plm_embed.kernels import devices, hardware
+from plm_embed.kernels import devices, linear
 
 CPU = torch.device("cpu")
 
@@ -49,9 +49,9 @@ def test_int8_is_for_cpus_whose_products_are_exact(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     with pytest.raises(PlmEmbedError, match="NVIDIA H100: it is for CPUs\nset device: cpu, or"):
         devices.choose_dtype("int8", torch.device("cuda", 0))
-    monkeypatch.setattr(devices, "int8_problem", lambda: "")
+    monkeypatch.setattr(linear, "int8_problem", lambda: "")
     assert devices.choose_dtype("int8", CPU) == "int8"
-    monkeypatch.setattr(devices, "int8_problem", lambda: "its sums are not exact")
+    monkeypatch.setattr(linear, "int8_problem", lambda: "its sums are not exact")
     with pytest.raises(PlmEmbedError, match="its sums are not exact\nset float32, or auto"):
         devices.choose_dtype("int8", CPU)
 
@@ -92,7 +92,7 @@ def test_tf32_set_by_the_newer_name_is_put_back() -> None:
 def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
     given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(hardware, "DEV", tmp_path)
+    monkeypatch.setattr(devices, "DEV", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
@@ -123,7 +123,7 @@ def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
     cuda: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(hardware, "DEV", tmp_path)
+    monkeypatch.setattr(devices, "DEV", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def init() -> None:
@@ -145,15 +145,15 @@ def test_a_gpu_that_the_node_shows_and_torch_cannot_use_is_an_error(
 
 def test_a_gpu_of_another_job_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(hardware, "DEV", tmp_path)
+    monkeypatch.setattr(devices, "DEV", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert hardware.gpu_shown()
+    assert devices.gpu_shown()
 
     def refuse(*_: object) -> int:  # as a scheduler's cgroup does
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(hardware.os, "open", refuse)
-    assert not hardware.gpu_shown()
+    monkeypatch.setattr(devices.os, "open", refuse)
+    assert not devices.gpu_shown()
 
 
 def test_a_device_that_does_not_compute_is_found_out() -> None:

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plm_embed.kernels import attention
-from plm_embed.kernels.attention import Kernel
-from plm_embed.kernels.packed import Distances, Packed
+from plm_embed.kernels.attention import Distances, Kernel, Packed
 from plm_embed.models.distances import alibi_bias, t5_bias
 from support.packed import exact, pack
 
@@ -102,12 +101,12 @@ def test_a_sequence_has_equal_bits_in_any_company(
 def test_it_goes_first_where_it_works_and_torch_serves_where_it_does_not(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert attention._problem(kernel, CPU, torch.float16, 4, 32, by_distance=True) == ""
+    assert attention.problem(kernel, CPU, torch.float16, 4, 32, by_distance=True) == ""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     cuda = torch.device("cuda", 0)
-    labels = [each.label for each in attention._candidates(cuda, torch.bfloat16, True)]
+    labels = [each.label for each in attention.candidates(cuda, torch.bfloat16, True)]
     assert labels == ["distances", "efficient", "math"]
-    labels = [each.label for each in attention._candidates(cuda, torch.float32, True)]
+    labels = [each.label for each in attention.candidates(cuda, torch.float32, True)]
     assert labels == ["efficient", "math"]
 
     class CompilationError(Exception):
@@ -117,7 +116,7 @@ def test_it_goes_first_where_it_works_and_torch_serves_where_it_does_not(
         raise CompilationError("at 12:3")
 
     broken = replace(kernel, attend=fail)
-    assert "at 12:3" in attention._problem(broken, CPU, torch.float16, 4, 32, by_distance=True)
+    assert "at 12:3" in attention.problem(broken, CPU, torch.float16, 4, 32, by_distance=True)
 
     def unbiased_attend(qkv: Tensor, packed: Packed) -> Tensor:
         assert packed.distances is not None
@@ -125,7 +124,7 @@ def test_it_goes_first_where_it_works_and_torch_serves_where_it_does_not(
         return kernel.attend(qkv, replace(packed, distances=none))
 
     unbiased = replace(kernel, attend=unbiased_attend)
-    problem = attention._problem(unbiased, CPU, torch.float16, 4, 32, by_distance=True)
+    problem = attention.problem(unbiased, CPU, torch.float16, 4, 32, by_distance=True)
     assert problem.startswith("its result is off by")
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.weights import prepare
-from plm_embed.kernels import attention, torch_attention
+from plm_embed.kernels import attention
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2, VOCABULARY
@@ -142,12 +142,12 @@ def random_engine(model: Model) -> Engine:
 @pytest.mark.workflow
 def test_a_sequence_of_36000_residues(monkeypatch: pytest.MonkeyPatch) -> None:
     """By two kernels, since whole attention matrices of such a length fit nowhere."""
-    monkeypatch.setattr(torch_attention, "SCORE_BYTES", 1 << 26)
+    monkeypatch.setattr(attention, "SCORE_BYTES", 1 << 26)
     engine = random_engine(Model("esm2_t1_16", ESM2, layers=1, dim=16, heads=1))
     giant = ("LAGVSERTIDPKQNFYMHWC" * 1_801)[-36_000:]
     ((found, *_), (expected, *_)) = (
         [states[1] for states in hidden(one, [giant, "MK"], [1])]
-        for one in (engine, with_attention(engine, torch_attention.blocked))
+        for one in (engine, with_attention(engine, attention.blocked))
     )
     assert found.shape == (36_002, 16)
     assert torch.allclose(found, expected, atol=2e-5)
@@ -180,7 +180,7 @@ def test_half_precision_stays_near(
     sequences = [sequence for sequence in SEQUENCES if 10 < len(sequence) <= LONGEST_1B]
     exact = hidden(engine_of(paths[1]), sequences, [2])
     engine = engine_of(paths[1], dtype)
-    for kernel in attention._candidates(CPU, DTYPES[dtype]):  # with and without a compiler
+    for kernel in attention.candidates(CPU, DTYPES[dtype]):  # with and without a compiler
         engine.attention = kernel
         for ours, theirs in zip(hidden(engine, sequences, [2]), exact, strict=True):
             assert ours[2].dtype == torch.float32

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings
-from plm_embed.kernels.hardware import nvidia_gpus
+from plm_embed.kernels.devices import nvidia_gpus
 
 log = logging.getLogger(__name__)
 LOCKS = Path("/tmp")

@@ -1,29 +1,31 @@
-"""The device and the precision that a job computes with."""
+"""The device and the precision that a job computes with, and the hardware that a node has.
 
+What is found without torch needs none: NVIDIA's GPUs and the processor.
+"""
+
+import errno
 import os
+import platform
+import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
-
-from plm_embed.errors import (
-    ConfigError,
-    DeviceError,
-    device_lost,
-)
+from plm_embed.errors import ConfigError, DeviceError, device_lost
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.io.threads import cores
-from plm_embed.kernels import hardware
-from plm_embed.kernels.linear import int8_problem
+
+if TYPE_CHECKING:
+    import torch
 
 NO_GPU = ("", "-1", "NoDevFiles")
 """Values of CUDA_VISIBLE_DEVICES that hide GPUs from a process; the last is SLURM's."""
-_NO_CODE = "no kernel image is available"
-_OLDER = "install the torch for older drivers (docs/laptop.md)"
 SECONDS_TO_COMPUTE = 3 * 3600.0
 """Time after which work queued on a GPU never ends: the longest batches take minutes."""
 SECONDS_BETWEEN_LOOKS = 0.0005
@@ -32,9 +34,82 @@ meanwhile.
 """
 ALONE = threading.Lock()
 """Held while torch's settings, which are those of the whole process, are those of one model."""
+DEV = Path("/dev")
+_GPU = re.compile(r"GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>[^)]+)\)")
+_SLICE = re.compile(r" +MIG (?P<profile>\S+) +Device +\d+: \(UUID: (?P<uuid>[^)]+)\)")
+_OLDER = "install the torch for older drivers (docs/laptop.md)"
+_AGAIN = "run it again, on another device if this one {} again (see dmesg for Xid)"
 
 
-def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
+class Gpu(NamedTuple):
+    """A GPU, or a slice of one (MIG): its name as CUDA says it, and as what CUDA_VISIBLE_DEVICES
+    takes it.
+    """
+
+    id: str
+    name: str
+    uuid: str
+
+
+def nvidia_gpus() -> list[Gpu]:
+    """List the GPUs of NVIDIA's driver, and of those that are cut into slices the slices; none
+    where nvidia-smi does not answer.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, "--list-gpus"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except subprocess.SubprocessError:
+        return []
+    gpus: list[Gpu] = []
+    whole = None
+    for line in answer.stdout.splitlines():
+        if gpu := _GPU.fullmatch(line.rstrip()):
+            whole = Gpu(gpu["index"], gpu["name"], gpu["uuid"])
+            gpus.append(whole)
+        elif whole and (piece := _SLICE.fullmatch(line.rstrip())):
+            if gpus[-1] is whole:
+                gpus.pop()
+            gpus.append(Gpu(piece["uuid"], f"{whole.name} MIG {piece['profile']}", piece["uuid"]))
+    return gpus
+
+
+def gpu_shown() -> bool:
+    """Return whether this process is shown a GPU: by NVIDIA's driver, or as a device that it may
+    open (EPERM: a scheduler's cgroup gave it to another job).
+    """
+    if nvidia_gpus():
+        return True
+    for device in DEV.glob("nvidia[0-9]*"):
+        try:
+            os.close(os.open(device, os.O_RDONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EPERM, errno.ENXIO, errno.ENODEV):
+                continue
+        return True
+    return False
+
+
+def cpu_name() -> str:
+    """Return the name of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    name = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", text, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
+
+
+def device_name(device: "torch.device") -> str:
+    """Return the name of a GPU, or of the processor."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
+def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> "torch.device":
     """`auto` is the visible CUDA device if there is one, and the CPU where no GPU is shown.
 
     DeviceError when a GPU is wanted, given by CUDA_VISIBLE_DEVICES as schedulers do, or shown by
@@ -42,13 +117,15 @@ def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     ConfigError where no attempt could help: a torch that has no code for the GPU, or GPUs that are
     hidden.
     """
+    import torch
+
     if setting == "cpu":
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = visible is not None and visible.strip() in NO_GPU
-    shown = not hidden and hardware.gpu_shown()
+    shown = not hidden and gpu_shown()
     if setting == "auto" and (hidden or (visible is None and not shown)):
         return torch.device("cpu")
     cuda, hip = torch.version.cuda, torch.version.hip
@@ -75,51 +152,57 @@ def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     raise DeviceError(text) if usable else ConfigError(text, key="device")
 
 
-def choose_dtype(setting: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
+def choose_dtype(setting: ComputeDtype | Literal["auto"], device: "torch.device") -> ComputeDtype:
     """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32
     elsewhere, for bfloat16 on older GPUs, which lack it, and for int8 but on CPUs that can do it.
     """
+    import torch
+
+    from plm_embed.kernels.linear import int8_problem
+
     cuda = device.type == "cuda"
     modern = cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    refused, remedy = "", "set float32, or auto"
     if (setting == "tfloat32" and not modern) or (setting == "bfloat16" and cuda and not modern):
-        choice = "float32" if setting == "tfloat32" else "float32 or float16"
-        raise ConfigError(
-            f"embedding.compute_dtype: {setting} needs a GPU of compute capability 8.0 or later, "
-            f"not {device_name(device)}\n"
-            f"set {choice}, or auto",
-            key="embedding.compute_dtype",
-        )
-    if setting == "int8" and (cuda or int8_problem()):
-        remedy = "set device: cpu, or another dtype" if cuda else "set float32, or auto"
-        raise ConfigError(
-            f"embedding.compute_dtype: int8 cannot be used on {device_name(device)}: "
-            f"{'it is for CPUs' if cuda else int8_problem()}\n{remedy}",
-            key="embedding.compute_dtype",
-        )
+        refused = f"needs a GPU of compute capability 8.0 or later, not {device_name(device)}"
+        if setting == "bfloat16":
+            remedy = "set float32 or float16, or auto"
+    elif setting == "int8" and (why := "it is for CPUs" if cuda else int8_problem()):
+        refused = f"cannot be used on {device_name(device)}: {why}"
+        if cuda:
+            remedy = "set device: cpu, or another dtype"
+    if refused:
+        key = "embedding.compute_dtype"
+        raise ConfigError(f"{key}: {setting} {refused}\n{remedy}", key=key)
     if setting == "auto":
         return "bfloat16" if modern else "float32"
     return setting
 
 
-def set_up(device: torch.device, threads: int, setting: ComputeDtype | Literal["auto"]) -> None:
+def set_up(device: "torch.device", threads: int, setting: ComputeDtype | Literal["auto"]) -> None:
     """Fix what would otherwise let the numbers depend on the machine's settings: threads, TF32,
     half-precision sums.
     """
+    import torch
+
     torch.set_num_threads(threads)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = setting == "tfloat32"
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        matmul = torch.backends.cuda.matmul
+        matmul.allow_tf32 = setting == "tfloat32"
+        matmul.allow_fp16_reduced_precision_reduction = False
+        matmul.allow_bf16_reduced_precision_reduction = False
 
 
 @contextmanager
 def as_set_up(
-    device: torch.device, threads: int | None, setting: ComputeDtype | Literal["auto"]
+    device: "torch.device", threads: int | None, setting: ComputeDtype | Literal["auto"]
 ) -> Iterator[None]:
     """`set_up` for the time of a block, which no other such block shares: what torch is told holds
     for the whole process. `threads` None leaves torch's number, unless a cgroup has
     less time.
     """
+    import torch
+
     matmul = torch.backends.cuda.matmul
     names = [f"allow_{half}_reduced_precision_reduction" for half in ("fp16", "bf16")]
     with ALONE:
@@ -138,35 +221,35 @@ def as_set_up(
                 setattr(matmul, name, value)
 
 
-def check(device: torch.device) -> None:
+def check(device: "torch.device") -> None:
     """Allocate and multiply on the device; raise DeviceError when it cannot, or when the product is
     wrong.
     """
+    import torch
+
     size = 512
-    named = (
-        f"{device.type} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}".strip()
-        + f" on {socket.gethostname()}"
-    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    named = f"{f'{device.type} {visible}'.strip()} on {socket.gethostname()}"
     try:
         ones = torch.ones(size, size, device=device)
         total = float((ones @ ones).sum())  # small powers of two: exact in any precision and order
     except (RuntimeError, torch.cuda.DeferredCudaCallError) as error:  # the latter: MIG
-        hint = f"\n{_OLDER}: this one is not built for this GPU" if _NO_CODE in str(error) else ""
+        no_code = "no kernel image is available" in str(error)
+        hint = f"\n{_OLDER}: this one is not built for this GPU" if no_code else ""
         raise DeviceError(f"{named} does not compute: {error}{hint}") from error
     if total != size**3:
         raise DeviceError(f"{named} multiplies wrongly: {total:.0f}, not {size**3}")
 
 
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else hardware.cpu_name()
+def synchronize(device: "torch.device") -> None:
+    """Wait for a GPU; what failed on it is raised here."""
+    import torch
 
-
-def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def wait(event: torch.cuda.Event) -> None:
+def wait(event: "torch.cuda.Event") -> None:
     """Wait until the device has come to the event; DeviceError when it hangs, for which CUDA waits
     without end.
     """
@@ -175,14 +258,14 @@ def wait(event: torch.cuda.Event) -> None:
         if event.query():  # type: ignore[no-untyped-call]
             return
         time.sleep(SECONDS_BETWEEN_LOOKS)
+    hours = SECONDS_TO_COMPUTE / 3600
     raise DeviceError(
         f"the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of {socket.gethostname()} hangs: "
-        f"a batch was not done within {SECONDS_TO_COMPUTE / 3600:.0f} hours\n"
-        "run it again, on another device if this one hangs again (see dmesg for Xid)"
+        f"a batch was not done within {hours:.0f} hours\n{_AGAIN.format('hangs')}"
     )
 
 
-def too_small(device: torch.device) -> DeviceError:
+def too_small(device: "torch.device") -> DeviceError:
     """Return the error for a device without the memory for the model and the smallest batch."""
     return DeviceError(
         f"{device_name(device)} on {socket.gethostname()} has too little free memory for this "
@@ -190,7 +273,7 @@ def too_small(device: torch.device) -> DeviceError:
     )
 
 
-def failure(error: Exception, device: torch.device) -> DeviceError | None:
+def failure(error: Exception, device: "torch.device") -> DeviceError | None:
     """Return the error to raise when `error` leaves the device unusable for this process; else
     None.
     """
@@ -200,6 +283,5 @@ def failure(error: Exception, device: torch.device) -> DeviceError | None:
     return DeviceError(
         f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of "
         f"{socket.gethostname()} failed: {reason}\n"
-        "what was finished is in the store; run it again, on another device if this one fails "
-        "again (see dmesg for Xid)"
+        f"what was finished is in the store; {_AGAIN.format('fails')}"
     )

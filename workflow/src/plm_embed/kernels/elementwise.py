@@ -3,7 +3,7 @@ activations, all in fp32.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,9 +14,10 @@ from plm_embed.accuracy import FALLBACK
 from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
 from plm_embed.kernels.linear import Activation, Linear
-from plm_embed.kernels.packed import Rotary
 
 log = logging.getLogger(__name__)
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and sines of the rotary angles, (T, d / 2) fp32."""
 ROTATED = 1 << 16
 """Numbers rotated at a time on a CPU: what its cache holds in fp32, with all terms."""
 UP = 300, 256
@@ -51,72 +52,61 @@ class Norm:
     missing: Tensor | None = None
 
 
-@dataclass(frozen=True)
 class Elementwise:
-    """One way to compute them. name: for logs and completion records.
-
-    norm(x, by, dtype, *, keep=False): the norm in `dtype` of the residual stream x (n, D) fp32,
-    contiguous; with `keep` x becomes it. add(x, linear, y): x becomes its sum with a linear layer's
-    result for y. query_key(qkv, norms, rotary): norms without bias of q and of k in qkv
-    (n, 3, H, d), then their rotation, in place. up(x, linear, gate, activation): the activated
-    product that leads into the feed-forward; with a gate, the gate's activated product times the
-    other one.
+    """These operations by torch's own; `triton_elementwise.Fused` has faster ones for CUDA. name:
+    for logs and completion records.
     """
 
-    name: str
-    norm: Callable[..., Tensor]
-    add: Callable[[Tensor, Linear, Tensor], None]
-    query_key: Callable[[Tensor, tuple[Norm, Norm] | None, Rotary | None], None]
-    up: Callable[[Tensor, Linear, Linear | None, Activation], Tensor]
+    def __init__(self, name: str = "torch") -> None:
+        self.name = name
+
+    def norm(self, x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        """Return the norm in `dtype` of the residual stream x (n, D) fp32, contiguous; with `keep`
+        x becomes it.
+        """
+        whole = x if by.missing is None else x + by.missing
+        if by.rms:
+            y = F.rms_norm(whole, x.shape[-1:], by.weight, by.epsilon)
+        else:
+            y = F.layer_norm(whole, x.shape[-1:], by.weight, by.bias, by.epsilon)
+        return (x.copy_(y) if keep else y).to(dtype)
+
+    def add(self, x: Tensor, linear: Linear, y: Tensor) -> None:
+        """Make x (n, D) fp32 its sum with a linear layer's result for y."""
+        x += linear(y)
+
+    def query_key(
+        self, qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None
+    ) -> None:
+        """Norm, without bias over all heads, and then rotate q and k in qkv (n, 3, H, d), in place;
+        either may be None. The halves of each head turn against each other
+        (esm/rotary_embedding.py).
+        """
+        for part, by in zip(qkv.unbind(1), norms or (), strict=False):
+            flat = part.flatten(1).float().contiguous()
+            part.copy_(self.norm(flat, by, qkv.dtype).view(part.shape))
+        if rotary is None:
+            return
+        pairs = qkv[:, :2]
+        rows = len(qkv) if qkv.is_cuda else max(1, ROTATED // pairs[0].numel())
+        parts = (torch.split(x, rows) for x in (pairs, *(x[:, None, None] for x in rotary)))
+        for part, cos, sin in zip(*parts, strict=True):
+            exact = part.float()
+            left, right = exact.chunk(2, dim=-1)
+            terms = left * cos, right * sin, right * cos, left * sin
+            torch.sub(terms[0], terms[1], out=left)
+            torch.add(terms[2], terms[3], out=right)
+            if exact is not part:
+                part.copy_(exact)
+
+    def up(self, x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
+        """Return the activated product that leads into the feed-forward; with a gate, the gate's
+        activated product times the other one.
+        """
+        return linear(x, activation) if gate is None else gate(x, activation).mul_(linear(x))
 
 
-def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-    if keep:
-        return x.copy_(norm(x, by, torch.float32)).to(dtype)
-    if by.missing is not None:
-        x = x + by.missing
-    if by.rms:
-        return F.rms_norm(x, x.shape[-1:], by.weight, by.epsilon).to(dtype)
-    return F.layer_norm(x, x.shape[-1:], by.weight, by.bias, by.epsilon).to(dtype)
-
-
-def _add(x: Tensor, linear: Linear, y: Tensor) -> None:
-    x += linear(y)
-
-
-def _query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
-    for part, by in zip(qkv.unbind(1), norms or (), strict=False):
-        flat = part.flatten(1).float().contiguous()
-        part.copy_(norm(flat, by, qkv.dtype).view(part.shape))
-    if rotary is not None:
-        rotate(qkv, *rotary)
-
-
-def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    """The halves of each head against each other (esm/rotary_embedding.py)."""
-    pairs = qkv[:, :2]
-    rows = len(qkv) if qkv.is_cuda else max(1, ROTATED // pairs[0].numel())
-    parts = (torch.split(x, rows) for x in (pairs, cosine[:, None, None], sine[:, None, None]))
-    for part, cos, sin in zip(*parts, strict=True):
-        exact = part.float()
-        left, right = exact.chunk(2, dim=-1)
-        terms = left * cos, right * sin, right * cos, left * sin
-        torch.sub(terms[0], terms[1], out=left)
-        torch.add(terms[2], terms[3], out=right)
-        if exact is not part:
-            part.copy_(exact)
-
-
-def _up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
-    return linear(x, activation) if gate is None else gate(x, activation).mul_(linear(x))
-
-
-def fallback(name: str, reason: str) -> str:
-    """The name of a kernel that serves in place of a better one."""
-    return f"{name} ({FALLBACK}{reason})"
-
-
-PLAIN = Elementwise("torch", norm, _add, _query_key, _up)
+PLAIN = Elementwise()
 
 
 @dataclass(frozen=True)
@@ -145,8 +135,10 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
     says why.
     """
     try:
-        chosen = _fused()
-        wrong = _problem(chosen, device, dtype, form)
+        from plm_embed.kernels.triton_elementwise import Fused
+
+        fused: Elementwise = Fused()
+        wrong = problem(fused, device, dtype, form)
     except Exception as error:
         # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
         # operations always work
@@ -155,29 +147,14 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
         devices.synchronize(device)  # raises what it says on a device that is lost
         wrong = f"{type(error).__name__}: {error}".splitlines()[0]
     if not wrong:
-        return chosen
-    problem = f"Triton's kernels: {wrong}"
-    log.warning(
-        "torch's own operations are used for %s, which is slower "
-        "(docs/speed.md has what Triton needs)",
-        problem,
-    )
-    return replace(PLAIN, name=fallback(PLAIN.name, problem))
+        return fused
+    wrong = f"Triton's kernels: {wrong}"
+    slower = "which is slower (docs/speed.md has what Triton needs)"
+    log.warning("torch's own operations are used for %s, %s", wrong, slower)
+    return Elementwise(f"{PLAIN.name} ({FALLBACK}{wrong})")
 
 
-def _fused() -> Elementwise:
-    from plm_embed.kernels import triton_elementwise as triton
-
-    return Elementwise(
-        "Triton, sums within products",
-        triton.norm,
-        lambda x, linear, y: linear.add_to(x, y),
-        triton.query_key,
-        triton.up,
-    )
-
-
-def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:
+def problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:
     """Return what is wrong with kernels that compute in `dtype`; empty when nothing is.
 
     They are compared with float32 arithmetic on the CPU on the same numbers, which `dtype` holds.

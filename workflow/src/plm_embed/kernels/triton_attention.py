@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plm_embed.kernels.packed import Packed
+from plm_embed.kernels.attention import Packed
 
 
 # one machine code for all batches: their numbers of blocks and distances choose none

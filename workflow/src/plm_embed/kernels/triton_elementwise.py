@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plm_embed.kernels.elementwise import Norm, Rotary
-from plm_embed.kernels.linear import Activation, Linear
+from plm_embed.kernels.elementwise import Elementwise
 
 ACTIVATE_BLOCK, ACTIVATE_WARPS = 1024, 4
 """Numbers of one program, 8 of each thread: 16 bytes of half precision."""
@@ -152,63 +151,64 @@ def _activate_kernel(  # noqa: PLR0917
     tl.store(x_ptr + place, y.to(x_ptr.dtype.element_ty), mask=inside)
 
 
-def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-    """Layer or RMS norm, in `dtype`, of x (n, D) fp32, contiguous; with `keep` x becomes it."""
-    out = torch.empty(x.shape, dtype=dtype, device=x.device)
-    width = x.shape[1]
-    block = triton.next_power_of_2(width)
-    _norm_kernel[(len(x),)](
-        x,
-        by.weight if by.missing is None else by.missing,
-        by.weight,
-        by.weight if by.bias is None else by.bias,
-        out,
-        width,
-        block,
-        by.epsilon,
-        by.missing is not None,
-        keep,
-        not by.rms,
-        by.bias is not None,
-        num_warps=_warps(block),
-    )
-    return out
+class Fused(Elementwise):
+    """Each operation as one kernel, of contiguous tensors; sums within products."""
 
+    def __init__(self) -> None:
+        super().__init__("Triton, sums within products")
 
-def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
-    """Norm and rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place.
+    def norm(self, x, by, dtype, *, keep=False):
+        out = torch.empty(x.shape, dtype=dtype, device=x.device)
+        width = x.shape[1]
+        block = triton.next_power_of_2(width)
+        _norm_kernel[(len(x),)](
+            x,
+            by.weight if by.missing is None else by.missing,
+            by.weight,
+            by.weight if by.bias is None else by.bias,
+            out,
+            width,
+            block,
+            by.epsilon,
+            by.missing is not None,
+            keep,
+            not by.rms,
+            by.bias is not None,
+            num_warps=_warps(block),
+        )
+        return out
 
-    norms: over H d numbers, without bias; rotary: (n, d / 2) fp32. Either may be None.
-    """
-    half = qkv.shape[3] // 2
-    pairs = qkv.shape[2] * half
-    block = triton.next_power_of_2(pairs)
-    cosine, sine = (qkv, qkv) if rotary is None else rotary
-    query, key = (qkv, qkv) if norms is None else (norms[0].weight, norms[1].weight)
-    _query_key_kernel[(len(qkv), 2)](
-        qkv,
-        query,
-        key,
-        cosine,
-        sine,
-        pairs,
-        half,
-        block,
-        0.0 if norms is None else norms[0].epsilon,
-        norms is not None,
-        norms is None or not norms[0].rms,
-        rotary is not None,
-        num_warps=_warps(block),
-    )
+    def add(self, x, linear, y):
+        linear.add_to(x, y)
 
+    def query_key(self, qkv, norms, rotary):
+        half = qkv.shape[3] // 2
+        pairs = qkv.shape[2] * half
+        block = triton.next_power_of_2(pairs)
+        cosine, sine = (qkv, qkv) if rotary is None else rotary
+        query, key = (qkv, qkv) if norms is None else (norms[0].weight, norms[1].weight)
+        _query_key_kernel[(len(qkv), 2)](
+            qkv,
+            query,
+            key,
+            cosine,
+            sine,
+            pairs,
+            half,
+            block,
+            0.0 if norms is None else norms[0].epsilon,
+            norms is not None,
+            norms is None or not norms[0].rms,
+            rotary is not None,
+            num_warps=_warps(block),
+        )
 
-def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
-    """Compute the activated product, with a gate the gate's activated one times the other."""
-    if gate is None and activation == "relu":  # no pass of its own
-        return linear(x, activation)
-    if gate is None:
-        return activate(linear(x), activation)
-    return activate(gate(x), activation, linear(x))
+    def up(self, x, linear, gate, activation):
+        if gate is None and activation == "relu":  # no pass of its own
+            return linear(x, activation)
+        if gate is None:
+            return activate(linear(x), activation)
+        return activate(gate(x), activation, linear(x))
 
 
 def activate(x: Tensor, activation: str, by: Tensor | None = None) -> Tensor:

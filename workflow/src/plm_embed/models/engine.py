@@ -21,7 +21,7 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels import attention, elementwise
-from plm_embed.kernels.packed import Distances, Packed
+from plm_embed.kernels.attention import Distances, Packed
 from plm_embed.models import distances, layers
 from plm_embed.models.family import ALiBi, Learned, Rotary, T5RelativeBias
 from plm_embed.models.layers import Layer
@@ -148,7 +148,7 @@ class Engine:
         if weights.types is not None:
             x = x + weights.types[0]
         if weights.norm_before is not None:
-            x = elementwise.norm(x, weights.norm_before, torch.float32)
+            x = elementwise.PLAIN.norm(x, weights.norm_before, torch.float32)
         return x
 
     def _block(self, layer: Layer, x: Tensor, y: Tensor, ctx: BatchContext) -> Tensor:

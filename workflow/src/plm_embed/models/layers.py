@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.kernels import elementwise
-from plm_embed.kernels.elementwise import Norm
+from plm_embed.kernels.elementwise import PLAIN, Norm
 from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
 from plm_embed.models.packed_batch import DTYPES
@@ -73,7 +72,7 @@ class LMHead:
         """
         if self.dense is not None:
             x = self.dense(x, "gelu")
-        return torch.log_softmax(self.out(elementwise.norm(x, self.norm, torch.float32)), dim=-1)
+        return torch.log_softmax(self.out(PLAIN.norm(x, self.norm, torch.float32)), dim=-1)
 
 
 def load(

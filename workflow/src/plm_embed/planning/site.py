@@ -11,7 +11,7 @@ import yaml
 from plm_embed.errors import ConfigError
 from plm_embed.io.threads import cores
 from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.kernels.hardware import cpu_name, nvidia_gpus
+from plm_embed.kernels.devices import cpu_name, nvidia_gpus
 from plm_embed.planning.costs import device_label, gpu_table
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.call import CLONE, profile_folder
