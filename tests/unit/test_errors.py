@@ -28,7 +28,7 @@ from plm_embed.models.weights import read_manifest
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import read_summary
-from plm_embed.workflow.config import read_config
+from plm_embed.workflow.checks import read_config
 from support.campaigns import gathered_campaign, make_campaign
 
 ROOT = Path(__file__).parents[2]

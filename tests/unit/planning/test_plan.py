@@ -24,7 +24,8 @@ from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import SUMMARY, InputFile
-from plm_embed.workflow.config import input_paths, read_config
+from plm_embed.workflow.checks import read_config
+from plm_embed.workflow.config import input_paths
 from support import checkpoints
 from support.checkpoints import TINY_ESM2
 from support.embedded import Embedder

@@ -14,13 +14,12 @@ from snakemake.utils import validate
 from plm_embed.errors import ConfigError
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.settings import Table
-from plm_embed.workflow.checks import known_settings, mistakes, refusals
+from plm_embed.workflow.checks import known_settings, mistakes, read_config, refusals
 from plm_embed.workflow.config import (
     SCHEMA,
     input_paths,
     input_tables,
     models_of,
-    read_config,
     reading_options,
     residues_of,
     schema,

@@ -22,16 +22,13 @@ from plm_embed.planning.site import Site, cluster, this_machine
 from plm_embed.sequences.summary import Summary, read_summary
 from plm_embed.wording import count, duration, readable
 from plm_embed.workflow.call import shell_line
-from plm_embed.workflow.config import Config, models_of, read_config, settings_of, source_of
+from plm_embed.workflow.checks import read_config
+from plm_embed.workflow.config import Config, models_of, settings_of, source_of
 
-BYTES_PER_ROW = 108
-"""Bytes for a vector's key, length, number of windows and checksums."""
-BYTES_PER_SCORE = 12
-"""Bytes for a score and its checksum."""
-BYTES_PER_RECORD = 80
-"""Bytes for a record in each of members, index and records.parquet: key, id, a line of header."""
-BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
-"""Bytes in a bucket's file: the key, and residues as Parquet packs those of proteins."""
+BYTES_PER_ROW = 108  # of a vector: key, length, number of windows, checksums
+BYTES_PER_SCORE = 12  # with its checksum
+BYTES_PER_RECORD = 80  # in each of members, index, records.parquet: key, id, a line of header
+BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54  # key; as Parquet packs residues of proteins
 STARTUP_SECONDS = 180
 """Time until a worker's first batch: Python, weights, self-test."""
 JOB_SECONDS = 3 * 3600

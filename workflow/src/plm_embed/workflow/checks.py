@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import mistakes as model_mistakes
@@ -22,7 +22,10 @@ from plm_embed.workflow.config import (
     Config,
     input_paths,
     input_tables,
+    key_and_value,
+    merged,
     models_of,
+    read_yaml,
     residues_of,
     schema,
     settings_of,
@@ -30,9 +33,6 @@ from plm_embed.workflow.config import (
     with_defaults,
 )
 from plm_embed.workflow.resources import misspelt
-
-if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError
 
 _NOT_TAKEN = re.compile(r"[{}<>]|^~|^\$\w")
 """Wildcards of Snakemake, and what a shell would have expanded."""
@@ -66,17 +66,10 @@ def refusals(
 
 def notices(config: Config, profile: Any) -> Iterator[str]:
     """Yield a line for each name in a profile (Snakemake's ResourceSettings) that is nearly right,
-    and those of `outdated`.
+    and for the sequences, and each model, whose results are of other settings: Snakemake makes them
+    again by its notes (.snakemake), which may be lost.
     """
     yield from misspelt(profile)
-    yield from outdated(config)
-
-
-def outdated(config: Config) -> Iterator[str]:
-    """Yield a line for the sequences, and one for each model, whose results are of other settings.
-
-    Snakemake makes results again by its notes (.snakemake), which may be lost.
-    """
     results = Path(config["results"])
     if summary := known_summary(results / "sequences"):
         now = (config["buckets"], residues_of(config), *map(os.path.realpath, input_paths(config)))
@@ -109,6 +102,19 @@ def known_settings(config: Config, model: Model) -> dict[str, Any]:
     return to_plain(resolved(settings_of(config), model).recipe)
 
 
+def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config:
+    """Return the complete configuration as the workflow sees it: config/config.yaml of this folder,
+    `configfile` merged over it, and over both the `KEY=VALUE` of --config.
+
+    Raises ConfigError for what is no YAML, and with a line for each value that is refused.
+    """
+    usual = Path("config/config.yaml")
+    changes = read_yaml(configfile) if configfile else {}
+    for setting in settings:
+        changes = merged(changes, dict([key_and_value("--config", setting)]))
+    return checked(merged(read_yaml(usual) if usual.exists() else {}, changes), changes)
+
+
 def checked(config: Config, changes: Mapping[str, Any]) -> Config:
     """Return the configuration with its defaults. ConfigError with a line for each mistake.
 
@@ -138,30 +144,28 @@ def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
     except PlmEmbedError as error:
         lines.append(str(error))
     if not lines and "inputs" in changes and "model" not in changes:
-        for model in models_of(config).values():
-            if not model.trained:
-                lines.append(
-                    f"model: missing: only the demo takes {model.name}, whose vectors mean "
-                    "nothing; name a model, such as esm2_t33_650M_UR50D"
-                )
+        lines = [
+            f"model: missing: only the demo takes {name}, whose vectors mean nothing; name a "
+            "model, such as esm2_t33_650M_UR50D"
+            for name, model in models_of(config).items()
+            if not model.trained
+        ]
     return lines
 
 
-def _line(error: "ValidationError") -> str:
-    """Return where an error is, and the validator's words, for a key with the nearest right one."""
+def _line(error: Any) -> str:
+    """Return where jsonschema has an error, and its words, for a key with the nearest right one."""
     place = error.json_path.lstrip("$.")
     if "propertyNames" in error.absolute_schema_path:
-        known: Any = error.validator_value
-        hint = did_you_mean(str(error.instance), known)
+        hint = did_you_mean(str(error.instance), error.validator_value)
         return f"{place}.{error.instance}: there is no such key{hint}".lstrip(".")
     return f"{place}: {error.message}".removeprefix(": ")[:300]
 
 
 def _path_mistakes(config: Config) -> Iterator[str]:
-    paths = [("inputs", path) for path in input_paths(config)]
-    weights = config["weights"]
+    inputs, weights = input_paths(config), config["weights"]
     sources = weights.values() if isinstance(weights, Mapping) else [weights]
-    paths += [("weights", path) for path in sources]
+    paths = [("inputs", path) for path in inputs] + [("weights", path) for path in sources]
     paths += [(key, config[key]) for key in ("results", "store", "weights_folder")]
     for key, path in paths:
         if _NOT_TAKEN.search(path):
@@ -170,11 +174,11 @@ def _path_mistakes(config: Config) -> Iterator[str]:
     if letter := _UNQUOTED.search(config["results"]):
         words = f"a cluster's jobs cannot take a path with {letter[0]!r}; name another folder"
         yield f"results: {config['results']}: {words}"
-    for path, table in zip(input_paths(config), input_tables(config), strict=True):
+    for path, table in zip(inputs, input_tables(config), strict=True):
         for name in table.keep:
             if why := why_not_kept(name):
                 yield f"inputs: {path}: keep: {name}: {why}"
-    for file, same in repeated([Path(path) for path in input_paths(config)]):
+    for file, same in repeated(list(map(Path, inputs))):
         yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
@@ -183,6 +187,7 @@ def _model_mistakes(config: Config) -> Iterator[str]:
     for a model that is not known, and for residues that it cannot have.
     """
     models, weights, tables = models_of(config), config["weights"], input_tables(config)
+    first = next(iter(models))
     alphabets = {model.family.alphabet.name: name for name, model in models.items()}
     if len(alphabets) > 1:
         words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
@@ -194,19 +199,18 @@ def _model_mistakes(config: Config) -> Iterator[str]:
             if model_of(name, path).name not in models:
                 yield f"weights.{name}: is no model of this campaign"
     elif weights and len(models) > 1:
-        example = f"weights: {{{next(iter(models))}: {weights}}}"
-        yield f"weights: {weights}: of which model? Write `{example}`"
+        yield f"weights: {weights}: of which model? Write `weights: {{{first}: {weights}}}`"
         return
     with_states = any(model.family.alphabet.states for model in models.values())
     if not with_states and any(table.structure for table in tables):
-        yield f"inputs: structure: {next(iter(models))} reads no 3Di letters; leave it out"
+        yield f"inputs: structure: {first} reads no 3Di letters; leave it out"
     for score in config["embedding"]["scores"]:
         if any(score in table.keep for table in tables):
             yield f"inputs: keep: {score}: is a score of `embedding.scores`; rename the column"
-    for model in models.values():
+    for name, model in models.items():
         path = source_of(config, model)
         try:
-            record = read_record(Path(config["results"], model.name))
+            record = read_record(Path(config["results"], name))
         except PlmEmbedError:  # the rule makes it anew
             record = None
         # what prepared weights came from may be gone
@@ -214,5 +218,5 @@ def _model_mistakes(config: Config) -> Iterator[str]:
         if needed and not _NOT_TAKEN.search(path) and (words := missing(Path(path))):
             yield f"weights: {path}: {words}"
         if not (path or model.address or model.shipped):
-            yield f"weights: {model.name} cannot be downloaded: name its file"
+            yield f"weights: {name} cannot be downloaded: name its file"
         yield from map(str, model_mistakes(settings_of(config), model))

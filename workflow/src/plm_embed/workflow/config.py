@@ -1,7 +1,7 @@
 """The configuration of a campaign: its schema, its defaults, and the options that it becomes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,20 +43,17 @@ def with_defaults(config: Mapping[str, Any], rules: Config | None = None) -> Con
     return complete
 
 
-def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config:
-    """Return the complete configuration as the workflow sees it: config/config.yaml of this folder,
-    `configfile` merged over it, and over both the `KEY=VALUE` of --config.
-
-    Raises ConfigError for what is no YAML, and with a line for each value that is refused.
-    """
-    from plm_embed.workflow.checks import checked
-
-    usual = Path("config/config.yaml")
-    changes = _yaml(configfile) if configfile else {}
-    for setting in settings:
-        key, value = key_and_value("--config", setting)
-        changes = merged(changes, {key: value})
-    return checked(merged(_yaml(usual) if usual.exists() else {}, changes), changes)
+def read_yaml(path: Path) -> Config:
+    """Return the keys of a configuration file. ConfigError for what is none."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8: {error.reason}", path=path) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}".replace("\n", " "), path=path) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
+    return content
 
 
 def key_and_value(option: str, setting: str) -> tuple[str, Any]:
@@ -78,18 +75,6 @@ def merged(below: Config, above: Mapping[str, Any]) -> Config:
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }
     return below | dict(above) | both
-
-
-def _yaml(path: Path) -> Config:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8: {error.reason}", path=path) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}".replace("\n", " "), path=path) from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
-    return content
 
 
 def listed(value: Any) -> list[Any]:
@@ -116,15 +101,18 @@ def source_of(config: Config, model: Model) -> str:
     return next(sources, "")
 
 
+def _entries(config: Config) -> list[Config]:
+    inputs = listed(config["inputs"])
+    return [entry if isinstance(entry, dict) else {"path": entry} for entry in inputs]
+
+
+def _columns(config: Config) -> list[Config]:
+    return [{key: entry[key] for key in entry if key != "path"} for entry in _entries(config)]
+
+
 def input_paths(config: Config) -> list[str]:
     """Return the paths of the sequence files."""
-    entries = listed(config["inputs"])
-    return [entry["path"] if isinstance(entry, dict) else entry for entry in entries]
-
-
-def _columns(config: Config) -> list[dict[str, Any]]:
-    entries = [entry if isinstance(entry, dict) else {} for entry in listed(config["inputs"])]
-    return [{key: entry[key] for key in entry if key != "path"} for entry in entries]
+    return [entry["path"] for entry in _entries(config)]
 
 
 def input_tables(config: Config) -> list[Table]:

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -56,14 +55,16 @@ class Run:
     @property
     def alive(self) -> bool:
         """Return whether it goes on. Another host's does unless it has ended in order."""
-        if self.ended or self.host != host() or not find_spec("psutil"):
+        if self.ended or self.host != host():
             return not self.ended
-        import psutil  # comes with Snakemake
-
         try:
+            import psutil  # comes with Snakemake
+
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.began) < 60  # the clock may have been set
             return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+        except ModuleNotFoundError:
+            return True
         except psutil.NoSuchProcess:
             return False
 
@@ -97,25 +98,27 @@ def note_start(
     import psutil
 
     process, log = psutil.Process(), "".join(logs[:1])
-    run = Run(host(), process.pid, process.create_time(), tuple(models), log, local)
-    _write(results, run)
+    _write(results, Run(host(), process.pid, process.create_time(), tuple(models), log, local))
 
 
 def note_end(results: Path, logs: Sequence[str] | None = None) -> None:
     """Write that the run has ended. logs: Snakemake's, if it failed; they name the reason."""
-    run = read_run(results)
-    if not run:
+    if not (run := read_run(results)):
         return
     text = "".join(Path(log).read_text(errors="replace") for log in logs or ())
     terminated = "Will exit after finishing currently running" in text.rpartition(_LOGS_END)[2]
     run = replace(run, ended=True, stopped=terminated or "on user request" in text)
     if logs is not None and not run.stopped:
         killed = [("killed; out of memory?", log) for log in _KILLED_HERE.findall(text)]
-        reasons = _WHY.findall(text) or killed or [("Snakemake ended with an error", "")]
-        reason, log = reasons[-1]
+        reason, log = (_WHY.findall(text) or killed or [("Snakemake ended with an error", "")])[-1]
         begun = Path(log).is_file() and Path(log).stat().st_size
         run = replace(run, reason=reason, log=log if begun else run.log)
     _write(results, run)
+
+
+def _write(results: Path, run: Run) -> None:
+    with suppress(OSError):  # a full disk
+        write_json(run_note(results), asdict(run))
 
 
 def read_run(results: Path) -> Run | None:
@@ -138,8 +141,3 @@ def host() -> str:
     """Return the name of this host, and of the container on it, which sees other processes."""
     container = Path("/proc/self/ns/pid")
     return f"{socket.gethostname()} {container.readlink() if container.is_symlink() else ''}"
-
-
-def _write(results: Path, run: Run) -> None:
-    with suppress(OSError):  # a full disk
-        write_json(run_note(results), asdict(run))
