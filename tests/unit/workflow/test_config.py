@@ -70,10 +70,9 @@ def test_a_job_gets_every_setting_that_decides_a_vector() -> None:
             residues={"strand": "canonical"},
         )
     )
-    command = COMMANDS["embed"].make_parser(click.Context(COMMANDS["embed"]))
-    values, _, _ = command.parse_args(["--settings", vector_settings(chosen)])
+    context = click.Context(COMMANDS["embed"])
     (option,) = (one for one in COMMANDS["embed"].params if one.name == "vectors")
-    assert option.type.convert(values["vectors"], option, None) == settings_of(chosen)
+    assert option.process_value(context, vector_settings(chosen)) == settings_of(chosen)
 
 
 def test_unknown_keys_are_refused_in_every_block() -> None:
