@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from plm_embed._version import __version__
-from plm_embed.cli.main import SECTIONS
+from plm_embed.cli.main import SECTIONS, group
 from plm_embed.startup import called
 from support.commands import COMMANDS
 
@@ -293,3 +294,10 @@ def test_a_limit_of_threads_is_named(tmp_path: Path) -> None:
     where = ["--output", str(tmp_path / "sequences")]
     done = plm_embed("deduplicate", str(tmp_path / "some.fasta"), *where, code=refused)
     assert "allows no more threads: processes (ulimit -u)" in done.stderr, done.stderr
+
+
+def test_gather_has_three_files_to_write(tmp_path: Path) -> None:
+    paths = [f"--{name}={tmp_path}" for name in ("sequences", "embedded", "store")]
+    paths += [f"--{name}={tmp_path / 'out.h5'}" for name in ("master", "index", "records")]
+    done = CliRunner().invoke(group, ["gather", *paths])
+    assert done.exit_code == 2 and "must be three files" in done.output

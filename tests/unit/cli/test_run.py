@@ -102,6 +102,15 @@ def test_the_file_is_complete_so_that_no_other_one_is_merged_into_it() -> None:
     assert written["embedding"]["long_sequences"]["max_residues"] == 50
 
 
+@pytest.mark.parametrize("text", ["inputs: mine.fasta\n", "- a list of mine\n"])
+def test_a_configuration_that_no_run_wrote_is_not_replaced(text: str) -> None:
+    Path("out").mkdir()
+    Path("out/config.yaml").write_text(text)
+    with pytest.raises(PlmEmbedError, match=r"out/config.yaml: (not written by|damaged or edited)"):
+        write()
+    assert Path("out/config.yaml").read_text() == text
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

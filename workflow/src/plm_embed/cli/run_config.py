@@ -85,11 +85,15 @@ def write_configuration(config: Config, options: Sequence[str]) -> Path:
     """Write the configuration into the results folder, and return its path.
 
     ConfigError when the folder has vectors that this campaign would not have: of other inputs or
-    settings. Columns that are no longer kept are named on stderr.
+    settings, or a configuration that no run wrote. Columns that are no longer kept are named on
+    stderr.
     """
     path = Path(config["results"], CONFIG)
-    before, folder = read_kept(path) if any(path.parent.glob("*/embedded/*.json")) else ({}, Path())
-    if before:
+    before, folder = read_kept(path)
+    if before and not folder.is_absolute():  # somebody wrote it by hand
+        words = f"{path}: not written by `plm-embed run`, which would replace it"
+        raise ConfigError(words, path=path, remedy="choose another --results, or move that file")
+    if before and any(path.parent.glob("*/embedded/*.json")):
         if lost := "; ".join(_lost(before, config, folder)):
             remedy = "choose another --results, or delete that file to replace its results"
             raise ConfigError(f"{path}: the results here differ: {lost}", path=path, remedy=remedy)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from click import BadParameter, IntRange, argument, command, option
+from click import BadParameter, IntRange, UsageError, argument, command, option
 
 from plm_embed.cli.options import (
     AMOUNT,
@@ -228,6 +228,8 @@ def gather(**files: Path) -> None:
     from plm_embed.master.gather import workflow_commit
 
     log_command()
+    if len({files[name].absolute() for name in ("master", "index", "records")}) < 3:
+        raise UsageError("--master, --index and --records must be three files")
     run(**files, provenance={"workflow_commit": workflow_commit()})
 
 
