@@ -29,7 +29,6 @@ _HIDDEN = re.compile(
 failed, of which the step says more in its log.
 """
 _TRACEBACK = re.compile("Traceback|KeyboardInterrupt|Exception ignored|Exception in thread")
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT)
 
 
 def execute(options: Sequence[str], results: Path, models: Sequence[str]) -> None:
@@ -76,52 +75,43 @@ def _snakemake(options: Sequence[str]) -> tuple[int, bool]:
     """Run Snakemake and print its progress; return its exit status, and whether the folder is
     locked.
 
-    It and its jobs here are a process group of their own, to which signals are passed on, from a
-    terminal or not. When it has ended in order after one, Abort is raised; a traceback by which it
-    ends then is not shown.
+    After a Ctrl-C, which it gets too, it ends in order, and Abort is raised; where it ends by a
+    traceback, that is not shown. A SIGTERM is passed on to it and its jobs here.
     """
-    process: subprocess.Popen[str] | None = None
-    stops: list[int] = []
+    import psutil  # comes with Snakemake
 
-    def pass_on(number: int, _: object) -> None:
-        if number not in (signal.SIGTSTP, signal.SIGCONT):
-            stops.append(number)
-        if process:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-        if number == signal.SIGTSTP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def interrupt(number: int, _: object) -> None:
+        interrupts.append(number)
+        below = psutil.Process().children(recursive=True) if number == signal.SIGTERM else []
+        for process in below:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
 
     # "rules" also hides why a scheduler refused or ended a job: its lines are left out here
     quiet = ["host"] if "--profile" in options else ["host", "rules"]
+    interrupts, shown, locked = list[int](), False, False
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handlers = [(number, signal.signal(number, interrupt)) for number in signals]
     # -P: a user's file that has the name of a module is none
     command = [sys.executable, "-P", "-m", "snakemake", "--snakefile", str(SNAKEFILE), *options]
-    handlers = {
-        number: signal.signal(number, pass_on)
-        for number in _PASSED_ON
-        if signal.getsignal(number) != signal.SIG_IGN  # as under nohup
-    }
-    shown = locked = False
     try:
         with subprocess.Popen(
-            [*command, "--quiet", *quiet], process_group=0,
+            [*command, "--quiet", *quiet],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", env={**os.environ, "PYTHONSAFEPATH": "1"},
         ) as process:  # fmt: skip
-            for number in stops:  # that came before there was a process
-                os.killpg(process.pid, number)
             assert process.stdout
             for line in process.stdout:
                 locked = locked or line.startswith("LockException:")
                 if not line.startswith((" ", "\n")):  # else it belongs to the line above
-                    shown = not (_HIDDEN.match(line) or (stops and _TRACEBACK.match(line)))
+                    shown = not (_HIDDEN.match(line) or (interrupts and _TRACEBACK.match(line)))
                 with suppress(BrokenPipeError):  # the campaign goes on unseen
                     if shown and not locked:
                         print(printable(line.rstrip()), file=sys.stderr, flush=True)
     finally:
-        for number, handler in handlers.items():
+        for number, handler in handlers:
             signal.signal(number, handler)
-    if stops:
+    if interrupts:
         raise Abort(_CONTINUE)
     return process.returncode, locked
 
