@@ -267,11 +267,12 @@ class VectorStream:
                 continue
             scores = name.startswith(TOKEN_SCORES)
             stored_as = "float32" if scores else self.fingerprint.storage_dtype
+            words = "scores" if scores else name.removesuffix(LARGEST)
             largest = np.max([piece[name] for piece in pieces])
             if not largest <= torch.finfo(getattr(torch, stored_as)).max:  # NaN compares false
                 raise PlmEmbedError(
-                    f"{name.removesuffix(LARGEST)} of a sequence of {self.lengths[i]} residues "
-                    f"({sequence[:20]}...) is not finite or too large to store ({largest:.3g})\n"
+                    f"{words} of a sequence of {self.lengths[i]} residues ({sequence[:20]}...): "
+                    f"not finite or too large to store ({largest:.3g})\n"
                     "compute and store in float32 (embedding.compute_dtype and storage_dtype); if "
                     "that is so already, suspect the device"
                 )
