@@ -193,7 +193,7 @@ def test_pairs_of_chains(tmp_path: Path, prepared: Path) -> None:
 
 
 def test_rounding_is_not_taken_for_another_pooling(tmp_path: Path, prepared: Path) -> None:
-    """Of long sequences, the end token moves a mean by less than bfloat16 does."""
+    """In long sequences the end token moves a mean by less than bfloat16 does."""
     lines = [10 * sequence for sequence in SEQUENCES]
     vectors = plm_embed.embed(lines, MODEL, weights=prepared, dtype="bfloat16")
     path = write_datasets(tmp_path / "means.h5", IDS, vectors)

@@ -139,10 +139,10 @@ class VectorStream:
                 tokens = self._engine.own_tokens(text).tolist()
                 masked = range(low - start, high - start)
                 passes += [Pass(owner, text, residue, tokens[residue]) for residue in masked]
-        bounds = np.searchsorted([each.owner for each in passes], range(len(waiting) + 1))
+        bounds = np.searchsorted([run.owner for run in passes], range(len(waiting) + 1))
         left, logs = np.diff(bounds), np.empty(len(passes))
         plain = replace(self.fingerprint, pooling=(), scores=())
-        texts, residues = [each.text for each in passes], [each.residue for each in passes]
+        texts, residues = [run.text for run in passes], [run.residue for run in passes]
         stream = VectorStream(self.room, plain, texts, residues)
         for step in stream.run():
             finished = []

@@ -182,10 +182,10 @@ def _kind(sequence: str) -> str:
     """
     letters = set(sequence)
     if letters <= set("ACGTUN"):
-        return "nucleotides" * ({"A", "C", "G"} < letters and not letters.isdisjoint("TU"))
+        return "nucleotides" if {"A", "C", "G"} < letters and letters & {"T", "U"} else ""
     strands = "HHH" in sequence and "EEE" in sequence and len(letters) > 2
     coils = len(re.findall("H{4,}", sequence)) > 1 and not letters.isdisjoint("TCL")
-    return "structure" * ((strands or coils) and _mean_run(sequence) >= 2)
+    return "structure" if (strands or coils) and _mean_run(sequence) >= 2 else ""
 
 
 def _mean_run(text: str) -> float:

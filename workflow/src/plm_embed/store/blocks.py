@@ -141,8 +141,8 @@ def pieces(buckets: Iterable[StoredBucket], store: Path) -> Iterator[Piece]:
                 yield Piece(name, name, row, values, row, ones, checksums.of_rows(values))
             offset = residue + np.concatenate([[0], np.cumsum(vectors.residues)])
             if any(map(has_matrix, bucket.fingerprint.representations)):
-                each = np.ones(len(offset), np.int64)
-                yield Piece("offset", "offset", row, offset, row, each, None)
+                counts = np.ones(len(offset), np.int64)
+                yield Piece("offset", "offset", row, offset, row, counts, None)
             width = storage_bytes(bucket.fingerprint.storage_dtype)
             for name, dim in vectors.parts[0].dims.items() if vectors.parts else ():
                 counts, starts = ones, row + np.arange(len(ones))
@@ -151,11 +151,8 @@ def pieces(buckets: Iterable[StoredBucket], store: Path) -> Iterator[Piece]:
                 number = np.cumsum(counts) * dim * width // BLOCK_BYTES
                 edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max))
                 for first, stop in pairwise(edges.tolist()):
-                    path, start, rows = (
-                        f"representations/{name}",
-                        int(starts[first]),
-                        counts[first:stop],
-                    )
+                    path, start = f"representations/{name}", int(starts[first])
+                    rows = counts[first:stop]
                     bits = _read(vectors, name, first, rows)
                     if name in vectors.sums:  # as the part keeps them: a change here shows
                         sums = vectors.sums[name][first:stop]
