@@ -93,7 +93,7 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
     )
     embedder = Embedder(prepared, tmp_path / "store", settings)
     sequences = [random_sequence(900, i) for i in range(300)]
-    model, size = embedder.worker.load()
+    batches = embedder.worker.load()
     torch.cuda.empty_cache()
     torch.cuda.synchronize()
     # room for what is there and for two of the smallest batches: one row takes about 15 times its
@@ -106,7 +106,7 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
         record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert model.rows <= size.budget < 16 * ROWS["cuda"]
+    assert batches.engine.rows <= batches.budget < 16 * ROWS["cuda"]
     assert (record.computed, record.skipped) == (300, ())
 
 
