@@ -17,9 +17,8 @@ from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import UNPUBLISHED
-from plm_embed.planning.count import deduplicated
-from plm_embed.planning.plan import Plan, plan
-from plm_embed.planning.show import show
+from plm_embed.planning.costs import deduplicated
+from plm_embed.planning.plan import Plan, plan, show
 from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import MEMORY_MB, Table
@@ -154,6 +153,17 @@ def test_a_profile_without_gpus_is_planned_for_its_cores(
     assert cpu.device.endswith(", 8 threads")
     assert cpu.basis.endswith("; no job with 8 threads was measured")
     assert "on 2 workers each" in fact(cluster, "jobs") and "GPU" not in text(cluster)
+
+
+def test_a_profile_may_list_its_settings_as_options_do(large: Path, tmp_path: Path) -> None:
+    settings = {"gpu": "2 * attempt", "nodes": 2, "device": "cpu", "runtime": "2h"}
+    listed = [f"embed:{name}={value}" for name, value in settings.items()]
+    content: dict[str, Any] = {"set-resources": ["gather:gpu=9", *listed]}
+    write(tmp_path / "profile.yaml", yaml.safe_dump(content | {"set-threads": "embed=8 * attempt"}))
+    planned = plan(large, LARGE, profile=str(tmp_path))
+    assert planned.models[0].speeds[0].device.endswith(", 4 threads")
+    assert " on 4 workers each" in fact(planned, "jobs")
+    assert "the profile gives each 2 h 0 min" in fact(planned, "jobs")
 
 
 def test_a_gpu_may_be_asked_for_by_any_name(configfile: Path, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The time of a profile's jobs, as Snakemake reads it."""
 
+import re
+
 import pytest
 from snakemake.resources import Resources
 
 from plm_embed.errors import ConfigError
-from plm_embed.planning.site import minutes
+from plm_embed.planning.site import first_attempt
 
 
 @pytest.mark.parametrize(
@@ -19,10 +21,17 @@ def test_a_runtime_is_what_snakemake_reads_in_it(runtime: object) -> None:
     first = resources["runtime"].evaluate(
         None, input=[], attempt=1, threads=1, rulename="embed", async_run=None
     )
-    assert minutes(runtime) == first.value
+    assert first_attempt("runtime", runtime) == first.value
 
 
 @pytest.mark.parametrize("runtime", ["4:00:00", "long", "max(60, 4)", None])
 def test_a_runtime_that_is_no_time_is_refused(runtime: object) -> None:
     with pytest.raises(ConfigError, match="is neither minutes nor a time such as 4h"):
-        minutes(runtime)
+        first_attempt("runtime", runtime)
+
+
+@pytest.mark.parametrize("value", ["max(1, 2)", None, "1.5", "4h"])
+def test_a_number_that_is_an_expression_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=f"gpu: {re.escape(str(value))}: is not a whole number"):
+        first_attempt("gpu", value)
+    assert first_attempt("nodes", "2 * attempt") == 2

@@ -60,7 +60,7 @@ def plan(*, more: tuple[str, ...], settings: tuple[str, ...], **options: Any) ->
     """
     from plm_embed.io.terminal import terminal
     from plm_embed.planning.plan import plan as run
-    from plm_embed.planning.show import show
+    from plm_embed.planning.plan import show
 
     if more and not settings:
         raise UsageError(f"Got unexpected extra argument ({more[0]})")

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.console import Console, Group
+from rich.table import Column, Table
+from rich.text import Text
+
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import MATRICES, storage_bytes
 from plm_embed.inference.settings import resolved
@@ -16,8 +20,7 @@ from plm_embed.jobs.per_residue import per_residue_bytes
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import UNPUBLISHED, caveat, demo_caveat, read_record
-from plm_embed.planning.costs import Speed, Work, estimated, measured, work
-from plm_embed.planning.count import deduplicated, lengths_left
+from plm_embed.planning import costs
 from plm_embed.planning.site import Site, cluster, this_machine
 from plm_embed.sequences.summary import Summary, read_summary
 from plm_embed.wording import count, duration, readable
@@ -29,39 +32,35 @@ BYTES_PER_ROW = 108  # of a vector: key, length, number of windows, checksums
 BYTES_PER_SCORE = 12  # with its checksum
 BYTES_PER_RECORD = 80  # in each of members, index, records.parquet: key, id, a line of header
 BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54  # key; as Parquet packs residues of proteins
-STARTUP_SECONDS = 180
-"""Time until a worker's first batch: Python, weights, self-test."""
+STARTUP_SECONDS = 180  # until a worker's first batch: Python, weights, self-test
 JOB_SECONDS = 3 * 3600
 """Aim for a job: long enough to be worth its wait, short enough to lose little and start soon."""
 SHORT_SECONDS = 1800
 """Time of a device: below it, nothing is gained on a machine by another number of buckets."""
+WARNINGS = ("NOT ENOUGH", "not verified", "unpublished weights", "mean nothing")
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The work of one model. notes: as the facts of a plan; todo: what the store lacks; speeds: the
-    first one is planned for; weights, vectors: bytes to be written.
+    """The work of one model. facts: as of a plan; todo: what the store lacks; speeds: of devices;
+    seconds: on the first of them; weights, vectors: bytes to be written.
     """
 
     model: str
-    notes: tuple[tuple[str, str], ...]
-    todo: Work
-    speeds: tuple[Speed, ...]
+    facts: list[tuple[str, str]]
+    todo: costs.Work
+    speeds: list[costs.Speed]
     weights: int
     vectors: int
-
-    @property
-    def seconds(self) -> int:
-        """Return the time on one device."""
-        return self.speeds[0].seconds(self.todo) if self.speeds else 0
+    seconds: int
 
 
 @dataclass(frozen=True)
 class Plan:
     """Everything that `plm-embed plan` prints. facts: in words, with their subjects."""
 
-    facts: tuple[tuple[str, str], ...]
-    models: tuple[Forecast, ...]
+    facts: list[tuple[str, str]]
+    models: list[Forecast]
     buckets: int
     command: str
 
@@ -81,41 +80,37 @@ def plan(
     """
     config = read_config(configfile, settings)
     site = cluster(profile, devices) if profile else this_machine(devices)
-    with deduplicated(config) as sequences:
+    with costs.deduplicated(config) as sequences:
+        models = [_forecast(config, model, sequences, site) for model in models_of(config).values()]
         summary = read_summary(sequences)
-        models = tuple(
-            _forecast(config, model, sequences, site.devices)
-            for model in models_of(config).values()
-        )
     buckets, jobs = _jobs(models, site, config["buckets"])
     call = [*site.options, *(["--configfile", str(configfile)] if configfile else [])]
     if buckets != config["buckets"]:
         others = (word for word in settings if not word.startswith("buckets="))
         settings = (*others, f"buckets={buckets}")
-    if settings:
-        call += ["--config", *settings]
+    call += ["--config", *settings] if settings else []
     unique = f"{count(summary.unique, 'sequence')}, {count(summary.residues, 'residue')}"
     if lengths := summary.lengths:
         unique += f" ({min(lengths):,} to {max(lengths):,} each)"
-    facts = (
+    facts = [
         ("records", f"{summary.records:,}, {summary.records - summary.accepted:,} of them skipped"),
         ("unique", unique),
-        *(note for model in models for note in model.notes),
+        *(fact for model in models for fact in model.facts),
         ("jobs", jobs),
-        ("bytes", _bytes(Path(config["results"]), summary, models)),
-    )
+        ("bytes", _bytes(Path(config["results"]).absolute(), summary, models)),
+    ]
     return Plan(facts, models, buckets, shell_line(call))
 
 
-def _forecast(config: Config, model: Model, sequences: Path, devices: Sequence[str]) -> Forecast:
-    settings = resolved(settings_of(config), model)
-    summary, left = read_summary(sequences), lengths_left(config, model, sequences)
-    todo, whole = (work(model, lengths, settings) for lengths in (left, summary.lengths))
+def _forecast(config: Config, model: Model, sequences: Path, site: Site) -> Forecast:
+    settings, dtype = resolved(settings_of(config), model), settings_of(config).compute_dtype
+    summary, left = read_summary(sequences), costs.lengths_left(config, model, sequences)
+    todo, whole = (costs.work(model, lengths, settings) for lengths in (left, summary.lengths))
 
     source, weights = _weights(config, model)
     notes = {"weights": source}
     if "pseudo_perplexity" in settings.scores and whole.tokens:
-        once = work(model, summary.lengths, replace(settings, scores=()))
+        once = costs.work(model, summary.lengths, replace(settings, scores=()))
         factor = f"{whole.tokens / once.tokens:,.0f} times the work of the vectors"
         notes["pseudo_perplexity"] = f"each residue is masked once: {factor}"
     if too_long := summary.unique - whole.sequences:
@@ -124,20 +119,17 @@ def _forecast(config: Config, model: Model, sequences: Path, devices: Sequence[s
     if stored := summary.unique - sum(left.values()):
         notes["stored"] = f"{stored:,} of {count(summary.unique, 'sequence')} already"
 
-    dtype = settings.compute_dtype
-    records = measured(Path(config["results"], model.name, FOLDER), dtype)
-    speeds = tuple(
-        records.get(device) or estimated(device, model, whole, dtype)
-        for device in (dict.fromkeys(devices) if whole.tokens else ())
-    )
-
+    records = costs.measured(Path(config["results"], model.name, FOLDER), dtype)
+    devices = dict.fromkeys(site.devices) if whole.tokens else ()
+    speeds = [records.get(name) or costs.estimated(name, model, whole, dtype) for name in devices]
+    seconds = speeds[0].seconds(todo) if speeds else 0
     pooled = len(settings.layers) * sum(pooling not in MATRICES for pooling in settings.pooling)
     row = BYTES_PER_ROW + BYTES_PER_SCORE * len(settings.scores)
     row += pooled * model.dim * storage_bytes(settings.storage_dtype)
     vectors = whole.sequences * row
     vectors += per_residue_bytes(settings, model.dim, model.family, summary.lengths)
-    lines = tuple((subject, f"{model.name}: {words}") for subject, words in notes.items())
-    return Forecast(model.name, lines, todo, speeds, weights, vectors)
+    facts = [(subject, f"{model.name}: {words}") for subject, words in notes.items()]
+    return Forecast(model.name, facts, todo, speeds, weights, vectors, seconds)
 
 
 def _weights(config: Config, model: Model) -> tuple[str, int]:
@@ -149,8 +141,7 @@ def _weights(config: Config, model: Model) -> tuple[str, int]:
     source = source_of(config, model) or str(model.shipped or "")
     to_prepare = size(Path(source)) if source else model.bytes or 4 * model.parameters
     if not model.trained:
-        digest = sha256_file(Path(source)) if Path(source).is_file() else ""
-        check = demo_caveat(model, digest)
+        check = demo_caveat(model, sha256_file(Path(source)) if Path(source).is_file() else "")
     elif model.name not in MODELS:
         check = UNPUBLISHED
     elif model.sha256:
@@ -202,8 +193,35 @@ def _bytes(results: Path, summary: Summary, models: Sequence[Forecast]) -> str:
         "index and records": records * len(models),
         "weights": sum(model.weights for model in models),
     }
-    folders = (results.absolute(), *results.absolute().parents)
-    free, total = shutil.disk_usage(next(filter(Path.is_dir, folders))).free, sum(sizes.values())
+    folder = next(filter(Path.is_dir, (results, *results.parents)))
+    free, total = shutil.disk_usage(folder).free, sum(sizes.values())
     kinds = ", ".join(f"{kind} {readable(written)}" for kind, written in sizes.items() if written)
     room = "enough" if free > total else "NOT ENOUGH"
     return f"{kinds}; {readable(total)} in all, {readable(free)} free: {room}"
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Print a plan on a terminal."""
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    for subject, words in plan.facts:
+        text = Text(words, overflow="fold")
+        text.highlight_words(WARNINGS, "bold red")
+        facts.add_row(Text(subject, "bold", no_wrap=True), text)
+    titles = "tokens", "tokens/s", "time on one"
+    numbers = (Column(title, justify="right", no_wrap=True) for title in titles)
+    times = Table(Column("model", overflow="fold"), "device", *numbers, box=None, pad_edge=False)
+    bases: dict[str, None] = {}
+    for model in plan.models:
+        todo = model.todo
+        for speed in model.speeds:
+            time = duration(speed.seconds(todo)) if todo.tokens else "nothing left"
+            rate = f"{speed.tokens_per_second:,.0f}"
+            times.add_row(model.model, speed.device, f"{todo.tokens:,}", rate, time)
+            bases[f"{speed.device}: {speed.basis}"] = None
+    parts = (facts, *[times] * bool(bases), *(Text(basis, "dim") for basis in bases))
+    for line in console.render_lines(Group(*parts), pad=False):
+        text = Text.assemble(*((piece.text, piece.style or "") for piece in line))
+        text.rstrip()  # rich fills the lines of a table
+        console.print(text, soft_wrap=True)
+    console.print("\n[bold]run it[/]")
+    console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)

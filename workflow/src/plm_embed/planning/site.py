@@ -12,9 +12,10 @@ from plm_embed.errors import ConfigError
 from plm_embed.io.threads import cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.kernels.devices import cpu_name, nvidia_gpus
-from plm_embed.planning.costs import device_label, gpu_table
+from plm_embed.planning.costs import TABLE, device_label
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.call import CLONE, profile_folder
+from plm_embed.workflow.config import key_and_value, listed
 from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
 _MINUTES = {"": 1 / 60, "s": 1 / 60, "m": 1, "h": 60, "d": 1440, "w": 10080}
@@ -55,31 +56,45 @@ def cluster(profile: str, devices: Sequence[str]) -> Site:
         message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
         remedy = f"shipped are {', '.join(shipped)}"
         raise ConfigError(message, key="--profile", remedy=remedy)
-    content = yaml.safe_load(path.read_text("utf-8")) or {}
-    resources, threads = (
-        rules.get("embed") if isinstance(rules := content.get(key), dict) else None
-        for key in ("set-resources", "set-threads")
-    )
-    resources = {"gpu": 1, "runtime": 240} | (resources or {})  # as the rule
-    workers = int(resources["gpu"]) or 1
-    if resources.get("device") == "cpu" or not asks_for_gpu(resources):
-        device = device_label(cpu_name(), max(1, int(threads or 1) // workers))
+    embed = _resources(yaml.safe_load(path.read_text("utf-8")) or {})
+    workers = embed["gpu"] or 1
+    if embed.get("device") == "cpu" or not asks_for_gpu(embed):
+        device = device_label(cpu_name(), max(1, embed["threads"] // workers))
     else:
-        device = device_label(str(resources.get("gpu_model", "")).upper().replace("_", " "))
-        device = device if device in gpu_table()["gpus"] else "A100"
-    workers *= int(resources.get("nodes", 1))
+        device = device_label(str(embed.get("gpu_model", "")).upper().replace("_", " "))
+        device = device if device in TABLE["gpus"] else "A100"
+    workers *= embed["nodes"]
     options = ["--profile", profile_folder(profile)]
-    return Site(devices or [device], options, workers, minutes=minutes(resources["runtime"]))
+    return Site(devices or [device], options, workers, minutes=embed["runtime"])
 
 
-def minutes(runtime: Any) -> int:
-    """Return the minutes that Snakemake reads in a `runtime` at the first attempt: `240`, `4h`,
-    `1.5 days`, `240 * attempt`. ConfigError for another expression.
+def _resources(profile: dict[str, Any]) -> dict[str, Any]:
+    """Return the resources and threads of embed in a profile, which has them by rule or, as on a
+    command line, as a list of `embed:gpu=4`. ConfigError for an expression as a number of them.
     """
-    text = re.sub(r"attempt\s*\*|\*\s*attempt|['\"\s]", "", str(runtime)).lower()
+    resources, threads = (profile.get(key) or {} for key in ("set-resources", "set-threads"))
+    if not isinstance(resources, dict):
+        texts = [text for text in listed(resources) if text.startswith("embed:")]
+        pairs = (key_and_value("set-resources", text.removeprefix("embed:")) for text in texts)
+        resources = {"embed": dict(pairs)}
+    if not isinstance(threads, dict):
+        threads = dict(key_and_value("set-threads", text) for text in listed(threads))
+    embed = {"gpu": 1, "nodes": 1, "runtime": 240}  # as the rule
+    embed |= (resources.get("embed") or {}) | {"threads": threads.get("embed", 1)}
+    numbers = ("gpu", "nodes", "threads", "runtime")
+    return embed | {name: first_attempt(name, embed[name]) for name in numbers}
+
+
+def first_attempt(name: str, value: Any) -> int:
+    """Return the number that Snakemake reads in a resource at the first attempt: of `4` and
+    `4 * attempt`; of a runtime minutes, of `4h` and `1.5 days`. ConfigError for another expression.
+    """
+    text = re.sub(r"attempt\s*\*|\*\s*attempt|['\"\s]", "", str(value)).lower()
     if text.isdecimal():
         return int(text)
-    if time := re.fullmatch(r"(\d+\.?\d*)([smhdw]|$)[a-z]*", text):
+    time = re.fullmatch(r"(\d+\.?\d*)([smhdw]|$)[a-z]*", text)
+    if name == "runtime" and time:
         return max(1, int(float(time[1]) * _MINUTES[time[2]]))
-    problem = f"runtime: {runtime}: is neither minutes nor a time such as 4h"
-    raise ConfigError(problem, key="runtime", remedy="write it so in the profile")
+    kind = "neither minutes nor a time such as 4h" if name == "runtime" else "not a whole number"
+    problem, remedy = f"{name}: {value}: is {kind}", "write it so in the profile"
+    raise ConfigError(problem, key=name, remedy=remedy)
