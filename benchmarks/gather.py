@@ -64,15 +64,14 @@ GATHER = PROGRAM.format(
 VECTORS = PROGRAM.format(
     imports="""
 from plm_embed.io.files import atomic_path
-from plm_embed.master.campaign import read_campaign
+from plm_embed.master.campaign import pieces, read_campaign
 from plm_embed.master.gather import create_master, write_pieces
-from plm_embed.store.blocks import pieces
 from plm_embed.store.hdf5 import connect""",
     step="""
 campaign = read_campaign(*paths[:3])
 with atomic_path(paths[3]) as path, connect(path, "w") as file:
     create_master(file, campaign)
-    write_pieces(path, file, pieces(map(campaign.bucket, campaign.rows), paths[2]))""",
+    write_pieces(path, file, pieces(map(campaign.bucket, campaign.rows), campaign.parts_folder))""",
 )
 
 

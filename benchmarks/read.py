@@ -27,6 +27,7 @@ import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import connect, create_dataset, write_bits
+from plm_embed.store.parts import create_datasets
 
 DIM = 1280
 FINGERPRINT = Fingerprint(
@@ -46,11 +47,11 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
     )
     pool = random.normal(size=(8192, DIM)).astype(np.float16)
     with connect(master, "w") as file, h5py.File(other, "w") as slow:
-        checksums.create(file, ("mean_l33",), rows)
-        create_dataset(file, "emb_keys", (rows,), "S64")[...] = keys
+        create_datasets(file, FINGERPRINT, rows)
+        file["emb_keys"][...] = keys
         checksums.write(file, "emb_keys", 0, checksums.of_rows(keys))
         lengths = np.full(rows, 100, "<i4")
-        create_dataset(file, "length", (rows,), "<i4")[...] = lengths
+        file["length"][...] = lengths
         checksums.write(file, "length", 0, checksums.of_rows(lengths))
         dataset = create_dataset(
             file.create_group("representations"), "mean_l33", (rows, DIM), "float16"

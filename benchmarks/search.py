@@ -30,6 +30,7 @@ from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.json_files import write_json
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import connect, create_dataset, write_bits
+from plm_embed.store.parts import create_datasets
 
 DIM, QUERIES, TOP, THREADS = 1280, 100, 10, 2
 FINGERPRINT = Fingerprint(
@@ -50,12 +51,12 @@ def write_master(path: Path, rows: int) -> None:
         return (centers[random.integers(0, len(centers), count)] + 0.7 * noise).astype(np.float16)
 
     with connect(path, "w") as file:
-        create_dataset(file, "emb_keys", (rows,), "S64")[...] = keys
-        create_dataset(file, "length", (rows,), "<i4")[...] = 100
+        create_datasets(file, FINGERPRINT, rows)
+        file["emb_keys"][...] = keys
+        file["length"][...] = 100
         group = file.create_group("representations")
         dataset = create_dataset(group, "mean_l33", (rows, DIM), "float16")
         file["emb"] = dataset
-        checksums.create(file, ["mean_l33"], rows)
         checksums.write(file, "emb_keys", 0, checksums.of_rows(keys))
         for start in range(0, rows, 1 << 14):
             block = vectors(min(1 << 14, rows - start)).view("<u2")

@@ -17,8 +17,9 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.keys import bucket_names
+from plm_embed.master import campaign as campaign_pieces
 from plm_embed.sequences.summary import read_summary
-from plm_embed.store import blocks, checksums
+from plm_embed.store import checksums
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.store import Store
 from support.buckets import bucket_of
@@ -43,7 +44,7 @@ def digests(campaign: Campaign) -> list[str]:
 
 @pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, CROP])
 def test_every_vector_lies_in_the_row_of_its_key(tmp_path: Path, fingerprint, monkeypatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3000)  # several blocks per bucket
+    monkeypatch.setattr(campaign_pieces, "BLOCK_BYTES", 3000)  # several blocks per bucket
     campaign = make_campaign(tmp_path, fingerprint=fingerprint)
     campaign.gather()
     sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
@@ -112,7 +113,7 @@ def test_nothing_depends_on_how_many_rows_are_read_at_a_time(tmp_path: Path, mon
     campaign.gather()
     expected = digests(campaign)
     monkeypatch.setattr(tables, "_ROWS", 7)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(campaign_pieces, "BLOCK_BYTES", 1)
     campaign.gather()
     assert digests(campaign) == expected
 

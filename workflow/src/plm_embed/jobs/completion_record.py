@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.json_files import read_sealed
-from plm_embed.keys import key_array, keys_sha256
+from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequence_windows import too_long
 from plm_embed.sequences.summary import bucket_table
-from plm_embed.store.blocks import StoredBucket
 from plm_embed.store.parts import PartInfo, parts_folder
 
 FOLDER = "embedded"
@@ -106,10 +106,20 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Bucket(StoredBucket):
-    """The sequences of a bucket that have a vector, with the content of its completion record."""
+class Bucket:
+    """The sequences of bucket `name` that have a vector: their keys, sorted (S64 (n,)), and their
+    lengths in residues (int32 (n,)); the completion record, and the path it was read from.
+    """
 
+    name: str
+    keys: Keys
+    length: NDArray[np.int32]
+    record: Path
     completion: Completion
+
+    def error(self, path: Path, problem: str) -> StoreError:
+        """Return the error for a file of the bucket."""
+        return StoreError(f"{path}: {problem}", remedy=delete(self.record), path=path)
 
 
 def read_completion(path: Path) -> Completion:
@@ -133,9 +143,7 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     ):
         problem = f"{record}: made for other sequences or another number of buckets"
         raise StoreError(problem, remedy=delete(record), path=record)
-    fingerprint, parts = completion.fingerprint, completion.parts
-    keys, length = keys[has_vector], length[has_vector]
-    return Bucket(path.stem, keys, length, fingerprint, parts, record, completion)
+    return Bucket(path.stem, keys[has_vector], length[has_vector], record, completion)
 
 
 def is_done(path: Path, record: Path, store: Path, fingerprint: Fingerprint | None = None) -> bool:

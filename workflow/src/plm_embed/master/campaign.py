@@ -1,24 +1,41 @@
-"""The completion records of a campaign, added up: all that a master is gathered from, and what it
-says of itself.
+"""All that a master is gathered from: the completion records of a campaign, added up, and the
+vectors of a bucket as its parts hold them, found by key and read piece by piece in key order.
+
+Parts are sorted by key, as the bucket is: of each part a piece needs one contiguous slab.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError, delete
-from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint, has_matrix
+from plm_embed.fingerprint import (
+    IMPORTED_DEVICE,
+    POOLING_DEFINITIONS,
+    Fingerprint,
+    has_matrix,
+    storage_bytes,
+)
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import Bucket, read_bucket
 from plm_embed.keys import bucket_names
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import read_summary
-from plm_embed.store.blocks import located
-from plm_embed.store.parts import SCHEMA_VERSION, Part, PartInfo, parts_folder
+from plm_embed.store import checksums
+from plm_embed.store.hdf5 import Array, Numbers, flat_rows
+from plm_embed.store.parts import SCHEMA_VERSION, Part, PartInfo, column_types, parts_folder
+
+BLOCK_BYTES = 16 << 20
+"""Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
 
 CHANGED = "its bytes are not those that were written"
 """The fault of a part."""
@@ -55,7 +72,7 @@ class Campaign:
         settings.
         """
         bucket = self.bucket(name)
-        completion, fingerprint = bucket.completion, bucket.fingerprint
+        completion, fingerprint = bucket.completion, bucket.completion.fingerprint
         if not self.rows:
             self.fingerprint = fingerprint
             self.parts_folder = parts_folder(self.store, fingerprint)
@@ -67,7 +84,7 @@ class Campaign:
                 path=bucket.record,
                 remedy=delete(self.embedded),
             )
-        for part in bucket.parts:
+        for part in completion.parts:
             self.parts[part.name] = part
             self.records[part.name].append(bucket.record)
         self.rows[name] = self.vectors
@@ -120,8 +137,8 @@ class Campaign:
         if "per_token" in self.fingerprint.pooling:  # letters do not tell the number of tokens
             residues = 0
             for name in self.rows:
-                with located(self.bucket(name), self.store) as vectors:
-                    residues += int(vectors.residues.sum())
+                with located(self.bucket(name), self.parts_folder) as vectors:
+                    residues += int(vectors.counts.sum())
         return {
             name: (residues if has_matrix(name) else self.vectors, dims.get(name, 0))
             for name in self.fingerprint.representations
@@ -185,3 +202,146 @@ def read_campaign(sequences: Path, embedded: Path, store: Path) -> Campaign:
     for error in campaign.wrong_parts(hashed=False):
         raise error
     return campaign
+
+
+class Located(NamedTuple):
+    """Places of the vectors of a bucket: for each of its n keys the part (index into `parts`) and
+    the row in it.
+
+    columns: emb_keys, length, windows and scores (n,); starts, counts (n,): first row and number of
+    rows in the per-residue datasets of the part, 0 if there are none; sums: checksums (n,) by
+    representation, where all parts keep them.
+    """
+
+    parts: Sequence[Part]
+    part: NDArray[np.int32]
+    row: Numbers
+    columns: Mapping[str, Array]
+    starts: Numbers
+    counts: Numbers
+    sums: Mapping[str, checksums.Sums]
+
+
+@contextmanager
+def located(bucket: Bucket, folder: Path) -> Iterator[Located]:
+    """Find every vector of a bucket: in the first of its parts in `folder`, by name, that holds its
+    key. The parts are open within.
+
+    StoreError when a part is missing, damaged or does not fit, and for a key that is in none.
+    """
+    fingerprint, count = bucket.completion.fingerprint, len(bucket.keys)
+    places, (row, starts, counts) = np.full(count, -1, np.int32), np.zeros((3, count), np.int64)
+    columns = {name: np.zeros(count, kind) for name, kind in column_types(fingerprint).items()}
+    del columns["emb_keys"]
+    sums = {name: np.zeros(count, np.uint64) for name in fingerprint.representations}
+    with ExitStack() as stack:
+        names = sorted(info.name for info in bucket.completion.parts)
+        parts = [stack.enter_context(Part(folder / name)) for name in names]
+        for number, part in enumerate(parts):
+            part.check(fingerprint)
+            if part.dims != parts[0].dims:
+                words = f"its vectors have dimensions {part.dims}, others {parts[0].dims}"
+                raise bucket.error(part.path, words)
+            stored = part.locate(bucket.keys)
+            new = np.flatnonzero((places < 0) & (stored >= 0))
+            rows = stored[new]
+            places[new], row[new] = number, rows
+            for name, values in columns.items():
+                values[new] = part.column_at(name, rows)
+            if part.matrices:
+                starts[new], counts[new] = part.matrix_rows(rows)
+            for name in tuple(sums):
+                if (part_sums := part.sums_at(name, rows)) is None:
+                    del sums[name]
+                else:
+                    sums[name][new] = part_sums
+        if (lost := places < 0).any():
+            key = bucket.keys[lost][0].decode()
+            words = f"{lost.sum()} sequences are in none of its parts (first: {key})"
+            raise bucket.error(bucket.record, words)
+        wrong = columns["length"] != bucket.length
+        if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
+            wrong |= counts != stored_residues(bucket.length, fingerprint.long_sequences)
+        for place in np.flatnonzero(wrong)[:1].tolist():
+            key = bucket.keys[place].decode()
+            words = f"says another length for {key} than bucket {bucket.name}"
+            raise bucket.error(parts[places[place]].path, words)
+        columns = {"emb_keys": bucket.keys, **columns}
+        yield Located(parts, places, row, columns, starts, counts, sums)
+
+
+class Piece(NamedTuple):
+    """Rows of a dataset of a master: from `start` on `values` (k,), or stored bits (k, D).
+
+    They are of m sequences in a row, the first in row `first` of the master, with `counts` (m,)
+    rows each.
+    """
+
+    path: str
+    start: int
+    values: Array
+    first: int
+    counts: Numbers
+
+
+def pieces(buckets: Iterable[Bucket], folder: Path) -> Iterator[Piece]:
+    """Yield all that a master of these buckets holds, bucket by bucket, from the parts in `folder`.
+    Vectors are read without a look at their checksums, which go along.
+
+    StoreError for a part that does not fit.
+    """
+    row = residue = 0
+    for bucket in buckets:
+        fingerprint = bucket.completion.fingerprint
+        with located(bucket, folder) as vectors:
+            ones = np.ones(len(bucket.keys), np.int64)
+            for name, values in vectors.columns.items():
+                yield Piece(name, row, values, row, ones)
+                yield Piece(f"{checksums.GROUP}/{name}", row, checksums.of_rows(values), row, ones)
+            offset = residue + np.concatenate([[0], np.cumsum(vectors.counts)])
+            if any(map(has_matrix, fingerprint.representations)):
+                yield Piece("offset", row, offset, row, np.ones_like(offset))
+            width = storage_bytes(fingerprint.storage_dtype)
+            for name, dim in vectors.parts[0].dims.items() if vectors.parts else ():
+                counts, starts = ones, row + np.arange(len(ones))
+                if has_matrix(name):
+                    counts, starts = vectors.counts, offset[:-1]
+                number = np.cumsum(counts) * dim * width // BLOCK_BYTES
+                edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max))
+                for first, stop in pairwise(edges.tolist()):
+                    rows = counts[first:stop]
+                    bits = _read(vectors, name, first, rows)
+                    path, start = f"representations/{name}", int(starts[first])
+                    yield Piece(path, start, bits, row + first, rows)
+                    if name in vectors.sums:  # as the part keeps them: a change here shows
+                        sums = vectors.sums[name][first:stop]
+                    elif has_matrix(name):  # in a part of release 0.1
+                        sums = checksums.of_sequences(bits, rows)
+                    else:
+                        sums = checksums.of_rows(bits)
+                    yield Piece(
+                        f"{checksums.GROUP}/{name}",
+                        row + first,
+                        sums,
+                        row + first,
+                        ones[first:stop],
+                    )
+        row, residue = row + len(bucket.keys), int(offset[-1])
+
+
+def _read(vectors: Located, name: str, first: int, counts: Numbers) -> Array:
+    """Read the stored bits of the keys from `first` on, each with so many rows."""
+    part_of, ends = vectors.part[first : first + len(counts)], np.cumsum(counts)
+    bits = np.empty(0)
+    for number in np.unique(part_of).tolist():
+        mine = np.flatnonzero(part_of == number)
+        part, rows = vectors.parts[number], vectors.row[first + mine]
+        if has_matrix(name):
+            rows = flat_rows(vectors.starts[first + mine], counts[mine])
+            mine = flat_rows((ends - counts)[mine], counts[mine])
+        slab: Array = part.unchecked_bits(name, rows)
+        if len(slab) == ends[-1]:
+            return slab
+        bits = bits if len(bits) else np.empty((ends[-1], slab.shape[1]), slab.dtype)
+        bits[mine] = slab
+    return bits

@@ -20,12 +20,11 @@ from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.threads import ahead, behind
 from plm_embed.jobs.completion_record import Bucket
-from plm_embed.master.campaign import CHANGED, Campaign, read_campaign
+from plm_embed.master.campaign import CHANGED, Campaign, Piece, pieces, read_campaign
 from plm_embed.master.tables import Tables
 from plm_embed.store import checksums
-from plm_embed.store.blocks import Piece, pieces
 from plm_embed.store.hdf5 import connect, create_dataset, write_bits
-from plm_embed.store.parts import column_types
+from plm_embed.store.parts import create_datasets
 
 _log = logging.getLogger(__name__)
 SYNC_BYTES = 64 << 20
@@ -69,9 +68,11 @@ def gather(  # noqa: PLR0917
         create_master(file, campaign)
         # reads every bucket a second time, which is quick, so that nothing waits for the vectors
         written = pool.submit(write_tables)
-        write_pieces(path, file, pieces(unchanged_buckets(campaign, written), store))
+        write_pieces(
+            path, file, pieces(unchanged_buckets(campaign, written), campaign.parts_folder)
+        )
         file.attrs.update(campaign.attributes(provenance))
-        checksums.seal_attributes(file)
+        file.attrs[checksums.SEAL] = checksums.of_attributes(file.attrs)
         written.result()
     _log.info("gathered %s vectors into %s", f"{campaign.vectors:,}", master)
 
@@ -97,15 +98,12 @@ def check_room(campaign: Campaign, folder: Path) -> None:
 
 def create_master(file: h5py.File, campaign: Campaign) -> None:
     """Create all datasets of the master at their final size."""
-    fingerprint, count = campaign.fingerprint, campaign.vectors
-    checksums.create(file, (*fingerprint.scores, *fingerprint.representations), count)
-    for name, kind in column_types(fingerprint).items():
-        create_dataset(file, name, (count,), kind)
+    create_datasets(file, campaign.fingerprint, campaign.vectors)
     group = file.create_group("representations")
     for name, shape in campaign.shapes.items():
-        create_dataset(group, name, shape, fingerprint.storage_dtype)
+        create_dataset(group, name, shape, campaign.fingerprint.storage_dtype)
         if has_matrix(name) and "offset" not in file:
-            create_dataset(file, "offset", (count + 1,), "<i8")
+            create_dataset(file, "offset", (campaign.vectors + 1,), "<i8")
         if not has_matrix(name) and "emb" not in file:
             file["emb"] = group[name]
 
@@ -120,7 +118,7 @@ def unchanged_buckets(campaign: Campaign, tables: Future[None]) -> Iterator[Buck
     for bucket in map(campaign.bucket, campaign.rows):
         if tables.done():
             tables.result()
-        for part in bucket.parts:
+        for part in bucket.completion.parts:
             if part.name in unchanged:
                 continue
             unchanged.add(part.name)
@@ -140,10 +138,8 @@ def write_pieces(path: Path, file: h5py.File, pieces: Iterator[Piece]) -> None:
     """
     unsynced = 0
     with path.open("rb") as disk, behind(1) as sync:
-        for piece in ahead(pieces, 2):
+        for piece in ahead(pieces, 4):  # two of vectors, each with its checksums
             write_bits(file[piece.path], piece.start, piece.values)
-            if piece.sums is not None:
-                checksums.write(file, piece.name, piece.first, piece.sums)
             unsynced += piece.values.nbytes
             if unsynced > SYNC_BYTES:
                 sync(os.fdatasync, disk.fileno())

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import delete
 from plm_embed.fingerprint import SPANS
-from plm_embed.master.campaign import Campaign
+from plm_embed.master.campaign import Campaign, Piece, pieces
 from plm_embed.master.validation_record import Norms, Outlier, Problem, Validation
 from plm_embed.sequence_windows import stored_residues
 from plm_embed.store import checksums
-from plm_embed.store.blocks import Piece, pieces, sums_of
 from plm_embed.store.hdf5 import decode, read_bits
 
 Marks = NDArray[np.bool_]
@@ -47,32 +46,29 @@ def check_rows(validation: Validation, file: h5py.File, campaign: Campaign) -> N
             again,
         ) as problem,
     ):
-        every = pieces(map(campaign.bucket, campaign.rows), campaign.store)
+        every = pieces(map(campaign.bucket, campaign.rows), campaign.parts_folder)
         for piece in (piece for piece in every if len(piece.values)):
+            name = piece.path.removeprefix("representations/")
+            if name.startswith(checksums.GROUP) and checksums.GROUP not in file:
+                continue  # a file of version 0.1
             stored = read_bits(file[piece.path], piece.start, piece.start + len(piece.values))
             numbers = stored
             if stored.ndim == 2:
                 numbers = decode(stored, fingerprint.storage_dtype).astype(np.float32, copy=False)
             rows = slice(piece.first, piece.first + len(piece.counts))
-            report = wrong_key if piece.name == "emb_keys" else problem
+            report = wrong_key if name == "emb_keys" else problem
             _note(report, file, piece, stored != piece.values, "differs from its part")
             if numbers.dtype.kind == "f":
                 _note(not_finite, file, piece, ~np.isfinite(numbers), "holds NaN or infinity")
-            if piece.name == SPANS:
+            if name == SPANS:
                 letters = stored_residues(file["length"][rows], fingerprint.long_sequences)
                 wrong = wrong_spans(numbers, piece.counts, letters, file["windows"][rows])
                 wrong = np.repeat(wrong, piece.counts)
                 _note(problem, file, piece, wrong, "its tokens are not all its letters, in order")
-            elif piece.name in norms:
+            elif name in norms:
                 starts = np.cumsum(piece.counts) - piece.counts
                 squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), starts)
-                norms[piece.name][rows] = np.sqrt(squares / piece.counts)
-            # files of version 0.1 keep no checksums
-            if piece.sums is not None and checksums.GROUP in file:
-                sums = sums_of(piece.name, piece.values, piece.counts)
-                stored_sums = read_bits(file[checksums.GROUP][piece.name], rows.start, rows.stop)
-                wrong = np.repeat(stored_sums != sums, piece.counts)
-                _note(problem, file, piece, wrong, "its checksum is not that of its part")
+                norms[name][rows] = np.sqrt(squares / piece.counts)
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
 
@@ -85,7 +81,7 @@ def _note(problem: Problem, file: h5py.File, piece: Piece, wrong: Marks, fault: 
     marked = np.logical_or.reduceat(rows, np.cumsum(piece.counts) - piece.counts)
     for row in (piece.first + np.flatnonzero(marked)).tolist():
         key = f" (key {_text(file['emb_keys'][row])})" if piece.values.ndim == 2 else ""
-        problem(f"row {row:,} of {piece.name}{key}: {fault}")
+        problem(f"row {row:,} of {piece.path.removeprefix('representations/')}{key}: {fault}")
 
 
 def _text(key: bytes) -> str:

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from plm_embed.errors import StoreError
 from plm_embed.io.parquet import read_groups, read_schema
 from plm_embed.keys import find, key_array
-from plm_embed.master.campaign import Campaign
+from plm_embed.master.campaign import Campaign, located
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import read_again, read_summary, verified
-from plm_embed.store.blocks import located
 
 INDEX = {
     "id": pa.string(), "cache_key": pa.string(), "row": pa.int64(), "length": pa.int32(),
@@ -61,7 +60,7 @@ class Tables:
             self._reasons += sorted(set(reasons.values()) - set(self._reasons))
             scores: dict[str, NDArray[np.float32]] = {}
             if campaign.fingerprint.scores:
-                with located(bucket, campaign.store) as vectors:
+                with located(bucket, campaign.parts_folder) as vectors:
                     scores = {name: vectors.columns[name] for name in campaign.fingerprint.scores}
             path = verified(campaign.sequences, f"members/{bucket.name}.parquet")
             for table in read_groups(path, ["key", *(n for n in names if n not in computed)]):

@@ -364,7 +364,7 @@ class Embeddings:
         """
         counts = None
         if name in self._matrices and not self.index:
-            counts = self._read(rows, Part.residues_at)
+            counts = self._read(rows, lambda part, rows: part.matrix_rows(rows)[1])
         bits = self._read(rows, lambda part, rows: part.bits(name, rows), counts)
         return decode(bits, self.fingerprint.storage_dtype)
 

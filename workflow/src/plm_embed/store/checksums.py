@@ -9,7 +9,7 @@ have no such group, and say nothing.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.store.hdf5 import Array, Numbers, create_dataset, write_bits
+from plm_embed.store.hdf5 import Array, Numbers, write_bits
 
 GROUP = "checksums"
 COLUMNS = ("emb_keys", "length", "windows")
@@ -62,13 +62,6 @@ def of_sequences(bits: Array, counts: Numbers) -> Sums:
     return sums
 
 
-def create(file: h5py.File, representations: Iterable[str], count: int) -> None:
-    """Create the datasets for the checksums of `count` keys."""
-    group = file.create_group(GROUP)
-    for name in (*COLUMNS, *representations):
-        create_dataset(group, name, (count,), "<u8")
-
-
 def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:
     """Keep the checksums of rows `start`, ... of a column or representation."""
     write_bits(file[f"{GROUP}/{name}"], start, sums)
@@ -80,18 +73,14 @@ def check(name: str, rows: Numbers, stored: Sums | None, computed: Sums) -> None
         raise ValueError(f"row {rows[wrong][0]} of {name} has changed since it was written")
 
 
-def seal_attributes(file: h5py.File) -> None:
-    """Keep a hash of all attributes, which HDF5 does not protect."""
-    file.attrs[SEAL] = _attributes_sha256(file.attrs)
-
-
 def check_attributes(file: h5py.File) -> None:
     """Raise ValueError when attributes have changed since they were sealed."""
-    if SEAL in file.attrs and file.attrs[SEAL] != _attributes_sha256(file.attrs):
+    if SEAL in file.attrs and file.attrs[SEAL] != of_attributes(file.attrs):
         raise ValueError("its attributes have changed since they were written")
 
 
-def _attributes_sha256(attributes: Mapping[str, Any]) -> str:
+def of_attributes(attributes: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all attributes, which HDF5 does not protect, but the one for it."""
     plain = {
         name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         for name, value in attributes.items()

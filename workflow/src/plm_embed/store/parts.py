@@ -5,11 +5,11 @@ same layout.
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import h5py
 import numpy as np
@@ -81,6 +81,15 @@ def column_types(fingerprint: Fingerprint) -> dict[str, str]:
     return columns | dict.fromkeys(fingerprint.scores, "<f4")
 
 
+def create_datasets(file: h5py.File, fingerprint: Fingerprint, count: int) -> None:
+    """Create the columns of `count` keys, and the datasets of all checksums."""
+    columns, group = column_types(fingerprint), file.create_group(checksums.GROUP)
+    for name in (*columns, *fingerprint.representations):
+        create_dataset(group, name, (count,), "<u8")
+    for name, kind in columns.items():
+        create_dataset(file, name, (count,), kind)
+
+
 def write_part(
     path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]
 ) -> None:
@@ -90,8 +99,8 @@ def write_part(
     Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit
     together, repeated keys and other representations than the fingerprint's raise ValueError.
     """
-    names, types = fingerprint.representations, column_types(fingerprint)
-    data, dtype = rows.representations, fingerprint.storage_dtype
+    names, dtype = fingerprint.representations, fingerprint.storage_dtype
+    data = rows.representations
     columns = {"emb_keys": rows.keys, "length": rows.length, "windows": rows.windows, **rows.scores}
     order = np.argsort(rows.keys, kind="stable")
     count, keys = len(order), rows.keys[order]
@@ -106,9 +115,9 @@ def write_part(
         raise ValueError("the matrices of a sequence differ in their numbers of rows")
     offset = np.concatenate([[0], *(np.cumsum(counts) for counts in heights[:1])])
     with connect(path, "w") as file:
-        checksums.create(file, (*rows.scores, *names), count)
+        create_datasets(file, fingerprint, count)
         for name, values in columns.items():
-            create_dataset(file, name, (count,), types[name])[...] = values[order]
+            file[name][...] = values[order]
             checksums.write(file, name, 0, checksums.of_rows(values[order]))
         if heights:
             create_dataset(file, "offset", (count + 1,), "<i8")[...] = offset
@@ -131,7 +140,7 @@ def write_part(
         file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
 
 
-class Part:
+class Part(AbstractContextManager["Part"]):
     """One part file, or a master, open for reading; a context manager. Whatever is read is compared
     with its checksum. A truncated or foreign file raises DamagedPartError, with the remedy.
 
@@ -180,9 +189,6 @@ class Part:
                 path=self.path,
                 remedy=self._remedy,
             ) from error
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -235,11 +241,6 @@ class Part:
     def _extents(self) -> dict[str, Extent | None]:
         return {name: Extent.of(data) for name, data in self.vectors.items()}
 
-    @cached_property
-    def offset(self) -> Numbers:
-        """(n + 1,): where each sequence begins in the flat per-residue datasets."""
-        return self.column_at("offset", np.arange(self.count + 1))
-
     def column_at(self, name: str, rows: Numbers) -> Array:
         """Read some rows (increasing) of a column such as `length`."""
         with self._reading():
@@ -248,13 +249,7 @@ class Part:
                 checksums.check(name, rows, self.sums_at(name, rows), checksums.of_rows(values))
         return values
 
-    def residues_at(self, rows: Numbers) -> Numbers:
-        """Return how many rows of the per-residue datasets belong to each of these rows
-        (increasing).
-        """
-        return self._flat(rows)[1]
-
-    def _flat(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+    def matrix_rows(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Return where each of these rows (increasing) begins in the per-residue datasets, and how
         many rows it has there.
         """
@@ -278,7 +273,7 @@ class Part:
         """
         with self._reading():
             if name in self.matrices:
-                starts, counts = self._flat(rows)
+                starts, counts = self.matrix_rows(rows)
                 bits = take_bits(self.vectors[name], flat_rows(starts, counts))
                 sums = checksums.of_sequences(bits, counts)
             else:
@@ -302,5 +297,5 @@ class Part:
         values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
         if name not in self.matrices:
             return values[back]
-        matrices = np.split(values, np.cumsum(self.residues_at(unique))[:-1])
+        matrices = np.split(values, np.cumsum(self.matrix_rows(unique)[1])[:-1])
         return [matrices[i] for i in back]
