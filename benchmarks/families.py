@@ -151,7 +151,7 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
         prepare(model, published, Path(folder, "prepared"))
         manifest, tensors, _ = weights.load(Path(folder, "prepared"))
         made = {
-            dtype: Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+            dtype: Engine(manifest.as_model, tensors, CPU, dtype)  # type: ignore[arg-type]
             for dtype in ("float32", "bfloat16")
         }
     tokens = {sequence: made["float32"].tokenize(sequence) for sequence in sequences}

@@ -8,6 +8,7 @@ padding included.
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Literal
 from zlib import crc32
@@ -22,7 +23,6 @@ from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import DTYPES, TOKENS
 from plm_embed.models.registry import Model
-from plm_embed.models.weights import Manifest, Source
 from plm_embed.planning.costs import flops_per_token
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]
@@ -74,21 +74,21 @@ class RandomTensors(Mapping[str, torch.Tensor]):
 def engine(
     model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype
 ) -> Engine:
-    facts: dict[str, Any] = {"token_dropout": bool(model.url), "weights_sha256": "", "bytes": 0}
-    manifest = Manifest.of(model, Source("fair-esm", ""), **facts)
-    return Engine(manifest, tensors, device, dtype)
+    encoder = replace(model.family.encoder, token_dropout=bool(model.url))
+    model = replace(model, family=replace(model.family, encoder=encoder))
+    return Engine(model, tensors, device, dtype)
 
 
 def ours(made: Engine, budget: int = 0) -> Run:
     """Packed, longest first: as the embed job does it."""
-    layer = made.manifest.layers
+    layer = made.model.layers
     fingerprint = Fingerprint(
         "", "", (layer,), ("mean",), LongSequences(), made.precision, "float32", ""
     )
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
         room = Room(made, budget or TOKENS[made.device.type])
-        means = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
+        means = np.empty((len(sequences), made.model.dim), dtype=np.float32)
         computed = 0
         for step in VectorStream(room, fingerprint, sequences).run():
             computed += -(-step.tokens // made.rows) * made.rows

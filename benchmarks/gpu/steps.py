@@ -69,12 +69,12 @@ def places(folder: str, device: str, dtype: str) -> dict[str, Any]:
     chosen = torch.device(device)
     devices.set_up(chosen, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
     manifest, tensors, _ = weights.load(Path(folder))
-    engine = Engine(manifest, tensors, chosen, dtype)  # type: ignore[arg-type]
-    letters = manifest.family.alphabet.letters
+    engine = Engine(manifest.as_model, tensors, chosen, dtype)  # type: ignore[arg-type]
+    letters = engine.model.family.alphabet.letters
     tokens = engine.tokenize((letters * PLACE)[: PLACE - 2])
 
     def states(count: int) -> tuple[torch.Tensor, ...]:
-        batch = pack([tokens] * count, manifest.family, engine.rows)
+        batch = pack([tokens] * count, engine.model.family, engine.rows)
         return batch.split(engine.forward(batch, [manifest.layers])[manifest.layers])
 
     alone = states(1)[0]

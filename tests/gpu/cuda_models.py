@@ -31,8 +31,8 @@ def random_sequence(length: int, seed: int) -> str:
 
 def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
     set_up(device, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
-    manifest = checkpoints.manifest_of(model, token_dropout=True)
-    return Engine(manifest, checkpoints.random_state(model, 4), device, dtype)  # type: ignore[arg-type]
+    model = checkpoints.decided(model, token_dropout=True)
+    return Engine(model, checkpoints.random_state(model, 4), device, dtype)  # type: ignore[arg-type]
 
 
 def states(

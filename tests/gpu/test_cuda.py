@@ -38,7 +38,7 @@ LONG = (1023, 2134)
 
 
 def sequences_for(model: Model) -> list[str]:
-    lengths = LENGTHS + (LONG if model.max_residues is None else ())
+    lengths = LENGTHS + (LONG if model.family.max_residues is None else ())
     return [random_sequence(length, seed) for seed, length in enumerate(lengths)]
 
 

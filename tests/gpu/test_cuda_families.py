@@ -14,7 +14,7 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import DTYPES, pack
-from support.checkpoints import manifest_of, read
+from support.checkpoints import decided, read
 from support.families import TINY, golden, relative, source
 from support.packed import packed_batch
 
@@ -28,8 +28,8 @@ def engine_of(name: str, dtype: str) -> Engine:
         pytest.importorskip("tokenizers")
     set_up(CUDA, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
     checkpoint = read(path, model)
-    manifest = manifest_of(model, token_dropout=checkpoint.token_dropout)
-    return Engine(manifest, checkpoint.tensors, CUDA, dtype, checkpoint.head or None)  # type: ignore[arg-type]
+    model = decided(model, token_dropout=checkpoint.token_dropout)
+    return Engine(model, checkpoint.tensors, CUDA, dtype, checkpoint.head or None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [*half_types()])
@@ -81,14 +81,14 @@ def test_scores_are_the_cpus_and_the_same_in_any_company(name: str, dtype: str) 
     sequences = sorted(golden(name).sequences, key=len)[:8]
     engine = engine_of(name, dtype)
     cpu = torch.device("cpu")
-    on_cpu = Engine(engine.manifest, checkpoint.tensors, cpu, "float32", checkpoint.head)
+    on_cpu = Engine(engine.model, checkpoint.tensors, cpu, "float32", checkpoint.head)
 
     def scores(by: Engine, chosen: list[str]) -> list[torch.Tensor]:
         batch = packed_batch(by, chosen).to(by.device)
         states = by.forward(batch, [3])[3]
         found = batch.split(by.token_scores(states, batch.tokens))
         pieces, places = [by.tokenize(text) for text in chosen], [0] * len(chosen)
-        masked = pack(pieces, by.manifest.family, by.rows, masked=places).to(by.device)
+        masked = pack(pieces, by.model.family, by.rows, masked=places).to(by.device)
         logs = by.log_probabilities(by.forward(masked, [3])[3])[masked.masked]
         return [torch.cat([rows.ravel(), row]) for rows, row in zip(found, logs, strict=True)]
 

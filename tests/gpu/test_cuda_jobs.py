@@ -84,7 +84,7 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
 
 def engine_of_folder(folder: Path) -> Engine:
     manifest, tensors, _ = weights.load(folder)
-    return Engine(manifest, tensors, CPU, "float32")
+    return Engine(manifest.as_model, tensors, CPU, "float32")
 
 
 def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None:

@@ -23,7 +23,7 @@ from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.tensor_files import files_of
-from plm_embed.models.weights import MANIFEST, SELF_TEST, Manifest, Source, read_manifest
+from plm_embed.models.weights import MANIFEST, SELF_TEST, read_manifest
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
@@ -189,10 +189,10 @@ def write_demo(path: Path) -> Path:
     return path
 
 
-def manifest_of(model: Model, *, token_dropout: bool = False) -> Manifest:
-    """The manifest of weights of a model that lie nowhere."""
-    facts: dict[str, Any] = {"token_dropout": token_dropout, "weights_sha256": "", "bytes": 0}
-    return Manifest.of(model, Source("tensors", ""), **facts)
+def decided(model: Model, *, token_dropout: bool) -> Model:
+    """A model with what its family leaves to the checkpoint."""
+    encoder = replace(model.family.encoder, token_dropout=token_dropout)
+    return replace(model, family=replace(model.family, encoder=encoder))
 
 
 def spoil_golden(folder: Path) -> None:

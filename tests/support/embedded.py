@@ -33,7 +33,7 @@ class Embedder:
 
     def embed(self, bucket: Path, path: Path) -> Completion:
         """Embed what the store lacks of a bucket. Returns its record."""
-        alphabet = read_manifest(self._weights).family.alphabet.name
+        alphabet = read_manifest(self._weights).as_model.family.alphabet.name
         check_kind(bucket, alphabet, self._settings.strand)
         beat = Heartbeat(bucket=bucket.stem)
         self.worker.info = replace(self._new)

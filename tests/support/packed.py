@@ -14,7 +14,7 @@ from plm_embed.models.packed_batch import Batch
 def packed_batch(engine: Engine, sequences: Sequence[str]) -> Batch:
     """Tokenize and pack normalized sequences."""
     pieces = [engine.tokenize(sequence) for sequence in sequences]
-    return batches.pack(pieces, engine.manifest.family, engine.rows)
+    return batches.pack(pieces, engine.model.family, engine.rows)
 
 
 def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:

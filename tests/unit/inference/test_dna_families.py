@@ -144,7 +144,7 @@ def test_rows_per_token_are_the_published_ones_and_say_their_bases(
     known = golden(name)
     with load(folders[name]) as model:
         found = model.embed(list(known.sequences), pooling="per_token")
-        family = model.manifest.family
+        family = model.manifest.as_model.family
         tokenize = engine_of(model).tokenize
         streamed = dict(model.stream({"a": known.sequences[0]}, pooling="per_token"))
         left_out = model.embed(["!"], pooling="per_token", on_error="skip")[0]

@@ -35,8 +35,8 @@ def engine_of(dtype: str, factor: float = 1.0) -> Engine:
     model = checkpoints.TINY_ESM2
     state = checkpoints.random_state(model, 9)
     state["layers.0.fc1.weight"] *= factor
-    manifest = checkpoints.manifest_of(model, token_dropout=True)
-    return Engine(manifest, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
+    model = checkpoints.decided(model, token_dropout=True)
+    return Engine(model, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
 
 
 def stream_of(engine: Engine, sequences: list[str], **change: Any) -> VectorStream:

@@ -22,7 +22,7 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.registry import Model
-from plm_embed.models.weights import MANIFEST, Manifest
+from plm_embed.models.weights import MANIFEST, Manifest, read_manifest
 from support.checkpoints import random_state, write_fair_esm
 from support.families import TINY, add_model, source
 
@@ -54,7 +54,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def engine_of(folder: Path, dtype: ComputeDtype) -> Engine:
-    return Engine(*weights.load(folder)[:2], CPU, dtype)
+    manifest, tensors, _ = weights.load(folder)
+    return Engine(manifest.as_model, tensors, CPU, dtype)
 
 
 def swap_heads(engine: Engine) -> None:
@@ -82,14 +83,14 @@ def miss_the_edge(engine: Engine) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sharp_weights_pass_and_broken_kernels_fail(folder: Path, dtype: ComputeDtype) -> None:
     engine = engine_of(folder, dtype)
-    result = self_test(engine, folder)
+    result = self_test(engine, read_manifest(folder))
     assert result.batch_invariant
-    assert result.relative_error <= accuracy.bound(dtype, engine.manifest.roundings)
+    assert result.relative_error <= accuracy.bound(dtype, read_manifest(folder).roundings)
     for break_kernel in (swap_heads, leave_out_bias, miss_the_edge):
         broken = engine_of(folder, dtype)
         break_kernel(broken)
         with pytest.raises(DeviceError, match=r"self-test failed") as error:
-            self_test(broken, folder)
+            self_test(broken, read_manifest(folder))
         assert f"in {dtype} differ from the reference" in str(error.value)
         assert "exclude this node" in str(error.value)
         assert str(error.value).endswith(f"if the code of this model was changed, delete {folder}")
@@ -107,7 +108,7 @@ def test_a_kernel_that_depends_on_the_place_of_a_row_is_noticed(folder: Path) ->
         return {n: torch.cat((x[:-40], x[-40:] * (1 + 1e-6))) for n, x in states.items()}
 
     engine.forward = uneven  # type: ignore[method-assign]
-    assert not self_test(engine, folder).batch_invariant
+    assert not self_test(engine, read_manifest(folder)).batch_invariant
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -121,7 +122,7 @@ def test_rounding_is_measured_by_the_formulas_of_each_family(name: str, tmp_path
     assert distances == sorted(distances)
     assert distances[0] < 1e-6 and 1e-3 < distances[2] < 0.03
     for dtype in DTYPES:
-        error = self_test(engine_of(tmp_path, dtype), tmp_path).relative_error
+        error = self_test(engine_of(tmp_path, dtype), read_manifest(tmp_path)).relative_error
         assert error < 3 * roundings[dtype].mean + 1e-6
 
 
@@ -140,8 +141,7 @@ def test_a_dtype_that_moves_vectors_notably_is_said(folder: Path) -> None:
     line = accuracy.remark("bfloat16", coarse(0.9978))
     assert "cosine of 0.9978" in line and line.endswith("float16, tfloat32 or float32 is nearer")
     engine = engine_of(folder, "bfloat16")
-    engine.manifest = manifest_with(folder, 0.9978)
-    assert self_test(engine, folder).rounding == line
+    assert self_test(engine, manifest_with(folder, 0.9978)).rounding == line
 
 
 def test_int8_is_refused_where_it_is_too_coarse(folder: Path) -> None:
@@ -207,7 +207,7 @@ def test_what_float16_cannot_hold_is_tested_as_it_is_computed_in_float32(
     cosine = accuracy.rounding_of("float16", made.roundings).cosine
     assert (cosine >= accuracy.REFUSED) == held
     if held:
-        assert self_test(engine_of(folder, "float16"), folder).batch_invariant
+        assert self_test(engine_of(folder, "float16"), read_manifest(folder)).batch_invariant
 
 
 def test_weights_of_an_earlier_version_are_completed(tmp_path: Path) -> None:

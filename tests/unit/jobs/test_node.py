@@ -147,7 +147,7 @@ def test_a_sequence_without_device_memory_is_skipped_with_its_reason(
         def short(
             self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
         ) -> dict[int, torch.Tensor]:
-            if len(batch.tokens) > 512 and max(layers) == self.manifest.layers:
+            if len(batch.tokens) > 512 and max(layers) == self.model.layers:
                 raise torch.OutOfMemoryError
             return forward(self, batch, layers)
 

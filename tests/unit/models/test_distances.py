@@ -12,7 +12,6 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.family import ALiBi, Encoder, Rotary
 from plm_embed.models.registry import ARCHITECTURES, Model
-from support.checkpoints import manifest_of
 from support.packed import packed_batch
 
 CPU = torch.device("cpu")
@@ -82,11 +81,10 @@ def test_encoders_that_no_family_has(encoder: Encoder, monkeypatch: pytest.Monke
         else torch.randn(shape, generator=random) * (0.1 if len(shape) == 1 else shape[1] ** -0.5)
         for name, shape in tensor_shapes(model).items()
     }
-    manifest = manifest_of(model)
     sequences = ["MKTAYIAKQRQISFVKSHFSRQ" * 12, "ACDEF", "M"]
-    engine = Engine(manifest, tensors, CPU, "float32")
+    engine = Engine(model, tensors, CPU, "float32")
     batch = packed_batch(engine, sequences)
-    expected = reference.all_states(manifest, tensors, sequences, range(3))
+    expected = reference.all_states(model, tensors, sequences, range(3))
     for layer, states in engine.forward(batch, range(3)).items():
         for found, wanted in zip(batch.split(states), expected, strict=True):
             assert (found - wanted[layer]).norm() / wanted[layer].norm() < 2e-6

@@ -81,7 +81,7 @@ def fair_esm(source: Path, sequences: list[str]) -> list[dict[int, torch.Tensor]
 
 def engine_of(folder: Path, dtype: str = "float32") -> Engine:
     manifest, tensors, _ = weights.load(folder)
-    return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+    return Engine(manifest.as_model, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
 def hidden(
@@ -100,7 +100,7 @@ def test_every_layer_of_whole_models_equals_fair_esm(
     sequences = [
         sequence
         for sequence in SEQUENCES
-        if model.max_residues is None or len(sequence) <= LONGEST_1B
+        if model.family.max_residues is None or len(sequence) <= LONGEST_1B
     ]
     layers = list(range(model.layers + 1))
     expected = fair_esm(source, sequences)
@@ -135,8 +135,8 @@ def test_only_the_layers_asked_for_are_computed(paths: tuple[Path, Path]) -> Non
 
 @cache
 def random_engine(model: Model) -> Engine:
-    manifest = checkpoints.manifest_of(model, token_dropout=True)
-    return Engine(manifest, checkpoints.random_state(model, 7), CPU, "float32")
+    model = checkpoints.decided(model, token_dropout=True)
+    return Engine(model, checkpoints.random_state(model, 7), CPU, "float32")
 
 
 @pytest.mark.workflow
@@ -167,7 +167,7 @@ def test_half_precision_weights_can_be_used_in_fp32(paths: tuple[Path, Path]) ->
     manifest, tensors, _ = weights.load(paths[1])
     matrices = {name: tensor.half().float() if tensor.ndim == 2 and "embed" not in name else tensor
                 for name, tensor in tensors.items()}  # fmt: skip
-    expected = Engine(manifest, matrices, CPU, "float32").forward(batch, [2])[2]
+    expected = Engine(manifest.as_model, matrices, CPU, "float32").forward(batch, [2])[2]
     # biases are rounded too
     assert torch.allclose(exact, expected, atol=2e-3)
     assert not torch.allclose(exact, engine.forward(batch, [2])[2], atol=1e-6)

@@ -12,7 +12,7 @@ from plm_embed.models.families import FAMILIES
 from plm_embed.models.family import Family
 from plm_embed.models.packed_batch import pack
 from plm_embed.models.registry import MODELS, find_model
-from support.checkpoints import manifest_of
+from plm_embed.models.weights import Manifest, Source
 
 PER_LETTER = [family for family in FAMILIES.values() if family.token_per_letter]
 
@@ -41,7 +41,7 @@ def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
 def test_where_tokens_are_no_letters_their_number_is_estimated() -> None:
     for name, tokens in (("DNABERT-S", 252), ("nt-v2-50m-multi-species", 168)):
         assert find_model(name).family.tokens(1000) == tokens
-    assert find_model("nt-500m-1000g").max_residues == 5994
+    assert find_model("nt-500m-1000g").family.max_residues == 5994
 
 
 def test_masters_bear_the_name_of_their_family() -> None:
@@ -60,8 +60,10 @@ def test_masters_bear_the_name_of_their_family() -> None:
 
 
 def test_an_architecture_of_a_later_version_is_named() -> None:
+    facts = {"token_dropout": True, "weights_sha256": "", "bytes": 0}
+    manifest = Manifest.of(find_model("esm2_8m"), Source("tensors", ""), **facts)
     with pytest.raises(PlmEmbedError, match="architecture 'rnn' is not known to this version"):
-        _ = replace(manifest_of(find_model("esm2_8m")), architecture="rnn").family
+        _ = replace(manifest, architecture="rnn").as_model
 
 
 def test_counting_tokens_needs_no_torch() -> None:

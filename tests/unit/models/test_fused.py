@@ -283,8 +283,8 @@ def test_a_whole_model_through_the_kernels(
     fused: Elementwise, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     model = checkpoints.TINY_ESM2
-    manifest = checkpoints.manifest_of(model, token_dropout=True)
-    engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
+    model = checkpoints.decided(model, token_dropout=True)
+    engine = Engine(model, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     engine.rows = 64  # the interpreter takes each by itself
     batch = packed_batch(engine, ["MKTAYIAKQRQISFVKSHFSRQ", "ACDEF", "M"])
     layers = list(range(model.layers + 1))
@@ -292,7 +292,7 @@ def test_a_whole_model_through_the_kernels(
     expected = engine.forward(batch, layers)
     # as on CUDA
     monkeypatch.setitem(LATE_BIASES, "cpu", True)
-    engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
+    engine = Engine(model, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     engine.elementwise = fused
     for layer, found in engine.forward(batch, layers).items():
         for ours, theirs in zip(batch.split(found), batch.split(expected[layer]), strict=True):

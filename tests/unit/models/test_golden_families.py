@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine_of(name: str, folder: Path, dtype: str = "float32", root: Path = SHIPPED) -> Engine:
     manifest, tensors, _ = weights.load(prepared(name, folder, root))
-    engine = Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+    engine = Engine(manifest.as_model, tensors, CPU, dtype)  # type: ignore[arg-type]
     engine._family = TINY[name].family
     return engine
 
@@ -120,7 +120,7 @@ def test_only_t5_keeps_its_last_matrix_in_fp32(folder: Path) -> None:
     for name, finite in (("prott5", True), ("esmc", False)):
         manifest, tensors, _ = weights.load(prepared(name, folder))
         huge = {n: 1e5 * t if n.endswith("fc2.weight") else t for n, t in tensors.items()}
-        engine = Engine(manifest, huge, CPU, "float16")
+        engine = Engine(manifest.as_model, huge, CPU, "float16")
         found = engine.forward(packed_batch(engine, ["MKTAYIAKQR" * 5]), [3])[3]
         assert bool(torch.isfinite(found[:52]).all()) == finite
 
@@ -137,8 +137,8 @@ def random_engine(name: str, dtype: str) -> Engine:
         if name in TINY
         else checkpoints.random_state(model, 7)
     )
-    manifest = checkpoints.manifest_of(model, token_dropout=name not in TINY)
-    return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+    model = checkpoints.decided(model, token_dropout=name not in TINY)
+    return Engine(model, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])

@@ -35,7 +35,8 @@ class SumsWithinProducts(Elementwise):
 def test_every_layer_is_what_the_formulas_give(name: str, exact: bool, tmp_path: Path) -> None:
     known = golden(name, SHIPPED)
     prepare(TINY[name], source(name, SHIPPED), tmp_path)
-    engine = Engine(*weights.load(tmp_path)[:2], CPU, "float32")
+    manifest, tensors, _ = weights.load(tmp_path)
+    engine = Engine(manifest.as_model, tensors, CPU, "float32")
     assert all(layer.out.bias is None and layer.fc2.bias is None for layer in engine._layers)
     engine.elementwise, engine._family = SumsWithinProducts(), TINY[name].family
     batch = packed_batch(engine, known.sequences)

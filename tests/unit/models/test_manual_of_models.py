@@ -67,7 +67,8 @@ def test_the_table_of_licenses_and_longest_sequences() -> None:
     terms = "MIT|AFL-3.0|CC-BY-NC-SA-4.0|Apache-2.0|Cambrian Open|(?:Cambrian )?non-commercial"
     for model in filter(lambda model: model.trained, MODELS.values()):
         longest, license = rows[FAMILY_NAMES[model.family.name]]
-        limits = [f"{most:,} " for most in (model.max_residues, model.family.max_tokens) if most]
+        family = model.family
+        limits = [f"{most:,} " for most in (family.max_residues, family.max_tokens) if most]
         assert all(limit in longest for limit in limits or ["no limit"]), model.name
         stated = model.license.replace("its publisher names none", "not stated")
         words = re.findall(f"{terms}|not stated", stated, re.IGNORECASE)

@@ -41,8 +41,8 @@ ODD = replace(TINY_ESM2, name="my-model.v2", layers=5, dim=48, heads=6)
 
 
 def shape(model: Model) -> tuple[object, ...]:
-    sizes = model.layers, model.dim, model.heads, model.inner, model.hidden, model.max_residues
-    return model.family.architecture, *sizes
+    sizes = model.layers, model.dim, model.heads, model.inner, model.hidden
+    return model.family.architecture, *sizes, model.family.max_residues
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -50,12 +50,13 @@ def test_folders_of_every_family_give_the_vectors_of_their_formulas(
     name: str, tmp_path: Path
 ) -> None:
     model = model_of("mine", source(name))
-    longest = 2198 if name == "protbert" else TINY[name].max_residues
+    longest = 2198 if name == "protbert" else TINY[name].family.max_residues
     assert shape(model) == (*shape(TINY[name])[:-1], longest)
     made = prepare(model, source(name), tmp_path / "weights")
     assert (made.model, made.max_residues) == ("mine", longest)
     assert caveat("mine", made) == UNPUBLISHED
-    engine = Engine(*weights.load(tmp_path / "weights")[:2], torch.device("cpu"), "float32")
+    _, tensors, _ = weights.load(tmp_path / "weights")
+    engine = Engine(made.as_model, tensors, torch.device("cpu"), "float32")
     known = golden(name)
     batch = packed_batch(engine, known.sequences)
     states = batch.split(engine.forward(batch, [3])[3])

@@ -95,7 +95,7 @@ def test_torch_files_of_another_kind_are_refused(
 
 def test_the_folder_of_another_family_is_seen_by_its_model_type(tmp_path: Path) -> None:
     """Whatever else its configuration contradicts."""
-    encoder = replace(TINY_ESM2.family.encoder, token_dropout="never")
+    encoder = replace(TINY_ESM2.family.encoder, token_dropout=False)
     config = {"layer_norm_eps": 1e-12, "model_type": "nonorm"}
     other = replace(TINY_ESM2, family=replace(TINY_ESM2.family, encoder=encoder, config=config))
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))

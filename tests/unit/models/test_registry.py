@@ -142,7 +142,7 @@ def test_licenses_say_what_is_not_for_everyone() -> None:
 def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> None:
     for model in MODELS.values():
         learned = isinstance(model.family.encoder.positions, Learned)
-        assert (model.max_residues is not None) == learned
+        assert (model.family.max_residues is not None) == learned
         assert bool(model.address) == model.trained
         assert not (model.url and model.hub)
         assert {len(digest) for digest in model.sha256} <= {64}

@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 Linear(torch.ones(8, 8), torch.ones(8))(torch.ones(2, 8))  # the libraries themselves
 before = memory("VmRSS")
 manifest, tensors, _ = weights.load(Path(sys.argv[1]))
-model = engine.Engine(manifest, tensors, device, sys.argv[2])
+model = engine.Engine(manifest.as_model, tensors, device, sys.argv[2])
 print(memory("VmHWM") - before)
 """
 

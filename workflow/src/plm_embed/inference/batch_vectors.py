@@ -59,7 +59,7 @@ class BatchVectors:
         queue.
         """
         engine, asked = self._engine, self._fingerprint
-        last, stored = engine.manifest.layers, STORED.get(asked.storage_dtype)
+        last, stored = engine.model.layers, STORED.get(asked.storage_dtype)
         head = bool(asked.scores) or batch.masked is not None
         on_device = batch.to(engine.device)
         layers = {*asked.layers, last} if head else {*asked.layers}

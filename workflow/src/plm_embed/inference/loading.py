@@ -54,7 +54,7 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
     a device. ConfigError when the device cannot do what they ask for.
     """
     dtype = compute_dtype(settings.compute_dtype, manifest, device)
-    label = engine.kernel(manifest, device, dtype).label
+    label = engine.kernel(manifest.as_model, device, dtype).label
     return Fingerprint(
         model=manifest.model,
         weights_sha256=manifest.weights_sha256,
@@ -134,12 +134,12 @@ def load(
     """
     try:
         manifest, tensors, head = weights.load(folder)
-        model = Engine(manifest, tensors, device, dtype, head if scores else None)
+        model = Engine(manifest.as_model, tensors, device, dtype, head if scores else None)
         largest = TOKENS["cpu"]
         if device.type == "cuda":
-            largest = largest_budget(model, layers or [model.manifest.layers])
+            largest = largest_budget(model, layers or [manifest.layers])
         room = Room(model, budget or largest)
-        return room, self_test(model, folder, room.budget)
+        return room, self_test(model, manifest, room.budget)
     except RuntimeError as error:
         raise_others(error, device)
         raise devices.too_small(device) from error
@@ -163,7 +163,7 @@ def largest_budget(engine: Engine, layers: Sequence[int]) -> int:
     while True:
         try:
             zeros = np.zeros(engine.rows // 32, np.uint16)
-            batch = pack([zeros] * 32, engine.manifest.family, engine.rows)
+            batch = pack([zeros] * 32, engine.model.family, engine.rows)
             torch.cuda.synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device)

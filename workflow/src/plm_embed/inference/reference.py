@@ -22,7 +22,8 @@ def hidden_states(
 ) -> list[dict[int, Tensor]]:
     """Return representations (tokens, D) of each sequence after each of `layers`, fp32."""
     manifest, tensors, _ = weights.load(folder)
-    return manifest.family.reference.states(manifest, tensors, sequences, layers)
+    model = manifest.as_model
+    return model.family.reference.states(model, tensors, sequences, layers)
 
 
 def reference_vectors(
@@ -45,7 +46,8 @@ def reference_vectors(
     `masked_tokens` together, those of the first one at most ten times as many.
     """
     manifest, tensors, head = weights.load(folder)
-    family, linker, last = manifest.family, fingerprint.linker, manifest.layers
+    model = manifest.as_model
+    family, linker, last = model.family, fingerprint.linker, model.layers
     tokenizer = family.tokenizer.within(tensors)
     head = head if fingerprint.scores else None
     cuts = [spans(family.alphabet.length(text), fingerprint.long_sequences) for text in sequences]
@@ -58,7 +60,7 @@ def reference_vectors(
     pieces = [piece for i in fitting for piece in texts[i]]
     layers = sorted({*fingerprint.layers} | ({last} if head else set()))
     compute = states_of or family.reference.states
-    states = iter(compute(manifest, tensors, pieces, layers) if pieces else [])
+    states = iter(compute(model, tensors, pieces, layers) if pieces else [])
     computed: list[dict[str, NDArray[np.float32]]] = [{} for _ in sequences]
     for i in fitting:
         place = family.linker_tokens(sequences[i], linker) if linker else None
@@ -70,7 +72,7 @@ def reference_vectors(
                 for pooling, layer in product(fingerprint.pooling, fingerprint.layers)
             }
             if head:
-                scores = token_scores(manifest, head, by_layer[last], tokens)
+                scores = token_scores(model, head, by_layer[last], tokens)
                 values[TOKEN_SCORES] = scores.numpy()
             if "per_token" in fingerprint.pooling:
                 values[SPANS] = family.spans(tokenizer.letters, tokens)
@@ -86,9 +88,9 @@ def reference_vectors(
                 break
             masked_tokens -= passed
             copies, places = texts[i] * (stop - first), range(stop - first)
-            masked = all_states(manifest, tensors, copies, [last], masked=places)
+            masked = all_states(model, tensors, copies, [last], masked=places)
             logs = [
-                token_scores(manifest, head, by_layer[last], tokens)[row, 0]
+                token_scores(model, head, by_layer[last], tokens)[row, 0]
                 for row, by_layer in enumerate(masked)
             ]
             computed[i]["pseudo_perplexity"] = np.exp([-np.mean(logs)]).astype(np.float32)

@@ -93,15 +93,16 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     (probes, 2); measure how far the rounding of each compute dtype alone moves them; and write the
     manifest with both, last. WeightsError for golden vectors that are not finite.
     """
-    tensors, family = Tensors(folder / TENSORS), manifest.family
+    model, tensors = manifest.as_model, Tensors(folder / TENSORS)
     head = Tensors(folder / HEAD) if manifest.head_sha256 else None
-    sequences, layer = PROBES[family.alphabet.name], manifest.layers
+    family, layer = model.family, model.layers
+    sequences = PROBES[family.alphabet.name]
     ids = [family.tokenizer.within(tensors).tokenize(sequence) for sequence in sequences]
 
     def probes(rounding: ComputeDtype | None) -> Iterator[Probe]:
-        by_layer = all_states(manifest, tensors, sequences, [layer], rounding)
+        by_layer = all_states(model, tensors, sequences, [layer], rounding)
         for states, tokens in zip((states[layer] for states in by_layer), ids, strict=True):
-            scores = token_scores(manifest, head, states, tokens).mean(dim=0) if head else None
+            scores = token_scores(model, head, states, tokens).mean(dim=0) if head else None
             yield Probe(states, states[slice(*family.residues(len(states)))].mean(dim=0), scores)
 
     exact = list(probes(None))
@@ -155,20 +156,19 @@ def _rounding(pairs: Sequence[tuple[Probe, Probe]]) -> Rounding:
     return Rounding(mean, tokens, round(min(cosines), 7), score)
 
 
-def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
+def self_test(engine: Engine, manifest: Manifest, budget: int = 0) -> SelfTest:
     """Compare the engine with the golden vectors, in many places of a batch, and the bits of
     sequences in company with those of the same alone.
 
     A batch has two slices, or one where a `budget` of tokens allows no more.
     Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
     """
-    manifest, dtype = engine.manifest, engine.precision
-    golden = _golden(folder, manifest)
-    probes = [engine.tokenize(probe) for probe in PROBES[manifest.family.alphabet.name]]
+    model, dtype, golden = engine.model, engine.precision, _golden(manifest)
+    probes = [engine.tokenize(probe) for probe in PROBES[model.family.alphabet.name]]
     slices = 2 if not budget or budget >= 2 * engine.rows else 1
     longest = max(range(len(probes)), key=lambda number: len(probes[number]))
-    numbers, means, invariant = _in_company(engine, probes, slices, manifest.layers, [longest])
-    means, scores = means[:, : manifest.dim], means[:, manifest.dim :].double()
+    numbers, means, invariant = _in_company(engine, probes, slices, model.layers, [longest])
+    means, scores = means[:, : model.dim], means[:, model.dim :].double()
     expected = golden["mean"][numbers]
     cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
     error = float(((means - expected).norm(dim=1) / expected.norm(dim=1)).max())
@@ -181,22 +181,22 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     ):
         if not distance <= limit:  # NaN compares false
             raise DeviceError(
-                f"self-test failed on {device_name(engine.device)}: {kind} of {manifest.model} in "
+                f"self-test failed on {device_name(engine.device)}: {kind} of {model.name} in "
                 f"{dtype} differ from the reference by {distance:.1e}{unit}; rounding alone would "
                 f"explain {limit:.1e}\n"
                 "nothing was computed; exclude this node or device, or report this line; if the "
-                f"code of this model was changed, delete {folder}"
+                f"code of this model was changed, delete {manifest.path}"
             )
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
     shifted = [probes[-1], long, long[::-1]]
     slices = max(slices, -(-sum(map(len, shifted)) // engine.rows))
-    layers = min(PAIR_LAYERS, manifest.layers)
+    layers = min(PAIR_LAYERS, model.layers)
     invariant = invariant and _in_company(engine, shifted, slices, layers, [1, 2])[2]
     if not invariant:
         device = device_name(engine.device)
         log.warning("%s: the last bits of a vector depend on its batch here", device)
     if note := remark(dtype, manifest.roundings):
-        log.warning("%s: %s", manifest.model, note)
+        log.warning("%s: %s", model.name, note)
     return SelfTest(
         relative_error=error,
         cosine=cosine,
@@ -208,12 +208,12 @@ def self_test(engine: Engine, folder: Path, budget: int = 0) -> SelfTest:
     )
 
 
-def _golden(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
+def _golden(manifest: Manifest) -> dict[str, Tensor]:
     """Return the golden vectors of a weights folder. WeightsError when they are damaged."""
-    path = folder / SELF_TEST
+    path = manifest.path / SELF_TEST
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
-        remedy = WEIGHTS_AGAIN.format(folder)
+        remedy = WEIGHTS_AGAIN.format(manifest.path)
         words = f"{path} is missing, damaged or of other weights"
         raise WeightsError(words, remedy=remedy, path=path)
     with np.load(io.BytesIO(content)) as stored:
@@ -255,9 +255,9 @@ def _run(
     it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
     the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
     """
-    batch = pack(pieces, engine.manifest.family, engine.rows).to(engine.device)
+    batch = pack(pieces, engine.model.family, engine.rows).to(engine.device)
     hidden = engine.forward(batch, [layer], exact)[layer]
-    if engine.head and layer == engine.manifest.layers:
+    if engine.head and layer == engine.model.layers:
         hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
     states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
     finite = means.isfinite().all(dim=1)

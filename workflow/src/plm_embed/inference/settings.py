@@ -88,8 +88,8 @@ def resolved(settings: Settings, model: "Model") -> Settings:
         raise error
     layers = tuple(layer % (model.layers + 1) for layer in settings.layers)
     long = settings.long_sequences
-    if model.max_residues and long.policy == "whole":
-        long = LongSequences("skip", max(1, model.max_residues - len(settings.linker)))
+    if model.family.max_residues and long.policy == "whole":
+        long = LongSequences("skip", max(1, model.family.max_residues - len(settings.linker)))
     return replace(settings, layers=layers, long_sequences=long)
 
 
@@ -115,7 +115,8 @@ def mistakes(settings: Settings, model: "Model") -> Iterator[ConfigError]:
         yield ConfigError(problem, key="embedding.scores")
     if settings.strand == "canonical" and not model.family.alphabet.complements:
         yield ConfigError(ONE_STRAND, key="residues.strand")
-    key, long, limit = "embedding.long_sequences", settings.long_sequences, model.max_residues
+    key, long = "embedding.long_sequences", settings.long_sequences
+    limit = model.family.max_residues
     check_word(f"{key}.policy", long.policy, get_args(LongPolicy))
     for part, policies in (("max_residues", ("window", "crop", "skip")), ("overlap", ("window",))):
         value = whole_number(f"{key}.{part}", getattr(long, part))

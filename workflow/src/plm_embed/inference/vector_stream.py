@@ -75,7 +75,7 @@ class VectorStream:
         """Sequences that have no vector, and why: they did not fit into the device's memory even
         alone, or have more tokens than the model has positions for.
         """
-        self._engine, self._family = room.engine, room.engine.manifest.family
+        self._engine, self._family = room.engine, room.engine.model.family
         self.lengths = [self._family.alphabet.length(sequence) for sequence in sequences]
         """Residues of each sequence."""
         self._windows = [spans(length, fingerprint.long_sequences) for length in self.lengths]

@@ -94,7 +94,7 @@ async def _embed(job: Job, settings: Settings, node: Node, path: Path) -> None:
     """Embed the share of this node; on the first one, see to the others and write the record."""
     await node.start(job.workers, job.weights, job.store, settings)
     # while the workers start
-    family = read_manifest(job.weights).family
+    family = read_manifest(job.weights).as_model.family
     kind = "protein_pair" if settings.linker else family.alphabet.name
     check_kind(job.bucket, kind, settings.strand)
     sequences = read_sequences(job.bucket)

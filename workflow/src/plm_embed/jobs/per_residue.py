@@ -39,8 +39,8 @@ def check_per_residue(bucket: Path, weights: Path, settings: Settings) -> None:
     """
     summary = known_summary(bucket.parent.parent)
     if summary and MATRICES.intersection(settings.pooling):
-        manifest = read_manifest(weights)
-        size = per_residue_bytes(settings, manifest.dim, manifest.family, summary.lengths) / 1e9
+        model = read_manifest(weights).as_model
+        size = per_residue_bytes(settings, model.dim, model.family, summary.lengths) / 1e9
         log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
         if size > settings.per_residue_limit_gb:
             raise ConfigError(

@@ -68,7 +68,7 @@ def adopt(
     with read_foreign(files) as foreign:
         with reading(foreign.path):
             longest = _check_stated(foreign, fingerprint, manifest)
-        inputs = KnownSequences(files, manifest.family, paired=bool(fingerprint.linker))
+        inputs = KnownSequences(files, manifest.as_model.family, paired=bool(fingerprint.linker))
         adopted = Adopted(by_key=any(name in inputs.length for _, name in foreign.names))
         matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()
         for row in range(len(foreign.vectors)):
@@ -207,7 +207,7 @@ def _check_stated(foreign: Foreign, fingerprint: Fingerprint, manifest: Manifest
     limit = theirs.get("long_sequences", {}).get("max_residues", 0)
     longest = int(stated.get("max_length", limit) or 0)
     # it may count special tokens
-    return longest - manifest.family.tokens(0) if longest > 0 else float("inf")
+    return longest - manifest.as_model.family.tokens(0) if longest > 0 else float("inf")
 
 
 def _check_sample(
@@ -218,7 +218,7 @@ def _check_sample(
     the smallest cosine.
     """
     manifest, (layer,), linker = read_manifest(weights), fingerprint.layers, fingerprint.linker
-    family, limit = manifest.family, STORED[fingerprint.storage_dtype]
+    family, limit = manifest.as_model.family, STORED[fingerprint.storage_dtype]
     limit += bound(fingerprint.compute_dtype, manifest.roundings)
     causes, distances, cosines = Counter[str](), list[float](), list[float]()
     texts = [sequence.replace(SEPARATOR, linker) for sequence in sequences.values()]

@@ -134,7 +134,7 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
         head = {}  # vectors need none
     if files.tokenizer:
         tensors[TENSOR] = _tokenizer(files.tokenizer, model)
-    dropout = contents.config.get("token_dropout", family.encoder.token_dropout == "always")
+    dropout = contents.config.get("token_dropout", family.encoder.token_dropout)
     return Checkpoint(contents.layout, bool(dropout), tensors, head)
 
 

@@ -28,7 +28,6 @@ from plm_embed.models.layers import Layer
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch
 from plm_embed.models.registry import Model
 from plm_embed.models.tokens import Ids
-from plm_embed.models.weights import Manifest
 
 ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-4"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
@@ -63,25 +62,25 @@ class Engine:
 
     def __init__(
         self,
-        manifest: Manifest,
+        model: Model,
         tensors: Mapping[str, Tensor],
         device: torch.device,
         dtype: ComputeDtype,
         head: Mapping[str, Tensor] | None = None,
     ) -> None:
         """head: the tensors of the language model's head, which gives probabilities."""
-        self.manifest, self.device, self.precision = manifest, device, dtype
+        self.model, self.device, self.precision = model, device, dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
         """Rows of one product. Equal bits in any batch are those of one number of rows."""
-        self._family, self._encoder = manifest.family, manifest.family.encoder
+        self._family, self._encoder = model.family, model.family.encoder
         self._tokens = self._family.tokenizer.within(tensors)
-        self.attention = kernel(manifest, device, dtype)
-        self._fp32_attention = kernel(manifest, device, "float32")
+        self.attention = kernel(model, device, dtype)
+        self._fp32_attention = kernel(model, device, "float32")
         self.elementwise = elementwise.PLAIN
         if device.type == "cuda":
-            self.elementwise = elementwise.choose(device, self.dtype, form(manifest))
-        self._weights = layers.load(manifest, tensors, device, dtype, head)
+            self.elementwise = elementwise.choose(device, self.dtype, form(model))
+        self._weights = layers.load(model, tensors, device, dtype, head)
         self._layers = self._weights.layers
         self._distances: Distances | None = None
         self.head = self._weights.head
@@ -134,7 +133,7 @@ class Engine:
     def _embed(self, batch: Batch) -> Tensor:
         weights, positions = self._weights, self._encoder.positions
         x = F.embedding(batch.tokens, weights.embedding)  # (T, D)
-        if self.manifest.token_dropout:
+        if self._encoder.token_dropout:
             x = x * (1 - 0.15 * 0.8)  # training masked 15 % of the tokens and zeroed 80 % of these
             if batch.masked is not None:  # as in training, the others make up for the masked one
                 lengths, total = batch.boundaries.diff(), sum(batch.lengths)
@@ -170,7 +169,7 @@ class Engine:
 
     def _attention(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the attention of y (T, D) to x (T, D)."""
-        heads, width = self.manifest.heads, self.manifest.inner
+        heads, width = self.model.heads, self.model.inner
         qkv = x.new_empty((len(x), 3, heads, width // heads), dtype=ctx.dtype)  # (T, 3, H, d)
         rotary = None if ctx.kernel.rotates else ctx.packed.rotary
         for rows in self._slices(x):
@@ -193,7 +192,7 @@ class Engine:
         return [slice(start, start + self.rows) for start in range(0, len(x), self.rows)]
 
     def _context(self, batch: Batch, exact: bool) -> BatchContext:
-        width = self.manifest.inner // self.manifest.heads
+        width = self.model.inner // self.model.heads
         positions, longest, rotary = self._encoder.positions, max(batch.lengths), None
         if isinstance(positions, Rotary):
             steps = torch.arange(0, width, 2, device=self.device).float() / width
@@ -204,7 +203,7 @@ class Engine:
         ):  # the table is kept, and grows with the sequences
             length = distances.padded(longest)
             table = (
-                distances.alibi_bias(self.manifest.heads, length)
+                distances.alibi_bias(self.model.heads, length)
                 if isinstance(positions, ALiBi) or self._weights.t5_bias is None
                 else distances.t5_bias(self._weights.t5_bias, positions.farthest, length)
             )  # (H, 2 length - 1)
@@ -234,7 +233,7 @@ class Engine:
         return self._family.spans(self._tokens.letters, ids)
 
 
-def form(model: Model | Manifest) -> elementwise.Form:
+def form(model: Model) -> elementwise.Form:
     """Describe what a model's layers ask of the kernels between products."""
     encoder = model.family.encoder
     return elementwise.Form(
@@ -251,8 +250,8 @@ def form(model: Model | Manifest) -> elementwise.Form:
     )
 
 
-def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:
+def kernel(model: Model, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:
     """Choose the attention kernel for a model."""
-    by_distance = isinstance(manifest.family.encoder.positions, T5RelativeBias | ALiBi)
-    width = manifest.inner // manifest.heads
-    return attention.choose(device, DTYPES[dtype], manifest.heads, width, by_distance)
+    by_distance = isinstance(model.family.encoder.positions, T5RelativeBias | ALiBi)
+    width = model.inner // model.heads
+    return attention.choose(device, DTYPES[dtype], model.heads, width, by_distance)

@@ -23,15 +23,15 @@ from plm_embed.sequences.alphabet import PROTEIN, SEPARATOR, Alphabet
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.weights import Manifest
+    from plm_embed.models.registry import Model
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 """gelu: the exact one, by erf. gelu_tanh: its approximation. silu: x times its logistic."""
 ReferenceStates = Callable[
-    ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
+    ["Model", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
     list[dict[int, "torch.Tensor"]],
 ]
-"""Manifest, tensors, sequences and layers to the states of each sequence by layer."""
+"""Model, tensors, sequences and layers to the states of each sequence by layer."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Encoder:
     positions: Rotary | Learned | T5RelativeBias | ALiBi
     token_types: bool = False
     """Add row 0 of a table of two token types to the embedding."""
-    token_dropout: Literal["never", "always", "optional"] = "never"
+    token_dropout: bool | None = False
     """Multiply the embedding by 1 - 0.15 * 0.8, as ESM-2 does, whose training masked 15 % of the
-    tokens and zeroed 80 % of these; with `optional` the checkpoint's configuration decides.
+    tokens and zeroed 80 % of these; with None the checkpoint's configuration decides.
     """
     embedding_norm: Literal["never", "always", "optional"] = "never"
     """A norm after the embedding; with `optional` the checkpoint decides."""
@@ -192,14 +192,14 @@ class Reference:
 
 
 def _formulas(
-    manifest: "Manifest",
+    model: "Model",
     tensors: Mapping[str, "torch.Tensor"],
     sequences: Sequence[str],
     layers: Sequence[int],
 ) -> list[dict[int, "torch.Tensor"]]:
     from plm_embed.models.reference import all_states
 
-    return all_states(manifest, tensors, sequences, layers)
+    return all_states(model, tensors, sequences, layers)
 
 
 FORMULAS = Reference("the published formulas in float64", _formulas)
@@ -244,7 +244,7 @@ class Family:
         `model_type` before others; empty without any.
         """
         dropout = self.encoder.token_dropout
-        fixed = {} if dropout == "optional" else {"token_dropout": dropout == "always"}
+        fixed = {} if dropout is None else {"token_dropout": dropout}
         values: dict[str, object] = {**fixed, **self.config}
         for key in sorted(values, key=lambda key: key != "model_type"):
             if config.get(key, values[key]) != values[key]:

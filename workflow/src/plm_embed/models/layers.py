@@ -17,7 +17,7 @@ from plm_embed.kernels.elementwise import PLAIN, Norm
 from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
 from plm_embed.models.packed_batch import DTYPES
-from plm_embed.models.weights import Manifest
+from plm_embed.models.registry import Model
 
 LATE_BIASES = {"cpu": False, "cuda": True}
 """The biases of what is added to the residual stream may wait for the next norm, which reads the
@@ -76,7 +76,7 @@ class LMHead:
 
 
 def load(
-    manifest: Manifest,
+    model: Model,
     tensors: Mapping[str, Tensor],
     device: torch.device,
     precision: ComputeDtype,
@@ -85,8 +85,8 @@ def load(
     """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one, and those of the
     `head` of the language model (see `checkpoints.head_shapes`).
     """
-    encoder = manifest.family.encoder
-    factor = (encoder.residual_layers / manifest.layers) ** 0.5 if encoder.residual_layers else 1.0
+    encoder = model.family.encoder
+    factor = (encoder.residual_layers / model.layers) ** 0.5 if encoder.residual_layers else 1.0
     dtype, kind = DTYPES[precision], Int8Linear if precision == "int8" else Linear
     pre, late = encoder.order == "pre", LATE_BIASES[device.type]
     neighbors = isinstance(encoder.positions, Rotary) and encoder.positions.neighbors
@@ -96,7 +96,7 @@ def load(
         if neighbors and re.search(r"\.[qk]_(proj|layer_norm)\.", name):
             # the rows of q and k in the order in which the halves of each head are rotated: scores
             # are the same in any order
-            pairs = tensor.view(manifest.heads, -1, 2, *tensor.shape[1:])  # (H, d / 2, 2, ...)
+            pairs = tensor.view(model.heads, -1, 2, *tensor.shape[1:])  # (H, d / 2, 2, ...)
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)
         tensor = tensor.to(device)  # which converts faster
         return (tensor if factor == 1.0 else tensor.float() * factor).to(dtype)
@@ -126,7 +126,7 @@ def load(
     fp32_down = encoder.fp32_down_proj and dtype == torch.float16
     layers: list[Layer] = []
     late_bias = None  # of the blocks so far
-    for name in (f"layers.{number}" for number in range(manifest.layers)):
+    for name in (f"layers.{number}" for number in range(model.layers)):
         attention, out, down = f"{name}.self_attn", f"{name}.self_attn.out_proj", f"{name}.fc2"
         first, second = (vector(f"{part}.bias", factor) if late else None for part in (out, down))
         block = Layer(

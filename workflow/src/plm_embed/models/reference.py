@@ -19,8 +19,8 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.models.family import Activation, ALiBi, Encoder, Learned, Rotary, T5RelativeBias
+from plm_embed.models.registry import Model
 from plm_embed.models.tokens import Ids
-from plm_embed.models.weights import Manifest
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
@@ -32,7 +32,7 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 @torch.inference_mode()
 def all_states(
-    manifest: Manifest,
+    model: Model,
     tensors: Mapping[str, Tensor],
     sequences: Sequence[str],
     layers: Sequence[int],
@@ -45,10 +45,10 @@ def all_states(
     Without `rounding` in float64; with it in float32, where inputs and results of matrix products
     are rounded as this dtype does. `masked`: the residue of each sequence that is masked.
     """
-    tokenize = manifest.family.tokenizer.within(tensors).tokenize
+    tokenize = model.family.tokenizer.within(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
-    formulas = partial(_Formulas, manifest, manifest.family.encoder, tensors, rounding)
-    outer, first = formulas(""), manifest.family.residues(0)[0]
+    formulas = partial(_Formulas, model, model.family.encoder, tensors, rounding)
+    outer, first = formulas(""), model.family.residues(0)[0]
     places = [None] * len(tokens) if masked is None else [first + place for place in masked]
     x = [outer.embed(row, place) for row, place in zip(tokens, places, strict=True)]  # (T, D) each
     states = [{0: row} if 0 in layers else {} for row in x]
@@ -56,32 +56,32 @@ def all_states(
         layer = formulas(f"layers.{number - 1}.")
         x = [layer.block(row, outer.biases(len(row))) for row in x]
         if number in layers:
-            last = number == manifest.layers and "emb_layer_norm_after.weight" in tensors
+            last = number == model.layers and "emb_layer_norm_after.weight" in tensors
             for by_layer, row in zip(states, x, strict=True):
                 by_layer[number] = outer.norm("emb_layer_norm_after", row) if last else row
     return [{number: x.float() for number, x in by_layer.items()} for by_layer in states]
 
 
 @torch.inference_mode()
-def token_scores(manifest: Manifest, head: Mapping[str, Tensor], state: Tensor, ids: Ids) -> Tensor:
+def token_scores(model: Model, head: Mapping[str, Tensor], state: Tensor, ids: Ids) -> Tensor:
     """Return the log-probability of each residue and the entropy at its place, (L, 2) float64, by
     the head of the language model after the last layer's representation (tokens, D) of a sequence;
     ids (tokens,).
     """
-    formulas, x = _Formulas(manifest, manifest.family.encoder, head, None, ""), state.double()
+    formulas, x = _Formulas(model, model.family.encoder, head, None, ""), state.double()
     if "dense.weight" in head:
         x = _ACTIVATIONS["gelu"](formulas.linear("dense", x))
     logs = torch.log_softmax(formulas.linear("out", formulas.norm("layer_norm", x)), -1)  # (T, V)
     chosen = logs.gather(1, torch.from_numpy(ids.astype(np.int64))[:, None])
     scores = torch.cat([chosen, -(logs.exp() * logs).sum(1, keepdim=True)], dim=1)
-    return scores[slice(*manifest.family.residues(len(ids)))]
+    return scores[slice(*model.family.residues(len(ids)))]
 
 
 @dataclass(frozen=True)
 class _Formulas:
     """The formulas over the tensors under a prefix, each read once, when it is first needed."""
 
-    manifest: Manifest
+    model: Model
     encoder: Encoder
     tensors: Mapping[str, Tensor]
     rounding: ComputeDtype | None
@@ -125,11 +125,11 @@ class _Formulas:
         return x * self.weight(f"{name}.weight") + self.bias(name)
 
     def embed(self, tokens: Tensor, masked: int | None = None) -> Tensor:
-        encoder, head = self.encoder, self.manifest.family.head
+        encoder, head = self.encoder, self.model.family.head
         if masked is not None and head:
             tokens = tokens.index_fill(0, torch.tensor(masked), head.mask)
         x = self.weight("embed_tokens.weight")[tokens]  # (T, D)
-        if self.manifest.token_dropout:
+        if encoder.token_dropout:
             x = x * (1 - 0.15 * 0.8)
             if masked is not None:
                 x[masked] = 0
@@ -145,7 +145,7 @@ class _Formulas:
 
     def block(self, x: Tensor, biases: Tensor | float) -> Tensor:
         """Run a transformer block over x (T, D), with biases (H, T, T) of scores."""
-        layers, before = self.manifest.layers, self.encoder.order == "pre"
+        layers, before = self.model.layers, self.encoder.order == "pre"
         shrink = math.sqrt(layers / (self.encoder.residual_layers or layers))
         first, second = "self_attn_layer_norm", "final_layer_norm"
         x = x + self.attention(self.norm(first, x) if before else x, biases) / shrink
@@ -164,7 +164,7 @@ class _Formulas:
         if self.encoder.query_key_norm:
             q = self.norm("self_attn.q_layer_norm", q)
             k = self.norm("self_attn.k_layer_norm", k)
-        shape = (len(y), self.manifest.heads, -1)
+        shape = (len(y), self.model.heads, -1)
         q, k, v = (x.reshape(shape).transpose(0, 1) for x in (q, k, v))  # (H, T, d)
         if isinstance(self.encoder.positions, Rotary):
             q, k = (_rotate(x, self.encoder.positions.neighbors) for x in (q, k))
@@ -191,7 +191,7 @@ class _Formulas:
             index = torch.where(distance.abs() < exact, distance.abs(), far) + (distance > 0) * half
             return self.weight("embed_distances.weight")[index].permute(2, 0, 1)
         if isinstance(positions, ALiBi):
-            return -_slopes(self.manifest.heads)[:, None, None] * distance.abs()
+            return -_slopes(self.model.heads)[:, None, None] * distance.abs()
         return 0.0
 
 

@@ -75,11 +75,6 @@ class Model:
         return self.url or (self.hub and f"{HUB}/{self.hub}/resolve/{self.revision}")
 
     @property
-    def max_residues(self) -> int | None:
-        """A hard limit; None where there is none."""
-        return self.family.max_residues
-
-    @property
     def heads_problem(self) -> str:
         """Say why its heads cannot share its width; empty if they can."""
         rotary = isinstance(self.family.encoder.positions, Rotary)

@@ -14,6 +14,7 @@ import math
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,7 +22,6 @@ from plm_embed.accuracy import Rounding
 from plm_embed.errors import WeightsError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import read_sealed
-from plm_embed.models.family import Family
 from plm_embed.models.registry import ARCHITECTURES, MODELS, Model
 
 if TYPE_CHECKING:
@@ -108,30 +108,24 @@ class Manifest:
             dim=model.dim,
             heads=model.heads,
             attention_dim=model.attention_dim or None,
-            max_residues=model.max_residues,
+            max_residues=model.family.max_residues,
             license=model.license,
             source=source,
             **facts,
         )
 
-    @property
-    def inner(self) -> int:
-        """Width of all heads together."""
-        return self.attention_dim or self.dim
-
-    @property
-    def family(self) -> Family:
-        """The family that computes this model."""
+    @cached_property
+    def as_model(self) -> Model:
+        """The model by its name and what is recorded of its shape, of a family that leaves nothing
+        open. WeightsError for an architecture that this version does not know.
+        """
         if self.architecture not in ARCHITECTURES:
             words = f"architecture {self.architecture!r} is not known to this version of plm-embed"
             raise WeightsError(words)
-        return ARCHITECTURES[self.architecture]
-
-    @property
-    def as_model(self) -> Model:
-        """The model by its name and what is recorded of its shape."""
-        shape = self.layers, self.dim, self.heads, self.attention_dim or 0
-        return Model(self.model, self.family, *shape)
+        family = ARCHITECTURES[self.architecture]
+        encoder = replace(family.encoder, token_dropout=self.token_dropout)
+        family = replace(family, encoder=encoder, max_residues=self.max_residues)
+        return Model(self.model, family, self.layers, self.dim, self.heads, self.attention_dim or 0)
 
     @property
     def path(self) -> Path:

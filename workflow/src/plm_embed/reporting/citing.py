@@ -77,7 +77,8 @@ def _weights(facts: Facts) -> str:
     if not facts.caveat:
         return f"{facts.model}{papers}, the published weights of {digest}"
     if facts.model not in MODELS:
-        family = f", a model of the family {facts.weights.family.name}" if facts.weights else ""
+        model = facts.weights and facts.weights.as_model
+        family = f", a model of the family {model.family.name}" if model else ""
         return f"{facts.model} ({digest}){family}{papers}"
     return f"weights of {digest} in the architecture of {facts.model}{papers}"
 

@@ -124,7 +124,7 @@ class Facts:
     @property
     def reference(self) -> str:
         """Return the name of the program that vectors were compared with."""
-        model = MODELS.get(self.model) or self.weights
+        model = MODELS.get(self.model) or (self.weights and self.weights.as_model)
         return model.family.reference.name if model else "the model's own modules"
 
     @property

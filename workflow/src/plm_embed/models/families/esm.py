@@ -21,7 +21,7 @@ from plm_embed.sequences.alphabet import PROTEIN_3DI
 if TYPE_CHECKING:
     import torch
 
-    from plm_embed.models.weights import Manifest
+    from plm_embed.models.registry import Model
 
 CLS, PAD, EOS, MASK = 0, 1, 2, 32
 ROWS = 33
@@ -30,7 +30,7 @@ VOCABULARY = Vocabulary("LAGVSERTIDPKQNFYMHWCXBUZO", first=4, prefix=(CLS,), suf
 
 
 def fair_esm_states(
-    manifest: "Manifest",
+    model: "Model",
     tensors: Mapping[str, "torch.Tensor"],
     sequences: Sequence[str],
     layers: Sequence[int],
@@ -50,14 +50,14 @@ def fair_esm_states(
         return {name.removeprefix(prefix): tensors[name].float() for name in names}
 
     def norm(name: str, x: torch.Tensor) -> torch.Tensor:
-        module = ESM1bLayerNorm(manifest.dim)
+        module = ESM1bLayerNorm(model.dim)
         module.load_state_dict(part(f"{name}."))
         normed: torch.Tensor = module(x)
         return normed
 
     def embed(ids: NDArray[np.int64]) -> torch.Tensor:
         x = tensors["embed_tokens.weight"].float()[ids]  # (T, D)
-        if manifest.token_dropout:
+        if model.family.encoder.token_dropout:
             x = x * (1 - 0.15 * 0.8)
         if "embed_positions.weight" in tensors:
             x = x + tensors["embed_positions.weight"].float()[PAD + 1 : PAD + 1 + len(x)]
@@ -65,13 +65,13 @@ def fair_esm_states(
         return norm(before, x) if f"{before}.weight" in tensors else x
 
     with torch.inference_mode():
-        tokenize = manifest.family.tokenizer.within(tensors).tokenize
+        tokenize = model.family.tokenizer.within(tensors).tokenize
         states = [embed(tokenize(sequence).astype(np.int64)) for sequence in sequences]
         by_layer = [{0: x} if 0 in layers else {} for x in states]
         block = TransformerLayer(
-            manifest.dim,
-            4 * manifest.dim,
-            manifest.heads,
+            model.dim,
+            4 * model.dim,
+            model.heads,
             add_bias_kv=False,
             use_esm1b_layer_norm=True,
             use_rotary_embeddings="embed_positions.weight" not in tensors,
@@ -83,7 +83,7 @@ def fair_esm_states(
             states = [block(x[:, None])[0][:, 0] for x in states]  # (T, 1, D) inside
             for results, x in zip(by_layer, states, strict=True):
                 if number in layers:
-                    last = number == manifest.layers
+                    last = number == model.layers
                     results[number] = norm("emb_layer_norm_after", x) if last else x
     return by_layer
 
@@ -114,7 +114,7 @@ ESM2 = Family(
     name="esm2",
     architecture="esm2",
     tokenizer=VOCABULARY,
-    encoder=Encoder(ROWS, Rotary(), token_dropout="optional"),
+    encoder=Encoder(ROWS, Rotary(), token_dropout=None),
     names=_NAMES,
     head=Head(MASK),
     config={
@@ -134,7 +134,7 @@ ESM1B = replace(
     encoder=Encoder(
         ROWS,
         Learned(1026, offset=PAD + 1),  # 1,024 tokens after the padding index
-        token_dropout="optional",
+        token_dropout=None,
         embedding_norm="optional",  # of ESM-1b and ESM-1v only some checkpoints have it
     ),
     names=replace(
