@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from plm_embed.master.row_checks import distribution, wrong_spans
+from plm_embed.master.validate import distribution, wrong_spans
 
 # three sequences, as stored: letters between the token before and this one, and letters of it
 WHOLE = [(0, 5), (0, 1), (0, 6)]  # of 12 letters in one piece

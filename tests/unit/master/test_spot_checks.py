@@ -137,7 +137,7 @@ def test_validate_says_where_no_pseudo_perplexity_is_compared(
     plan = gathered(campaign, scores=("pseudo_perplexity",))
     for count, said in ((1, True), (0, False)):
         validation = Validation(status="passed", checks=[])
-        check_spots(validation, campaign.master, plan, campaign.weights, count)
+        check_spots(validation, plan, campaign.master, campaign.weights, count)
         assert validation.not_compared.startswith("no pseudo-perplexity was compared") == said
 
 
@@ -155,7 +155,7 @@ def test_a_bucket_that_was_damaged_is_named(tmp_path: Path) -> None:
 
 def problems(campaign: Campaign, count: int) -> list[str]:
     validation = Validation(status="passed", checks=[])
-    check_spots(validation, campaign.master, gathered(campaign), campaign.weights, count)
+    check_spots(validation, gathered(campaign), campaign.master, campaign.weights, count)
     return validation.problems
 
 

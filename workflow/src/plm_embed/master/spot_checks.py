@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import FLOOR, MULTIPLE, STORED, bound
+from plm_embed.errors import delete
 from plm_embed.fingerprint import SCORES, SPANS
 from plm_embed.io.parquet import read_table
 from plm_embed.master.campaign import Campaign
@@ -47,7 +48,7 @@ _TRIES = 1000
 
 
 def check_spots(
-    validation: Validation, master: Path, campaign: Campaign, weights: Path, count: int
+    validation: Validation, campaign: Campaign, master: Path, weights: Path, count: int
 ) -> None:
     """Compare `count` rows of a master with what the reference of the model's family computes, one
     sequence at a time.
@@ -56,12 +57,10 @@ def check_spots(
     rounding more than these: what lies beyond it is judged by the rounding of its own sequence.
     """
     fingerprint, dtype = campaign.fingerprint, campaign.fingerprint.compute_dtype
+    meaning = "Some vectors, drawn at random, agree with those of an independent program."
     with (
-        validation.check(
-            "spot checks",
-            "Some vectors, drawn at random, agree with those of an independent program.",
-        ) as problem,
-        Part(master) as part,
+        validation.check("spot checks", meaning) as problem,
+        Part(master, delete(master)) as part,
     ):
         rows = draw(part, campaign, count)
         if count and "pseudo_perplexity" in fingerprint.scores:
@@ -82,8 +81,7 @@ def check_spots(
             if not vectors:
                 log.warning("spot checks: key %s has too many tokens for the reference", key)
             for name, vector in vectors.items():
-                place = f"row {row:,} of {name} (key {key})"
-                only = np.array([row])
+                place, only = f"row {row:,} of {name} (key {key})", np.array([row])
                 values = part.column_at(name, only) if name in SCORES else part.rows(name, only)[0]
                 stored = np.asarray(values, np.float64)
                 if stored.shape != vector.shape:
@@ -93,28 +91,25 @@ def check_spots(
                     if not np.array_equal(stored, vector):
                         problem(f"{place}: not the reference's tokens")
                     continue
-                norm, product = float(np.linalg.norm(vector)), float((stored * vector).sum())
-                distance = float(np.linalg.norm(stored - vector)) / (norm or 1.0)
+                norm, product = float(np.linalg.norm(vector)) or 1.0, float((stored * vector).sum())
+                distance = float(np.linalg.norm(stored - vector)) / norm
                 cosine = product / (float(np.linalg.norm(stored)) * norm or 1.0)
                 validation.spot_checks.append(
                     Spot(row=row, key=key, representation=name, relative_l2=distance, cosine=cosine)
                 )
+                if name == "pseudo_perplexity":
+                    validation.not_compared = ""
                 limit = bound(dtype, roundings, "mean" if name.startswith("mean_") else "tokens")
                 limit += STORED[fingerprint.storage_dtype]
                 if name in SCORES:  # in nats: of a pseudo-perplexity the relative distance
                     limit = bound(dtype, roundings, "score")
-                    limit /= 1.0 if name == "pseudo_perplexity" else norm or 1.0
-                if name == "pseudo_perplexity":
-                    validation.not_compared = ""
+                    limit /= 1.0 if name == "pseudo_perplexity" else norm
                 if not distance <= limit:
-                    rounding = reference.rounding_distances(weights, sequences[key], fingerprint)
-                    own = MULTIPLE * rounding.get(name, 0.0) + FLOOR[dtype]
-                    limit = max(limit, OWN * own)
+                    own = reference.rounding_distances(weights, sequences[key], fingerprint)
+                    limit = max(limit, OWN * (MULTIPLE * own.get(name, 0.0) + FLOOR[dtype]))
                 if not distance <= limit:
-                    problem(
-                        f"{place}: relative distance {distance:.2g} to the reference, more than "
-                        f"{limit:.2g} (cosine {cosine:.6f})"
-                    )
+                    fault = f"relative distance {distance:.2g} to the reference"
+                    problem(f"{place}: {fault}, more than {limit:.2g} (cosine {cosine:.6f})")
 
 
 def draw(part: Part, campaign: Campaign, count: int) -> NDArray[np.int64]:

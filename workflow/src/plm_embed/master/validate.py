@@ -1,7 +1,9 @@
 """The validate job: proof that the master is complete and right, or a list of what is wrong.
 
 Everything is read again: completion records, parts, the master (each row against its part, bit for
-bit), the index and the records. Some rows are compared with what the reference path computes.
+bit), the index and the records. Some rows are compared with what the reference path computes. A
+check is a block `with validation.check(name, meaning, remedy) as problem:`, and goes on to the next
+one whatever it finds.
 """
 
 import logging
@@ -9,33 +11,48 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from plm_embed.accuracy import remark
 from plm_embed.errors import PlmEmbedError, delete
-from plm_embed.fingerprint import columns, has_matrix
+from plm_embed.fingerprint import SPANS, columns, has_matrix
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import FOLDER
 from plm_embed.keys import bucket_names
-from plm_embed.master.campaign import Campaign
-from plm_embed.master.row_checks import check_rows
+from plm_embed.master.campaign import Campaign, pieces
 from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.tables import Tables, record_name
-from plm_embed.master.validation_record import PROOF, VALIDATION, Problem, Validation
+from plm_embed.master.validation_record import (
+    PROOF,
+    VALIDATION,
+    Norms,
+    Outlier,
+    Problem,
+    Validation,
+)
 from plm_embed.models.weights import MANIFEST, RECORD, read_manifest
+from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import read_summary
-from plm_embed.store.checksums import check_attributes as check_seal
-from plm_embed.store.hdf5 import open_hdf5, storage_dtype, trailing_bytes
+from plm_embed.store import checksums
+from plm_embed.store.hdf5 import decode, open_hdf5, storage_dtype, take_bits, trailing_bytes
 from plm_embed.store.parts import Part, column_types
 from plm_embed.store.store import FINGERPRINT, part_names
 from plm_embed.wording import now
 
 log = logging.getLogger(__name__)
+Marks = NDArray[np.bool_]
+_VECTORS = "representations/"
+_FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
+_LEAST = 0.05  # of that unit: among near-equal sequences, norms that differ by 5 % are usual
+_LISTED = 20
+_TINY = np.finfo(np.float32).tiny  # whose logarithm stands for that of 0
 
 
 def validate(master: Path, store: Path, weights: Path, spot_checks: int) -> Validation:
@@ -47,12 +64,11 @@ def validate(master: Path, store: Path, weights: Path, spot_checks: int) -> Vali
     when there are no sequences to compare with.
     """
     folder, index = master.parent, master.with_suffix(".parquet")
-    sequences, embedded = folder.parent / "sequences", folder / FOLDER
-    summary = read_summary(sequences)
-    records, report, checksums = (folder / name for name in ("records.parquet", VALIDATION, PROOF))
-    checksums.unlink(missing_ok=True)
+    sequences, records = folder.parent / "sequences", folder / "records.parquet"
+    report, proof, summary = folder / VALIDATION, folder / PROOF, read_summary(sequences)
+    proof.unlink(missing_ok=True)
     validation = Validation(status="passed", checks=[])
-    campaign = Campaign(sequences, embedded, store)
+    campaign = Campaign(sequences, folder / FOLDER, store)
     check_completion_records(validation, campaign)
     if campaign.rows:
         validation.fingerprint, validation.counts.vectors = campaign.fingerprint, campaign.vectors
@@ -66,32 +82,29 @@ def validate(master: Path, store: Path, weights: Path, spot_checks: int) -> Vali
         ):
             if surplus := trailing_bytes(master):
                 problem(f"{master}: {surplus:,} bytes follow its end")
-            check_attributes(validation, file, campaign)
-            if check_layout(validation, file, campaign):
-                check_rows(validation, file, campaign)
-                check_spots(validation, master, campaign, weights, spot_checks)
+            check_attributes(validation, campaign, file)
+            if check_layout(validation, campaign, file):
+                check_rows(validation, campaign, file)
+                check_spots(validation, campaign, master, weights, spot_checks)
         check_tables(validation, campaign, index, records)
     for note in filter(None, (validation.rounding, validation.not_compared)):
         log.warning("%s", note)
-    paths = (path for path in (master, index, records) if path.is_file())
+    paths = filter(Path.is_file, (master, index, records))
     validation.files = {path.name: sha256_file(path) for path in paths}
     validation.finished = now()
     write_sealed(report, validation)
     if validation.status == "passed":
         files = validation.files | {report.name: sha256_file(report)}
-        with atomic_path(checksums) as temporary:
-            lines = (f"{digest}  {name}\n" for name, digest in files.items())
+        lines = (f"{digest}  {name}\n" for name, digest in files.items())
+        with atomic_path(proof) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
     return validation
 
 
 def check_completion_records(validation: Validation, campaign: Campaign) -> None:
     """Add all sound records to the campaign."""
-    with validation.check(
-        "completion records",
-        "Every bucket has a record of the job that finished it, and all jobs used the same "
-        "settings.",
-    ) as problem:
+    meaning = "Every bucket has a record of the job that finished it, and all jobs used the same "
+    with validation.check("completion records", f"{meaning}settings.") as problem:
         for name in bucket_names(read_summary(campaign.sequences).buckets):
             try:
                 campaign.add(name)
@@ -103,15 +116,13 @@ def check_completion_records(validation: Validation, campaign: Campaign) -> None
 
 def check_parts(validation: Validation, campaign: Campaign) -> None:
     """Compare the parts with what completion records say, and open each that is in the store."""
-    with validation.check(
-        "parts", "Every file that the jobs wrote is there, unchanged since it was written."
-    ) as problem:
+    meaning = "Every file that the jobs wrote is there, unchanged since it was written."
+    with validation.check("parts", meaning) as problem:
         for error in campaign.wrong_parts(hashed=True):
             problem(error)
     folder, fingerprint = campaign.parts_folder, campaign.fingerprint
-    with validation.check(
-        "fingerprints in the store", "All stored vectors were computed with exactly these settings."
-    ) as problem:
+    meaning = "All stored vectors were computed with exactly these settings."
+    with validation.check("fingerprints in the store", meaning) as problem:
         note, expected = folder.with_name(FINGERPRINT), fingerprint.to_json().encode()
         if not note.is_file() or note.read_bytes().strip() != expected:  # a job writes it anew
             fault = "missing, or not the fingerprint of the completion records"
@@ -141,24 +152,21 @@ def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> 
         validation.rounding = remark(fingerprint.compute_dtype, manifest.roundings)
 
 
-def check_attributes(validation: Validation, file: h5py.File, campaign: Campaign) -> None:
+def check_attributes(validation: Validation, campaign: Campaign, file: h5py.File) -> None:
     """Compare the attributes with completion records and inputs."""
     meaning = "What that file says of itself (settings, inputs, versions) is true."
     with validation.check("attributes", meaning, delete(file.filename)) as problem:
-        expected = campaign.attributes({})
-        # words, which another version may have put otherwise
-        expected["pooling_definition"] = file.attrs.get("pooling_definition")
-        for name, value in expected.items():
+        for name, value in campaign.attributes({}).items():
             stored = file.attrs.get(name)
             plain = stored.tolist() if isinstance(stored, np.ndarray | np.generic) else stored
             if plain is None:
                 problem(f"{name} is missing")
-            elif plain != value:
+            elif plain != value and name != "pooling_definition":  # another version's words differ
                 problem(f"{name} is {plain!r}, completion records and inputs say {value!r}")
-        check_seal(file)
+        checksums.check_attributes(file)
 
 
-def check_layout(validation: Validation, file: h5py.File, campaign: Campaign) -> bool:
+def check_layout(validation: Validation, campaign: Campaign, file: h5py.File) -> bool:
     """Look at the datasets; return whether their rows can be compared."""
     fingerprint, count = campaign.fingerprint, campaign.vectors
     meaning = "Each table in it has the rows, columns and number format that it should."
@@ -170,23 +178,130 @@ def check_layout(validation: Validation, file: h5py.File, campaign: Campaign) ->
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(column_types(fingerprint), (count,))
         if any(map(has_matrix, names)):
             shapes["offset"] = (count + 1,)
-        shapes |= {f"representations/{name}": shape for name, shape in campaign.shapes.items()}
+        shapes |= {_VECTORS + name: shape for name, shape in campaign.shapes.items()}
         for path, shape in shapes.items():
-            name = path.removeprefix("representations/")
-            if file[path].shape != shape:
-                problem(f"{name} has shape {file[path].shape}, expected {shape}")
-            elif name != path and storage_dtype(file[path]) != fingerprint.storage_dtype:
-                expected = f"expected {fingerprint.storage_dtype}"
-                problem(f"{name} is stored as {file[path].dtype}, {expected}")
+            data, name, kind = file[path], path.removeprefix(_VECTORS), fingerprint.storage_dtype
+            if data.shape != shape:
+                problem(f"{name} has shape {data.shape}, expected {shape}")
+            elif name != path and storage_dtype(data) != kind:
+                problem(f"{name} is stored as {data.dtype}, expected {kind}")
         pooled = [name for name in names if not has_matrix(name)]
         if pooled and file["emb"] != vectors[pooled[0]]:
             problem(f"emb is not {pooled[0]}")
     return validation.checks[-1].result == "passed"
 
 
+def check_rows(validation: Validation, campaign: Campaign, file: h5py.File) -> None:
+    """Compare all rows with the parts, look whether their numbers are finite, and note the
+    distribution of the vectors' norms.
+    """
+    again, fingerprint = delete(file.filename), campaign.fingerprint
+    names = (name for name in fingerprint.representations if name != SPANS)
+    norms = {name: np.full(campaign.vectors, np.nan, np.float32) for name in names}
+    with (
+        validation.check(
+            "keys",
+            "Each distinct sequence has one row and no other row is there; rows are in order.",
+            again,
+        ) as wrong_key,
+        validation.check("finite", "No vector holds NaN or infinity.") as not_finite,
+        validation.check(
+            "rows equal their parts",
+            "Each vector is, bit for bit, the one that its job wrote.",
+            again,
+        ) as problem,
+    ):
+        for piece in pieces(map(campaign.bucket, campaign.rows), campaign.parts_folder):
+            path, start, values, first, counts = piece
+            if not len(values) or (checksums.GROUP in path and checksums.GROUP not in file):
+                continue  # files of version 0.1 keep no checksums
+            name, rows = path.removeprefix(_VECTORS), slice(first, first + len(counts))
+            starts = np.cumsum(counts) - counts
+            numbers = stored = take_bits(file[path], np.arange(start, start + len(values)))
+            report = wrong_key if name == "emb_keys" else problem
+            faults = [(report, stored != values, "differs from its part")]
+            if name != path:
+                numbers = decode(stored, fingerprint.storage_dtype).astype(np.float32, copy=False)
+            if numbers.dtype.kind == "f":
+                faults.append((not_finite, ~np.isfinite(numbers), "holds NaN or infinity"))
+            if name == SPANS:
+                letters = stored_residues(file["length"][rows], fingerprint.long_sequences)
+                wrong = wrong_spans(numbers, counts, letters, file["windows"][rows])
+                fault = "its tokens are not all its letters, in order"
+                faults.append((problem, np.repeat(wrong, counts), fault))
+            elif name != path:
+                squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), starts)
+                norms[name][rows] = np.sqrt(squares / counts)
+            for report, wrong, fault in faults:
+                marked = wrong.reshape(len(wrong), -1).any(axis=1)
+                for row in np.flatnonzero(np.logical_or.reduceat(marked, starts)).tolist():
+                    key = f" (key {_text(file['emb_keys'][first + row])})" if name != path else ""
+                    report(f"row {first + row:,} of {name}{key}: {fault}")
+        for name in list(norms):
+            validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])
+
+
+def _text(key: bytes) -> str:
+    """Return a key as it can be printed, whatever a damaged file says it is."""
+    return key.decode("ascii", "backslashreplace")
+
+
+def wrong_spans(
+    stored: NDArray[np.floating[Any]],
+    counts: NDArray[np.int64],
+    letters: NDArray[np.int64],
+    windows: NDArray[np.int32],
+) -> Marks:
+    """Mark the sequences (m,) whose tokens are not all their letters, by what holds for every
+    tokenizer.
+
+    stored (r, 2) as `sequence_windows.stored_spans`, of which each sequence has `counts` (m,)
+    rows; letters (m,) that went through the model; windows (m,) as stored. Tokens begin with the
+    first letter and end with the last. They follow each other without a gap; those of several
+    windows may overlap or leave letters out, but go forward.
+    """
+    with np.errstate(invalid="ignore"):  # NaN becomes a number, and unlike itself below
+        whole = stored.astype(np.int64)
+    skipped, width = whole.T
+    starts = np.cumsum(counts) - counts
+    apart = np.repeat(windows > 1, counts)
+    apart[starts] = False
+    forward = skipped + np.concatenate(([0], width[:-1]))
+    wrong = (whole != stored).any(axis=1) | (width < 1)
+    wrong |= np.where(apart, forward < 1, skipped != 0)
+    marked: Marks = np.add.reduceat(skipped + width, starts) != letters
+    marked |= np.logical_or.reduceat(wrong, starts)
+    return marked
+
+
+def distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> Norms:
+    """Describe the vectors' norms (n,), in little more memory than these, for there may be 10^9 of
+    them.
+    """
+    finite = norms[np.isfinite(norms)]
+    if not (rows := len(finite)):
+        return Norms(rows=0, outliers=0, listed=())
+    least, most = float(finite.min()), float(finite.max())
+    logs = np.log(np.maximum(finite, _TINY, out=finite), out=finite)
+    median = np.median(logs, overwrite_input=True)
+    logs -= median
+    scale = max(_LEAST, 1.4826 * np.median(np.abs(logs, out=logs), overwrite_input=True))
+    del finite, logs
+    low, high = np.exp(median - _FAR * scale), np.exp(median + _FAR * scale)
+    far = np.flatnonzero((norms < low) | (norms > high) & (norms < np.inf))
+    z = (np.log(np.maximum(norms[far], _TINY)) - median) / scale
+    farthest = np.argsort(-np.abs(z), kind="stable")[:_LISTED]
+    listed = tuple(
+        Outlier(row=row, key=_text(keys[row]), norm=float(norms[row]), z=round(score, 1))
+        for row, score in zip(far[farthest].tolist(), z[farthest].tolist(), strict=True)
+    )
+    middle = float(np.exp(median))
+    return Norms(rows=rows, min=least, median=middle, max=most, outliers=len(far), listed=listed)
+
+
 def check_tables(validation: Validation, campaign: Campaign, index: Path, records: Path) -> None:
     """Check the index and the records, and compare their numbers with those of the input."""
-    lines, outcomes = 0, Counter[tuple[str, str]]()
+    lines, sources, statuses = 0, Counter[str](), Counter[str]()
     meaning = "Embedded and skipped records add up to the input, file by file."
     with validation.check("counts", meaning, delete(records)) as miscounted:
         tables = Tables(campaign)
@@ -197,16 +312,12 @@ def check_tables(validation: Validation, campaign: Campaign, index: Path, record
         meaning = "Every record of the input has one outcome, and the index agrees with it."
         with validation.check("records", meaning, delete(records)) as problem:
             for table in _compared(problem, records, tables.records_schema, tables.records()):
-                groups = table.group_by(["source", "status"]).aggregate([([], "count_all")])
-                for group in groups.to_pylist():
-                    outcomes[group["source"], group["status"]] += group["count_all"]
-        sources, statuses = Counter[str](), Counter[str]()
-        for (source, status), count in outcomes.items():
-            sources[source] += count
-            statuses[status] += count
+                for column, counter in (("source", sources), ("status", statuses)):
+                    for count in table[column].value_counts().to_pylist():
+                        counter[count["values"]] += count["counts"]
         for entry in read_summary(campaign.sequences).inputs:
-            if (count := sources[entry.path]) != entry.records:
-                fault = f"{entry.records:,} records in the input, {count:,} answered"
+            if (answered := sources[entry.path]) != entry.records:
+                fault = f"{entry.records:,} records in the input, {answered:,} answered"
                 miscounted(f"{entry.path}: {fault}")
         if (embedded := statuses.total() - statuses["skipped"]) != lines:
             miscounted(f"{embedded:,} records are embedded, the index has {lines:,}")
@@ -217,11 +328,8 @@ def _compared(
     problem: Problem, path: Path, schema: pa.Schema, tables: Iterator[pa.Table]
 ) -> Iterator[pa.Table]:
     """Yield the tables that a file should hold, compared with its rows up to the first fault."""
-    batches, stored, sound = (
-        read_batches(path, schema.names, delete(path)),
-        schema.empty_table(),
-        True,
-    )
+    batches = read_batches(path, schema.names, delete(path))
+    stored, sound = schema.empty_table(), True
     for expected in tables:
         while sound and len(stored) < len(expected) and (more := next(batches, None)):
             stored = pa.concat_tables([stored, more])

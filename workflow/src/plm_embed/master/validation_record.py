@@ -39,9 +39,8 @@ class Check:
 
 @dataclass(kw_only=True)
 class Counts:
-    """Numbers of a campaign, as far as validate came.
-
-    unique: sequences, of which `vectors` have a vector. records: in all; statuses: by status.
+    """Numbers of a campaign, as far as validate came: sequences, of which `vectors` have a vector;
+    records, in all and by status.
     """
 
     unique: int | None = None
@@ -64,11 +63,10 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class Norms:
-    """Distribution of the norms of a representation's vectors; without numbers where none is
-    finite. Per residue, a row's norm is the root mean square of its residues'.
+    """Distribution of the norms of a representation's vectors, of `rows` that are finite; without
+    numbers where none is. Per residue, a row's norm is the root mean square of its residues'.
 
-    rows: those whose norm is finite. Outliers, of which the farthest are listed, are worth a look
-    and no proof of an error.
+    Outliers, of which the farthest are listed, are worth a look and no proof of an error.
     """
 
     rows: int
@@ -158,6 +156,4 @@ class Validation:
 
 def read_validation(path: Path) -> Validation | None:
     """Read validation.json, None when there is none. StoreError when the file was changed."""
-    if not path.is_file():
-        return None
-    return read_sealed(path, Validation, "a report of validate")
+    return read_sealed(path, Validation, "a report of validate") if path.is_file() else None

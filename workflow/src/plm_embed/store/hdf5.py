@@ -212,17 +212,12 @@ def create_dataset(
 
 
 def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
-    """Write rows start, start + 1, ... of a dataset from what `read_bits` gives."""
+    """Write rows start, start + 1, ... of a dataset from what `take_bits` gives."""
     if bits.size:
         bits = np.ascontiguousarray(bits)
         space = dataset.id.get_space()
         space.select_hyperslab((start, 0)[: bits.ndim], bits.shape)
         dataset.id.write(h5s.create_simple(bits.shape), space, bits, dataset.id.get_type())
-
-
-def read_bits(dataset: h5py.Dataset, start: int, stop: int) -> Array:
-    """Read rows start to stop of a dataset: (k, D) stored bits, or (k,) of a column."""
-    return take_bits(dataset, np.arange(start, stop))
 
 
 class Extent(NamedTuple):
