@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from plm_embed.io.files import whole_files
@@ -43,12 +43,8 @@ LOOKS_FOR_A_START = 7
 """Looks at a run that has ended: one that was just started notes itself after it has planned."""
 STUCK_SECONDS = 1200.0
 """A worker that finishes no batch for longer may sit on a broken device."""
-WAITING = "queued or starting (on a cluster, see squeue --me)"
-BETWEEN = "starting or between two steps"
-WAITS = "Waiting a minute for a run to start; Ctrl-C ends this."
 CONTINUE = "if the run has ended, rerun the same command; if it is locked, with --unlock first"
 VALID, FAILED, UNFINISHED = 0, 1, 3
-STEPS = ("weights", "sequences", "embed", "gather", "validate", "report")
 Status = Literal["done", "at work", "failed", "waits"]
 _MARKS: dict[Status, tuple[str, str]] = {
     "done": ("✓", "green"),
@@ -59,7 +55,7 @@ _MARKS: dict[Status, tuple[str, str]] = {
 
 
 class Worker(NamedTuple):
-    """A worker, its job, and its trouble or ''."""
+    """A worker, its job, and its trouble: silent, stuck or ''."""
 
     job: Heartbeat
     info: WorkerInfo
@@ -89,8 +85,8 @@ class Progress:
 class Look:
     """A results folder at one moment. run: the last of Snakemake, None where none was noted; alive:
     whether it goes on; failures: of steps that have not begun again, else of a run that has ended.
-    finished: every step is done, and the run has ended; at_work: a worker lives, or a step writes
-    to its log.
+    at_work: a worker lives, or a step writes to its log; over: nothing more will come; finished:
+    every step is done, and the run has ended.
     """
 
     results: Path
@@ -98,13 +94,9 @@ class Look:
     run: Run | None
     alive: bool
     failures: list[Failure]
-    finished: bool
     at_work: bool
-
-    @property
-    def over(self) -> bool:
-        """Return whether nothing more will come."""
-        return not self.alive and not self.at_work
+    over: bool
+    finished: bool
 
 
 def watch(results: Path, *, once: bool) -> int:
@@ -115,28 +107,27 @@ def watch(results: Path, *, once: bool) -> int:
     """
     if model_folders(results) == [results]:
         results = Path(os.path.normpath(results / ".."))
-    seen, looks_left, console = None, LOOKS_FOR_A_START, terminal()
-    plain = once or not console.is_terminal
-    if plain:
-        console = terminal(width=120, no_color=True, highlight=False)
-    live = None if plain else Live(console=console, auto_refresh=False)
+    console = terminal()
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and not once else None
+    console = console if live else terminal(width=120, no_color=True, highlight=False)
+    steps, looks_left = None, LOOKS_FOR_A_START
     with live or nullcontext(), suppress(KeyboardInterrupt):
         while True:
-            present = look(results)
+            present, before = look(results), steps
             looks_left = 0 if once or present.alive else looks_left - 1
             # `plm-embed run` writes the configuration before Snakemake plans and notes the run
             starting = changed(results / CONFIG) > changed(run_note(results))
-            waits = looks_left > 0 and (starting or not present.finished)
-            lines = [view(present), *[Text(WAITS)] * (waits and present.over)]
+            waits = present.over and looks_left > 0 and (starting or not present.finished)
+            words = "Waiting a minute for a run to start; Ctrl-C ends this."
+            lines = [view(present), *[Text(words)] * waits]
             steps = [present.over, *(model.steps for model in present.models)]
             if live:
                 live.update(Group(*lines), refresh=True)
-            elif steps != seen:
+            elif steps != before:
                 console.print(*lines, sep="\n", soft_wrap=True)  # whole paths
             if once or (present.over and not waits):
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
-            seen = steps
     return VALID if present.finished else FAILED if present.failures else UNFINISHED
 
 
@@ -149,12 +140,12 @@ def look(results: Path) -> Look:
     begun = [*results.glob("logs/*/weights.log"), *results.glob(f"*/{RECORDS}")]
     names = run.models if run else {path.parent.name for path in begun}
     models = [_progress(results, name, run, alive) for name in sorted(names)]
-    errors = list(dict.fromkeys(failure for model in models for failure in model.failures))
-    errors = errors or run_failure(results)
+    errors = list(dict.fromkeys(error for model in models for error in model.failures))
     steps = {status for model in models for status in model.steps.values()}
-    finished = not alive and steps == {"done"}
     at_work = "at work" in steps or any(model.running for model in models)
-    return Look(results, models, run, alive, errors, finished, at_work)
+    over, finished = not alive and not at_work, not alive and steps == {"done"}
+    errors = errors or run_failure(results)
+    return Look(results, models, run, alive, errors, at_work, over, finished)
 
 
 def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progress:
@@ -195,19 +186,19 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
             return "waits"
         return "failed" if log in failed_logs else silent
 
-    logs = {name: results / "logs" / model / f"{name}.log" for name in STEPS}
-    logs["sequences"] = results / "logs" / "deduplicate.log"
+    logs = results / "logs" / model
     steps: dict[str, Status] = {
-        "weights": status(logs["weights"], changed(folder / RECORD)),
-        "sequences": status(logs["sequences"], cut),
+        "weights": status(logs / "weights.log", changed(folder / RECORD)),
+        "sequences": status(results / "logs" / "deduplicate.log", cut),
         "embed": "done" if complete else "failed" if lost else "at work" if running else "waits",
     }
     since = max(records.values(), default=0) if complete else math.inf
     for name, pattern in (("gather", MASTERS), ("validate", PROOF), ("report", REPORT)):
         written = max(map(changed, folder.glob(pattern)), default=0)
-        steps[name] = status(logs[name], written, since)
+        steps[name] = status(logs / f"{name}.log", written, since)
         since = max(since, written) if steps[name] == "done" else math.inf
-    stopped = {logs[name] for name, status in steps.items() if status == "failed"}
+    stopped = {name for name, status in steps.items() if status == "failed"} | lost
+    stopped |= {"deduplicate"} if "sequences" in stopped else set()
     return Progress(
         folder,
         steps,
@@ -216,7 +207,7 @@ def _progress(results: Path, model: str, run: Run | None, alive: bool) -> Progre
         running=len(running),
         queued=len(buckets - done - running - lost),
         workers=workers,
-        failures=[error for error in errors if error.log in stopped or error.log.stem in lost],
+        failures=[error for error in errors if error.log.stem in stopped],
         fraction=1 - left / max(len(buckets), 1),
         tokens_per_second=rate,
         eta=left * tokens / rate if tokens and rate else None,
@@ -247,39 +238,37 @@ def _workers(beats: Iterable[Heartbeat]) -> Iterator[Worker]:
 
 def view(look: Look) -> RenderableType:
     """Return a look for a console, which cuts it at the height of a terminal."""
-    return Group(*_lines(look), _table(look))
-
-
-def _lines(look: Look) -> Iterator[RenderableType]:
     words = "at work" if look.at_work else "nothing is running"
     if look.run and look.alive and not look.at_work:
-        words = BETWEEN if look.run.local else WAITING
+        queue = "queued or starting (on a cluster, see squeue --me)"
+        words = "starting or between two steps" if look.run.local else queue
     elif look.finished:
         words = "finished: every step is done, and the result is validated"
     elif look.run and look.run.stopped:
         words = f"stopped; {words}"
-    yield Text.assemble((str(look.results), "bold"), f"  {words}")
+    lines: list[RenderableType] = [Text.assemble((str(look.results), "bold"), f"  {words}")]
     if not look.models:
-        yield Text("Nothing has begun." if look.results.is_dir() else "There is no such folder.")
+        begun = "Nothing has begun." if look.results.is_dir() else "There is no such folder."
+        lines.append(Text(begun))
     for model in look.models:
         marks = [(*_MARKS[status], name) for name, status in model.steps.items()]
         steps = Text(" ").join(Text(mark + name, style) for mark, style, name in marks)
-        yield Text.assemble((model.folder.name, "bold"), "  ", steps)
+        lines.append(Text.assemble((model.folder.name, "bold"), "  ", steps))
         if model.done < model.buckets and model.steps["weights"] != "failed":
-            yield from _embedding(model, "left" if look.over else "queued")
+            lines += _embedding(model, "left" if look.over else "queued")
     for first, similar in alike(look.failures):
-        yield Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), similar)
-        yield Text("  " + first.reason.replace("\n", "\n  "))
+        lines.append(Text.assemble(("FAILED ", "bold red"), (str(first.log), "bold"), similar))
+        lines.append(Text("  " + first.reason.replace("\n", "\n  ")))
     if look.run and look.alive and (reasons := failed_attempts(look.run)):
-        yield Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}")
+        lines.append(Text(f"{count(len(reasons), 'attempt')} failed; the last: {reasons[-1]}"))
     if look.finished:
-        yield Text(f"next: {program()} summary {look.results}")
-    elif look.at_work or not look.models or (look.run and look.run.killed):
-        return  # the failure of a killed run says what to do
-    elif look.run and look.alive:
-        yield Text(f"Snakemake has not ended: {look.run.process}")
-    else:
-        yield Text(f"next: {AGAIN if look.failures else CONTINUE}")
+        lines.append(Text(f"next: {program()} summary {look.results}"))
+    elif look.run and look.alive and not look.at_work and look.models:
+        lines.append(Text(f"Snakemake has not ended: {look.run.process}"))
+    # the failure of a killed run says what to do
+    elif look.over and look.models and not (look.run and look.run.killed):
+        lines.append(Text(f"next: {AGAIN if look.failures else CONTINUE}"))
+    return Group(*lines, _table(look))
 
 
 def _embedding(model: Progress, waiting: str) -> Iterator[RenderableType]:
@@ -304,22 +293,22 @@ def _embedding(model: Progress, waiting: str) -> Iterator[RenderableType]:
 def _table(look: Look) -> Table:
     """Return the table of workers, those in trouble first."""
     workers = [(model.folder.name, worker) for model in look.models for worker in model.workers]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(workers))
-    table.add_column("worker")
-    for title in ("bucket", "done", "tokens/s", "left", "last sign"):
-        table.add_column(title, justify="right")
-    for model, worker in sorted(workers, key=lambda named: not named[1].trouble):
-        job, info = worker.job, worker.info
+    titles = "bucket", "done", "tokens/s", "left", "last sign"
+    columns = [Column("worker"), *(Column(title, justify="right") for title in titles)]
+    padding, header = (0, 2, 0, 0), bool(workers)
+    table = Table(*columns, box=None, padding=padding, pad_edge=False, show_header=header)
+    for model, (job, info, trouble) in sorted(workers, key=lambda named: not named[1].trouble):
         name = job.host if info.gpu is None else f"{job.host} GPU {info.gpu}"
         name += f" (job {job.job.partition('.')[0]})" if job.job else ""
+        name += f", {model}" if len(look.models) > 1 else ""
         rate, eta = info.tokens_per_second, job.eta_seconds
         table.add_row(
-            f"{name}, {model}" if len(look.models) > 1 else name,
+            name,
             job.bucket,
             "loading" if rate is None else f"{100 * job.fraction:.0f} %",
             "" if rate is None else f"{rate:,.0f}",
             "" if eta is None else duration(eta),
-            f"{duration(job.age)} ago {worker.trouble.upper()}".rstrip(),
-            style="bold red" if worker.trouble else "",
+            f"{duration(job.age)} ago {trouble.upper()}".rstrip(),
+            style="bold red" if trouble else "",
         )
     return table
