@@ -19,10 +19,9 @@ from plm_embed.inference.pooling import pool
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import checkpoints
-from plm_embed.models.checkpoints import tensor_shapes
+from plm_embed.models.checkpoints import files_of, tensor_shapes
 from plm_embed.models.families.esm import ESM1B, ESM1V, ESM2, MASK, ROWS
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.tensor_files import files_of
 from plm_embed.models.weights import MANIFEST, SELF_TEST, read_manifest
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"

@@ -38,7 +38,7 @@ import torch
 from safetensors import safe_open
 from plm_embed.models import checkpoints, weights
 from plm_embed.models.checkpoints import model_of
-from plm_embed.models.tensor_files import files_of
+from plm_embed.models.checkpoints import files_of
 
 def memory(kind):
     status = Path("/proc/self/status").read_text()

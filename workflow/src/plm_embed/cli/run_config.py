@@ -12,7 +12,7 @@ from plm_embed.errors import ConfigError
 from plm_embed.io.files import missing
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.models.tensor_files import files_of
+from plm_embed.models.checkpoints import files_of
 from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.sequences.records import Reader

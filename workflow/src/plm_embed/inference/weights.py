@@ -18,10 +18,9 @@ from plm_embed.accuracy import FLOOR
 from plm_embed.errors import WeightsError, some_path
 from plm_embed.io.files import atomic_path, cache_folder, exclusive, remove_abandoned, sha256_file
 from plm_embed.models import checkpoints, weights
-from plm_embed.models.checkpoints import model_of
+from plm_embed.models.checkpoints import Files, files_of, model_of
 from plm_embed.models.download import download
 from plm_embed.models.registry import Model
-from plm_embed.models.tensor_files import Files, files_of
 from plm_embed.models.weights import (
     HEAD,
     MANIFEST,

@@ -1,25 +1,41 @@
-"""Checkpoints recognized as a model of a known family, with their tensors under the engine's
-names.
+"""Checkpoints as their authors, or users, publish them: files read as data, and recognized as a
+model of a known family, with their tensors under the engine's names.
+
+A source is such a file, or a folder of Hugging Face's layout. Tensors are read one by one, by
+whoever needs their numbers: so a source may be larger than memory, but for torch's old format. No
+torch here for what the headers of safetensors say.
 """
 
+import argparse
+import hashlib
+import json
 import logging
+import pickle
 import re
+import textwrap
+import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
-from plm_embed.models import tensor_files
-from plm_embed.models.family import LM_HEAD, TASK_HEADS, Family, Learned, T5RelativeBias
+from plm_embed.io.files import sha256_file
+from plm_embed.models.family import LM_HEAD, TASK_HEADS, Learned, Names, T5RelativeBias
 from plm_embed.models.registry import MODELS, Model, find_model
-from plm_embed.models.tensor_files import FLOATS, Contents, Files, files_of, wrong
 from plm_embed.models.tokens import TENSOR, TokenizerFile
 from plm_embed.models.weights import MANIFEST, Layout, Stored, read_manifest
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
+TENSOR_FILES = ("model.safetensors", "pytorch_model.bin")
+"""The file of tensors of a Hugging Face folder; the first that is there counts."""
+INDEX = ".index.json"
+"""The end of its name where an index names several files instead."""
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The dtypes of weights, by their names in safetensors."""
 BARE = (
     "holds tensors without the model's settings (a bare state_dict). Use fair-esm's own layout, or "
     "a Hugging Face folder with config.json and model.safetensors"
@@ -29,10 +45,49 @@ _OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files that decide what a source holds; None for those that it does not have or need."""
+
+    source: Path
+    tensors: tuple[Path, ...]
+    name: str
+    """The name of the file without its ending, or of the folder."""
+    config: Path | None = None
+    tokenizer: Path | None = None
+    index: Path | None = None
+
+    @cached_property
+    def digests(self) -> dict[Path, str]:
+        """The SHA-256 of each file."""
+        files = filter(None, (self.config, self.tokenizer, self.index, *self.tensors))
+        return {path: sha256_file(path) for path in files}
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the one file; of several that of their `sha256sum` lines: moved they are
+        the same weights, changed they are others.
+        """
+        if len(self.digests) == 1:
+            return next(iter(self.digests.values()))
+        lines = "".join(f"{digest}  {path.name}\n" for path, digest in self.digests.items())
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+class Contents(NamedTuple):
+    """A source as it was read: its settings, and its tensors by their published names. What holds
+    no numbers has an empty shape.
+    """
+
+    layout: Layout
+    config: dict[str, Any]
+    stored: dict[str, Stored]
+
+
 @dataclass
 class Checkpoint:
     """A model under the engine's names: its tensors, and those of the head of the language model by
-    the names of `head_shapes`; none without one.
+    the names of `family.Head`; none without one.
     """
 
     layout: Layout
@@ -62,18 +117,19 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
     source = some_path("weights", weights).absolute()
     if source.suffix == ".json" or (source / MANIFEST).is_file():
         return read_manifest(source, of=name).as_model
-    if published := _named_after(source):
+    files = files_of(source)
+    if published := MODELS.get(files.name):
         raise WeightsError(
             f"weights: {source} is named after {published.name}: set `model: {published.name}`, or "
             "rename the weights if they are your own",
             path=source,
         )
-    contents = tensor_files.read(files_of(source), trusted=True)
+    contents = _contents(files, trusted=True)
     folder = source if source.is_dir() else source.parent
     mismatches: dict[str, list[str]] = {}
     for family in dict.fromkeys(model.family for model in MODELS.values()):
         if (folder / family.tokenizer.file).exists():
-            model, _, problems = _fit(source, contents, Model(name, family, 0, 0, 0))
+            model, _, problems = _fit(files, contents, Model(name, family, 0, 0, 0))
             if not problems:
                 return model
             mismatches[family.name] = problems
@@ -99,8 +155,8 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     incomplete.
     """
     source, family = files.source, model.family
-    contents = tensor_files.read(files, trusted=published)
-    fitted, tensors, problems = _fit(source, contents, model)
+    contents = _contents(files, trusted=published)
+    fitted, tensors, problems = _fit(files, contents, model)
     unsuitable = BARE in problems or family.contradiction(contents.config)
     if fitted.sizes != model.sizes and not unsuitable:
         alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
@@ -112,35 +168,43 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     if problems:
         raise wrong(source, f"is not a complete {model.name}: it {some(problems)}")
     # some models have one shape, and only a name can tell them apart
-    named = _named_after(source)
+    named = MODELS.get(files.name)
     if named and model.name in MODELS and named.address != model.address:
         raise wrong(source, f"is named after {named.name}, but the model asked for is {model.name}")
     if unused := [name for name in contents.stored if name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", source, some(unused))
-    names = [name for name in tensors if name.startswith(LM_HEAD)]
-    head = {name.removeprefix(LM_HEAD): tensors.pop(name) for name in names}
     if family.cleared_rows:
         table = tensors["embed_tokens.weight"].read().clone()
         table[list(family.cleared_rows)] = 0
         tensors["embed_tokens.weight"] = Stored.of(table)
-    if head and family.head and family.head.tied:
-        head["out.weight"] = tensors["embed_tokens.weight"]
-    if head and not (
-        {name: part.shape for name, part in head.items()} == head_shapes(model)
-        and all(part.dtype in FLOATS.values() for part in head.values())
-        and all(part.read().isfinite().all() for part in head.values())
-    ):
-        log.info("%s: the head of its language model is not whole: no scores", source)
-        head = {}  # vectors need none
+    head = _take_head(source, model, tensors)
     if files.tokenizer:
         tensors[TENSOR] = _tokenizer(files.tokenizer, model)
     dropout = contents.config.get("token_dropout", family.encoder.token_dropout)
     return Checkpoint(contents.layout, bool(dropout), tensors, head)
 
 
-def _named_after(source: Path) -> Model | None:
-    """Return the published model whose name a file or folder has."""
-    return MODELS.get(source.stem if source.is_file() else source.name)
+def _take_head(source: Path, model: Model, tensors: dict[str, Stored]) -> dict[str, Stored]:
+    """Take the head of the language model from among tensors; nothing where it is not whole."""
+    names = [name for name in tensors if name.startswith(LM_HEAD)]
+    head = {name.removeprefix(LM_HEAD): tensors.pop(name) for name in names}
+    kind, encoder, dim = model.family.head, model.family.encoder, model.dim
+    if not head or kind is None:
+        return {}
+    if kind.tied:
+        head["out.weight"] = tensors["embed_tokens.weight"]
+    shapes: dict[str, tuple[int, ...]] = {"out.weight": (encoder.rows, dim)}
+    shapes |= {"out.bias": (encoder.rows,), "layer_norm.weight": (dim,)}
+    shapes |= {"layer_norm.bias": (dim,)} if encoder.norm == "layer" else {}
+    shapes |= {"dense.weight": (dim, dim), "dense.bias": (dim,)} if kind.dense else {}
+    if (
+        {name: part.shape for name, part in head.items()} == shapes
+        and all(part.dtype in FLOATS.values() for part in head.values())
+        and all(part.read().isfinite().all() for part in head.values())
+    ):
+        return head
+    log.info("%s: the head of its language model is not whole: no scores", source)
+    return {}  # vectors need none
 
 
 def _tokenizer(path: Path, model: Model) -> Stored:
@@ -158,36 +222,16 @@ def _tokenizer(path: Path, model: Model) -> Stored:
     return Stored.of(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
-def _renamed(source: Path, stored: Mapping[str, Stored], family: Family) -> dict[str, Stored]:
-    """Return the tensors that a family uses by the engine's names; unknown ones by their own."""
-    tensors: dict[str, Stored] = {}
-    for published, (shape, dtype, read) in stored.items():
-        names = family.names.engine_names(published)
-        if not names:
-            continue
-        if not (shape and shape[0]):
-            raise wrong(source, f"holds {names[0]} without numbers")
-        rows, rest = divmod(shape[0], len(names))
-        if rest:
-            raise wrong(source, f"holds {' and '.join(names)} in one tensor that cannot be split")
-        for number, name in enumerate(names):
-            part = partial(read, slice(number * rows, (number + 1) * rows))
-            if name in tensors and not tensors[name].read().equal(part()):
-                raise wrong(source, f"holds two different tensors for {name}")
-            tensors[name] = Stored((rows, *shape[1:]), dtype, part)
-    return tensors
-
-
 def _fit(
-    source: Path, contents: Contents, model: Model
+    files: Files, contents: Contents, model: Model
 ) -> tuple[Model, dict[str, Stored], list[str]]:
     """Return the model that a checkpoint holds if it is of a model's family and has its number of
     heads where nothing shows it, the tensors by the engine's names, and what speaks against it
-    being a whole one.
+    being a whole one: of tensors that are missing, unknown or of another kind the first few show
+    each.
     """
     family, config = model.family, contents.config
-    tensors = _renamed(source, contents.stored, family)
-
+    tensors = _renamed(files.source, contents.stored, model.family.names)
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
     columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
     layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
@@ -204,6 +248,7 @@ def _fit(
     fitted = Model(model.name, family, len(layers), dim, heads, attention_dim, hidden)
     if not config and (family.required or not heads):
         return fitted, tensors, [BARE]
+
     contradiction = family.contradiction(config)
     problems = [f"says {contradiction}"] if contradiction else []
     absent = [key for key in family.required if key not in config]
@@ -212,15 +257,8 @@ def _fit(
         problems.append("does not say its number of heads (num_attention_heads in config.json)")
     elif fitted.heads_problem:
         problems.append(f"has {fitted.heads_problem}")
-    return fitted, tensors, problems + _unfit(fitted, tensors)
-
-
-def _unfit(model: Model, tensors: Mapping[str, Stored]) -> list[str]:
-    """Name tensors that are missing, unknown or of another kind than a model's; the first few show
-    each.
-    """
-    shapes = tensor_shapes(model, tensors)
-    missing = [] if model.layers else ["lacks layers.0"]
+    shapes = tensor_shapes(fitted, tensors)
+    missing = [] if layers else ["lacks layers.0"]
     missing += [f"lacks {name}" for name in shapes if name not in tensors]
     strange = (name for name in tensors if name not in shapes and not name.startswith(LM_HEAD))
     unknown = [f"has {name}, {UNKNOWN}" for name in strange]
@@ -230,18 +268,28 @@ def _unfit(model: Model, tensors: Mapping[str, Stored]) -> list[str]:
             other.append(f"holds {name} as {tensors[name].dtype}")
         elif tensors[name].shape != shapes[name]:
             other.append(f"holds {name} with shape {tensors[name].shape}, not {shapes[name]}")
-    return [problem for turn in zip_longest(missing, unknown, other) for problem in turn if problem]
+    turns = zip_longest(missing, unknown, other)
+    return fitted, tensors, problems + [problem for turn in turns for problem in turn if problem]
 
 
-def head_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Return names and shapes of the tensors of the language model's head; empty without one."""
-    head, encoder, dim = model.family.head, model.family.encoder, model.dim
-    if head is None:
-        return {}
-    shapes: dict[str, tuple[int, ...]] = {"out.weight": (encoder.rows, dim)}
-    shapes |= {"out.bias": (encoder.rows,), "layer_norm.weight": (dim,)}
-    shapes |= {"layer_norm.bias": (dim,)} if encoder.norm == "layer" else {}
-    return shapes | ({"dense.weight": (dim, dim), "dense.bias": (dim,)} if head.dense else {})
+def _renamed(source: Path, stored: Mapping[str, Stored], names: Names) -> dict[str, Stored]:
+    """Return the tensors that a family uses by the engine's names; unknown ones by their own."""
+    tensors: dict[str, Stored] = {}
+    for published, (shape, dtype, read) in stored.items():
+        parts = names.engine_names(published)
+        if not parts:
+            continue
+        if not (shape and shape[0]):
+            raise wrong(source, f"holds {parts[0]} without numbers")
+        rows, rest = divmod(shape[0], len(parts))
+        if rest:
+            raise wrong(source, f"holds {' and '.join(parts)} in one tensor that cannot be split")
+        for number, name in enumerate(parts):
+            part = partial(read, slice(number * rows, (number + 1) * rows))
+            if name in tensors and not tensors[name].read().equal(part()):
+                raise wrong(source, f"holds two different tensors for {name}")
+            tensors[name] = Stored((rows, *shape[1:]), dtype, part)
+    return tensors
 
 
 def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
@@ -249,38 +297,210 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     that are among `tensors`. Names are fair-esm's without prefixes, where it has such a tensor.
     """
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
-    norm_before = encoder.embedding_norm == "always" or (
-        encoder.embedding_norm == "optional"
-        and any(name.startswith("emb_layer_norm_before") for name in tensors)
-    )
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def add(name: str, *shape: int, bias: bool = False) -> None:
-        shapes[f"{name}.weight"] = shape
-        if bias:
-            shapes[f"{name}.bias"] = shape[:1]
-
-    add("embed_tokens", encoder.rows, dim)
+    bias, norm_before = encoder.attention_bias, encoder.embedding_norm
+    modules: list[tuple[str, tuple[int, ...], bool]] = []  # name, shape, and a bias or none
+    modules += [("embed_tokens", (encoder.rows, dim), False)]
     if isinstance(encoder.positions, Learned):
-        add("embed_positions", encoder.positions.rows, dim)
+        modules += [("embed_positions", (encoder.positions.rows, dim), False)]
     if isinstance(encoder.positions, T5RelativeBias):
-        add("embed_distances", encoder.positions.count, model.heads)
+        modules += [("embed_distances", (encoder.positions.count, model.heads), False)]
     if encoder.token_types:
-        add("embed_types", 2, dim)
-    if norm_before:
-        add("emb_layer_norm_before", dim, bias=encoder.norm == "layer")
+        modules += [("embed_types", (2, dim), False)]
+    if norm_before == "always" or (
+        norm_before == "optional"
+        and any(name.startswith("emb_layer_norm_before") for name in tensors)
+    ):
+        modules += [("emb_layer_norm_before", (dim,), encoder.norm == "layer")]
     for layer in (f"layers.{number}." for number in range(model.layers)):
-        add(f"{layer}self_attn_layer_norm", dim, bias=encoder.norm_bias)
-        add(f"{layer}final_layer_norm", dim, bias=encoder.norm_bias)
-        for part in "qkv":
-            add(f"{layer}self_attn.{part}_proj", inner, dim, bias=encoder.attention_bias)
-        for part in "qk" if encoder.query_key_norm else "":
-            add(f"{layer}self_attn.{part}_layer_norm", inner)
-        add(f"{layer}self_attn.out_proj", dim, inner, bias=encoder.attention_bias)
-        add(f"{layer}fc1", hidden, dim, bias=encoder.up_bias)
+        modules += [(f"{layer}self_attn_layer_norm", (dim,), encoder.norm_bias)]
+        modules += [(f"{layer}final_layer_norm", (dim,), encoder.norm_bias)]
+        modules += [(f"{layer}self_attn.{part}_proj", (inner, dim), bias) for part in "qkv"]
+        if encoder.query_key_norm:
+            modules += [(f"{layer}self_attn.{part}_layer_norm", (inner,), False) for part in "qk"]
+        modules += [(f"{layer}self_attn.out_proj", (dim, inner), bias)]
+        modules += [(f"{layer}fc1", (hidden, dim), encoder.up_bias)]
         if encoder.gated:
-            add(f"{layer}fc_gate", hidden, dim, bias=encoder.up_bias)
-        add(f"{layer}fc2", dim, hidden, bias=encoder.down_bias)
+            modules += [(f"{layer}fc_gate", (hidden, dim), encoder.up_bias)]
+        modules += [(f"{layer}fc2", (dim, hidden), encoder.down_bias)]
     if encoder.order == "pre" and encoder.final_norm:
-        add("emb_layer_norm_after", dim, bias=encoder.final_norm_bias)
+        modules += [("emb_layer_norm_after", (dim,), encoder.final_norm_bias)]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape, biased in modules:
+        shapes[f"{name}.weight"] = shape
+        if biased:
+            shapes[f"{name}.bias"] = shape[:1]
     return shapes
+
+
+def files_of(source: Path, model: Model | None = None) -> Files:
+    """List the files of a source, for a model with the one that decides its tokens. WeightsError
+    when one is missing.
+    """
+    if not source.exists():
+        raise wrong(source, "does not exist. Name the published file or a Hugging Face folder")
+    folder = source if source.is_dir() else source.parent
+    config = folder / "config.json" if (folder / "config.json").is_file() else None
+    tokenizer = None
+    if model and model.family.tokenizer.file:
+        tokenizer = folder / model.family.tokenizer.file
+        if not tokenizer.is_file():
+            raise wrong(
+                folder,
+                f"lacks {tokenizer.name}, which decides the tokens of {model.name}. Copy it from "
+                "where the weights are published",
+            )
+    if source.stem == "adapter_model":
+        raise _adapter(source)
+    name = source.stem if source.is_file() else source.name
+    files = partial(Files, source, name=name, tokenizer=tokenizer)
+    if source.is_file() and not (source.name in TENSOR_FILES and config):
+        return files((source,))
+    for kind in TENSOR_FILES:
+        if (file := folder / kind).is_file():
+            return files((file,), config=config)
+        if (index := folder / f"{kind}{INDEX}").is_file():
+            shards = tuple(folder / shard for shard in shard_names(index))
+            if absent := [shard.name for shard in shards if not shard.is_file()]:
+                words = f"lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards)"
+                raise wrong(folder, words)
+            return files(shards, config=config, index=index)
+    if (folder / "adapter_config.json").is_file():
+        raise _adapter(source)
+    words = "holds neither model.safetensors nor pytorch_model.bin, and no index of shards"
+    raise wrong(folder, words)
+
+
+def shard_names(index: Path) -> list[str]:
+    """List the files that an index names. WeightsError when it is none, or names files
+    elsewhere.
+    """
+    names = _read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in names.values()
+    ):
+        raise wrong(index, "has no valid 'weight_map'. Get the folder again")
+    return sorted(set(names.values()))
+
+
+def _contents(files: Files, *, trusted: bool) -> Contents:
+    """Read settings and tensors; of safetensors only the headers are read here. `trusted`: no
+    checksum is looked at. WeightsError when a file is damaged, unsafe to read, or of another kind.
+    """
+    layout: Layout = "hugging-face" if files.config else "tensors"
+    config = _read_json(files.config) if files.config else {}
+    stored: dict[str, Stored] = {}
+    for path in files.tensors:
+        if path.suffix == ".safetensors":
+            stored |= _in_safetensors(path)
+            continue
+        import torch
+
+        content = _unpickle(path, trusted)
+        training = content.get("cfg") or content.get("args")
+        arguments = training.get("model") if isinstance(training, Mapping) else training
+        if isinstance(content.get("model"), Mapping) and isinstance(arguments, argparse.Namespace):
+            rotary = "cfg" in content  # of fair-esm's models only ESM-2 has it
+            layout, config = "fair-esm", {"token_dropout": False}
+            config |= {key.removeprefix("encoder_"): v for key, v in vars(arguments).items()}
+            config["arch"] = "esm2" if rotary else config.get("arch")
+            config["position_embedding_type"] = "rotary" if rotary else "absolute"
+            content = content["model"]
+        for name, value in content.items():
+            dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+            usable = dense and not value.is_meta
+            stored[str(name)] = Stored.of(value) if usable else Stored((), "", torch.empty)
+    if any("lora_" in name for name in stored):
+        raise _adapter(files.source)
+    return Contents(layout, config, stored)
+
+
+def _in_safetensors(path: Path) -> dict[str, Stored]:
+    import safetensors
+
+    open_as = partial(safetensors.safe_open, path, backend="pread")
+    try:
+        file: Any = open_as(framework="np")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _not_loaded(path, str(error)) from None
+    tensors: Any = cache(partial(open_as, framework="pt"))  # loads torch
+
+    def stored(name: str) -> Stored:
+        rows = file.get_slice(name)
+        dtype = rows.get_dtype()
+        shape = tuple(rows.get_shape())
+        return Stored(shape, FLOATS.get(dtype, dtype), lambda part: tensors().get_slice(name)[part])
+
+    return {name: stored(name) for name in sorted(file.keys())}
+
+
+def _unpickle(path: Path, trusted: bool) -> Mapping[Any, Any]:
+    """Read a pickle as data: nothing in it can run. The one class allowed is `argparse.Namespace`,
+    which fair-esm's own files hold.
+    """
+    import torch
+
+    with path.open("rb") as file:
+        mapped = file.read(4) == b"PK\x03\x04"  # not in torch's old format, which has no checksums
+    try:
+        if mapped and not trusted:
+            with zipfile.ZipFile(path) as archive:
+                member = archive.testzip()
+            if member:
+                raise zipfile.BadZipFile(f"{member} in it does not match its checksum")
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
+    except MemoryError:
+        raise
+    # both readers raise whatever they stumble over: struct.error, KeyError, NotImplementedError ...
+    except Exception as error:
+        unsafe = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
+        if unsafe and isinstance(error, pickle.UnpicklingError):
+            raise wrong(
+                path,
+                f"was not loaded: it asks for {unsafe[1]}, which could run code. Only tensors and "
+                "argparse.Namespace are allowed.\nUse the file that the model's authors publish",
+            ) from None
+        # of a text, torch says at length what no user can act on
+        kind = "no file of tensors" if isinstance(error, pickle.UnpicklingError) else str(error)
+        raise _not_loaded(path, kind or type(error).__name__) from None
+    if not isinstance(content, Mapping):
+        raise wrong(path, "holds no tensors by name")
+    return content
+
+
+def wrong(path: Path, problem: str) -> WeightsError:
+    """Return the error that says what is wrong with a file or folder of weights."""
+    return WeightsError(f"weights: {path} {problem}.", path=path)
+
+
+def _not_loaded(path: Path, reason: str) -> WeightsError:
+    """Say what a file is that could not be read: another kind of file, or a damaged one."""
+    with path.open("rb") as file:
+        start = file.read(200).lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        return wrong(
+            path, "is a pointer of git-lfs, not the file itself. Run `git lfs pull` in its folder"
+        )
+    if start.startswith((b"<!doctype", b"<html")):
+        return wrong(path, "was not loaded: it is a web page. Download the file itself")
+    reason = textwrap.shorten(next((line for line in reason.splitlines() if line.strip()), ""), 120)
+    return wrong(path, f"was not loaded: it is cut short or damaged ({reason}).\nGet it again")
+
+
+def _adapter(source: Path) -> WeightsError:
+    return WeightsError(
+        f"weights: {source} is an adapter (LoRA), not a model",
+        path=source,
+        remedy="merge it into its model, and name the folder `merged` as the weights: "
+        "docs/models.md#adapters has the lines of Python",
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise wrong(path, f"is not valid JSON ({error}). Get the folder again") from None
+    if not isinstance(value, dict):
+        raise wrong(path, "is not a JSON object. Get the folder again")
+    return value

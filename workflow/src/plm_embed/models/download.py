@@ -7,8 +7,8 @@ from typing import Any
 
 from plm_embed.errors import WeightsError
 from plm_embed.models import registry
+from plm_embed.models.checkpoints import INDEX, TENSOR_FILES, shard_names
 from plm_embed.models.registry import Model
-from plm_embed.models.tensor_files import INDEX, TENSOR_FILES, shard_names
 
 
 def download(model: Model, folder: Path) -> Path:

@@ -83,7 +83,7 @@ def load(
     head: Mapping[str, Tensor] | None = None,
 ) -> Weights:
     """Move tensors (see `checkpoints.tensor_shapes`) to `device` one by one, and those of the
-    `head` of the language model (see `checkpoints.head_shapes`).
+    `head` of the language model (see `family.Head`).
     """
     encoder = model.family.encoder
     factor = (encoder.residual_layers / model.layers) ** 0.5 if encoder.residual_layers else 1.0
