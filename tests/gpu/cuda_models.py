@@ -12,7 +12,7 @@ from plm_embed.kernels.devices import set_up
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.sequences.residues import PROTEIN
 from support import checkpoints
 from support.packed import packed_batch
 

@@ -10,8 +10,8 @@ from random import Random
 
 from cluster import Cluster
 
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, Table
 
 ROOT = Path(__file__).parents[2]

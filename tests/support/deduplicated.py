@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import bucket_names, key
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import Summary, deduplicate
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import read_summary
 from support.buckets import bucket_of

@@ -9,8 +9,8 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
 from plm_embed.models.registry import MODELS
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
 from support import checkpoints
 from support.embedded import Embedder

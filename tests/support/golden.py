@@ -28,7 +28,7 @@ from torch import Tensor
 
 from plm_embed.models.checkpoints import tensor_shapes
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import Alphabet
+from plm_embed.sequences.residues import Alphabet
 from support.tiny_models import TINY
 
 SETS = Path(__file__).parents[1] / "data" / "golden_families"

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from plm_embed.io.json_files import write_sealed
 from plm_embed.keys import bucket_names, key
-from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.deduplicate import records_schema
+from plm_embed.sequences.residues import PROTEIN
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from support.buckets import bucket_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from backports import zstd
 
-from plm_embed.sequences.batch import Faults
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.residues import Faults
 from plm_embed.sequences.settings import Table
 
 TABLE = Table("id", "seq", ("note",))

@@ -18,7 +18,7 @@ from plm_embed.master.validation_record import read_validation
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import UNPUBLISHED, read_record
 from plm_embed.reading.exports import export
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 from support import tiny_campaign, tiny_steps
 from support.campaign_runs import snakemake, working_folder
 from support.checkpoints import TINY_ESM2, random_state, write_hugging_face

@@ -8,8 +8,7 @@ import plm_embed
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS, find_model
-from plm_embed.sequences.alphabet import ResiduePolicy
-from plm_embed.sequences.normalize import Skipped, normalize
+from plm_embed.sequences.residues import ResiduePolicy, Skipped, normalize
 from plm_embed.workflow.checks import mistakes
 from support.families import add_model, golden, relative, source
 from support.tiny_models import TINY

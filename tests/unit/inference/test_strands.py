@@ -11,8 +11,8 @@ from plm_embed.inference.language_model import embed_like
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.weights import prepare
 from plm_embed.keys import key
-from plm_embed.sequences.alphabet import DNA, ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.residues import DNA, ResiduePolicy
 from plm_embed.sequences.settings import Table
 from support.embedded import Embedder
 from support.families import TINY, add_model, source

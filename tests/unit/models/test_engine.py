@@ -23,7 +23,7 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2, VOCABULARY
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.sequences.residues import PROTEIN
 from support import checkpoints
 from support.checkpoints import mean_of
 from support.packed import packed_batch

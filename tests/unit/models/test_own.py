@@ -17,7 +17,7 @@ from plm_embed.models.engine import Engine
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.models.weights import UNPUBLISHED, caveat
-from plm_embed.sequences.alphabet import STATES
+from plm_embed.sequences.residues import STATES
 from support.checkpoints import (
     TINY_ESM1B,
     TINY_ESM2,

@@ -20,7 +20,7 @@ from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.nt import NT_V1
 from plm_embed.models.tokens import TENSOR, Tokenize, TokenizerFile
 from plm_embed.models.weights import caveat
-from plm_embed.sequences.alphabet import DNA
+from plm_embed.sequences.residues import DNA
 from support.checkpoints import read
 from support.families import TINY, add_model, source
 

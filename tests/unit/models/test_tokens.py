@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_embed.models.families.esm import CLS, EOS, MASK, PAD, VOCABULARY
-from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.sequences.residues import PROTEIN
 
 
 @given(st.text(PROTEIN.letters, min_size=1, max_size=80))

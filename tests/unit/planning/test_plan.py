@@ -19,8 +19,8 @@ from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import UNPUBLISHED
 from plm_embed.planning.costs import deduplicated
 from plm_embed.planning.plan import Plan, plan, show
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import MEMORY_MB, Table
 from plm_embed.sequences.summary import SUMMARY, InputFile
 from plm_embed.workflow.checks import read_config

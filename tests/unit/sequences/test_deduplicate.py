@@ -9,7 +9,7 @@ import pytest
 
 from plm_embed.errors import InputError, PlmEmbedError, no_space
 from plm_embed.keys import key
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
 from support.deduplicated import all_rows, check, files, rows, run
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, write

@@ -85,7 +85,7 @@ def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, 
         "from plm_embed import startup; startup.set_up('deduplicate')\n"
         "import sys; from pathlib import Path; from plm_embed.sequences import sorting\n"
         "from plm_embed.sequences.deduplicate import deduplicate\n"
-        "from plm_embed.sequences.alphabet import ResiduePolicy\n"
+        "from plm_embed.sequences.residues import ResiduePolicy\n"
         "from plm_embed.sequences.settings import Table\n"
         "path, alphabet, (memory_mb, sorting.MOST_RANGES) = *sys.argv[1:3], "
         "map(int, sys.argv[3:])\n"

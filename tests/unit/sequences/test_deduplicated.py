@@ -13,8 +13,8 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import read_bucket
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
 from support.campaigns import Campaign, make_campaign, seal_sequences

@@ -6,8 +6,8 @@ import pytest
 
 from plm_embed.io import compiled
 from plm_embed.sequences import deduplicate as module
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.digests import compiled_digests
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
 from support.nasty_inputs import write
 

@@ -8,8 +8,8 @@ import pytest
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, InputError, StoreError
 from plm_embed.keys import key
-from plm_embed.sequences.alphabet import DNA, ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.residues import DNA, ResiduePolicy
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import Summary, check_kind, read_summary
 from support.nasty_inputs import COMPRESS, M2, NEP, write

@@ -4,13 +4,14 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences.fasta import record_blocks
-from plm_embed.sequences.records import Reader
+from plm_embed.sequences.records import Reader, read_fasta
 from plm_embed.sequences.settings import Table
 from support.nasty_inputs import write
 
@@ -18,11 +19,6 @@ HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)
 LINE = st.text("ACDKX", max_size=8) | st.text("ACDk*- \t>\x1c\u00e9", max_size=5)
 RECORD = st.tuples(HEADER, st.lists(LINE, max_size=4))
 LINE_END = st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"])
-
-
-def blocks(content: bytes, size: int, at_once: int = 7) -> list[tuple[bytes, int]]:
-    pieces = (content[at : at + at_once] for at in range(0, len(content), at_once))
-    return list(record_blocks(pieces, size))
 
 
 def as_text(content: bytes) -> str:
@@ -52,8 +48,8 @@ def test_records_are_what_lies_between_headers(
     content = (before + line_end.join(lines) + line_end * closed).encode()
     with (
         TemporaryDirectory() as folder,
-        patch("plm_embed.sequences.fasta.BLOCK", size),
-        patch("plm_embed.sequences.fasta.MOST_RECORDS", most),
+        patch("plm_embed.sequences.records.BLOCK", size),
+        patch("plm_embed.sequences.records.MOST_RECORDS", most),
     ):
         read = list(Reader(write(Path(folder, "a.fasta"), content), Table("id", "sequence")))
     notes, *pieces = re.split(r"(?:^|(?<=\n))>", as_text(content))
@@ -61,7 +57,7 @@ def test_records_are_what_lies_between_headers(
         [{0: ("text_before_first_header", "lines: 1")}] if notes.strip() else []
     )
     batches = [batch for batch in read if batch.first]
-    numbers = [batch.first + place for batch in batches for place in range(len(batch))]
+    numbers = [batch.first + place for batch in batches for place in range(len(batch.ids))]
     assert numbers == list(range(1, len(pieces) + 1))
     headers = [piece.split("\n")[0].rstrip() for piece in pieces]
     for name, expected in (
@@ -81,15 +77,25 @@ def test_records_are_what_lies_between_headers(
 def test_records_that_are_too_large_are_left_out_wherever_they_lie(
     text: str, size: int, at_once: int, largest: int
 ) -> None:
-    content = text.encode()
-    starts = [0, *(found.start() for found in re.finditer(rb"(?<=[\r\n])>", content)), len(content)]
-    pieces = [content[start:end] for start, end in pairwise(starts)]
+    content = f">{text}".encode()
+    starts = [0, *(match.start() for match in re.finditer(rb"(?<=[\r\n])>", content))]
+    records = [content[start:end] for start, end in pairwise([*starts, len(content)])]
+    pieces = (content[start : start + at_once] for start in range(0, len(content), at_once))
+    stream: Any = SimpleNamespace(pieces=pieces)
     with (
-        patch("plm_embed.sequences.fasta.LARGEST_RECORD", largest),
-        patch("plm_embed.sequences.fasta._HEAD_BYTES", 8),
+        patch("plm_embed.sequences.records.BLOCK", size),
+        patch("plm_embed.sequences.records.LARGEST_RECORD", largest),
+        patch("plm_embed.sequences.records._HEAD_BYTES", 8),
     ):
-        found = blocks(content, size, at_once)
-    left_out = [block for block in found if block[1]]
-    assert left_out == [(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
-    kept = b"".join(block for block, size in found if not size)
-    assert kept == b"".join(piece for piece in pieces if len(piece) <= largest)
+        batches = list(read_fasta(stream))
+    rows = [row for batch in batches for row in batch.residues.to_pylist()]
+    faults = [batch.faults.get(place) for batch in batches for place in range(len(batch.ids))]
+    assert [batch.first for batch in batches][:1] == [1] and len(rows) == len(records)
+    for row, fault, record in zip(rows, faults, records, strict=True):
+        if len(record) > largest:
+            detail = f"{len(record)} bytes, more than {largest}"
+            cut = "" if {*b"\r\n"} & {*record[:8]} else "; the header is cut"
+            assert (row, fault) == ("", ("too_large", detail + cut))
+        else:
+            lines = as_text(record).split("\n")
+            assert (row, fault) == ("".join(lines[1:]), None)

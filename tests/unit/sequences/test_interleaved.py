@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.models.families.esm import SAPROT
-from plm_embed.sequences.alphabet import PROTEIN_3DI, ResiduePolicy
-from plm_embed.sequences.normalize import Normalized, Skipped, normalize
+from plm_embed.sequences.residues import PROTEIN_3DI, Normalized, ResiduePolicy, Skipped, normalize
 from plm_embed.sequences.settings import Table
 from plm_embed.workflow.checks import mistakes
 from support.deduplicated import all_rows, rows, run

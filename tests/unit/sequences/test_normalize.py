@@ -5,9 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import ConfigError
-from plm_embed.sequences.alphabet import ALPHABETS, DNA, ResiduePolicy
-from plm_embed.sequences.batch import Batch, Faults, normalize_batch
-from plm_embed.sequences.normalize import EVENTS, Normalized, Skipped, normalize
+from plm_embed.sequences.residues import (
+    ALPHABETS,
+    DNA,
+    EVENTS,
+    Batch,
+    Faults,
+    Normalized,
+    ResiduePolicy,
+    Skipped,
+    normalize,
+    normalize_batch,
+)
 
 SKIP = ResiduePolicy()
 SUBSTITUTE = ResiduePolicy(unknown="substitute")

@@ -8,9 +8,13 @@ import pytest
 
 from plm_embed.errors import InputError
 from plm_embed.keys import key
-from plm_embed.sequences.alphabet import ResiduePolicy
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.normalize import Normalized, Skipped, normalize, normalize_pair
+from plm_embed.sequences.residues import (
+    Normalized,
+    ResiduePolicy,
+    Skipped,
+    normalize,
+)
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import Summary
 from support.nasty_inputs import write
@@ -110,5 +114,5 @@ def test_a_table_without_the_column_of_the_second_chain(tmp_path: Path) -> None:
 
 def test_single_chains_have_no_colon() -> None:
     assert normalize("EV:DI", ResiduePolicy()) == Skipped("unknown_residues", ": at 3")
-    substituted = normalize_pair("EJ:DI", ResiduePolicy(unknown="substitute"))
+    substituted = normalize("EJ:DI", ResiduePolicy(alphabet="protein_pair", unknown="substitute"))
     assert substituted == Normalized("EX:DI", {"substituted": 1})

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import DNA, PROTEIN, Alphabet
 from plm_embed.sequences.plausible import LetterCheck, are_words
+from plm_embed.sequences.residues import DNA, PROTEIN, Alphabet
 from plm_embed.sequences.settings import Table
 from support.deduplicated import run
 from support.nasty_inputs import M2, NEP, write

@@ -22,7 +22,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports import Format
 from plm_embed.reading.search import Metric
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.workflow.config import schema, settings_of, with_defaults
 from support.commands import COMMANDS
 

@@ -29,7 +29,7 @@ from plm_embed.errors import InputError, StoreError
 from plm_embed.fingerprint import MATRICES
 from plm_embed.inference.settings import RECIPE, Settings
 from plm_embed.io.terminal import say
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, Table
 from plm_embed.wording import count
 

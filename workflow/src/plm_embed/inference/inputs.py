@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
-from plm_embed.sequences.batch import Faults
-from plm_embed.sequences.normalize import Skipped, normalize, normalize_pair
 from plm_embed.sequences.plausible import LetterCheck
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.residues import (
+    ALPHABETS,
+    SEPARATOR,
+    Faults,
+    ResiduePolicy,
+    Skipped,
+    normalize,
+)
 from plm_embed.sequences.settings import OnError, Table
 from plm_embed.sequences.tables import NO_VALUE
 from plm_embed.wording import some
@@ -101,7 +106,6 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     else:
         blocks = _blocks(sequences, alphabet.pairs)
     letters, alone = LetterCheck(alphabet, path), False
-    normalized = normalize_pair if alphabet.pairs else normalize
     for first, ids, residues, faults in blocks:
         letters.look(residues)
         if first == 0:
@@ -109,7 +113,7 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
             continue
         for place, (id, raw) in enumerate(zip(ids, residues, strict=True)):
             fault, number = faults.get(place), first + place
-            outcome = Skipped(*fault) if fault else normalized(raw, policy)
+            outcome = Skipped(*fault) if fault else normalize(raw, policy)
             if isinstance(outcome, Skipped):
                 reason, detail = outcome
                 yield NamedSequence(number, id, "", f"{reason} ({detail})" if detail else reason)

@@ -42,7 +42,7 @@ from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.checkpoints import model_of
 from plm_embed.sequence_windows import span_ends, spans
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import decode, encode
 

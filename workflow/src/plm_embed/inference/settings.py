@@ -17,7 +17,7 @@ from plm_embed.fingerprint import (
     StorageDtype,
     Strand,
 )
-from plm_embed.sequences.alphabet import ONE_STRAND
+from plm_embed.sequences.residues import ONE_STRAND
 from plm_embed.wording import did_you_mean
 
 if TYPE_CHECKING:

@@ -23,6 +23,8 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x50\x2a\x4d\x18": "zstd",  # the skippable frame that parallel zstd writes first
 }
+BLOCK = 1 << 22
+"""Bytes of a file, decompressed, that are parsed at a time."""
 _PIECE = 1 << 20
 _FEED = 1 << 16  # compressed bytes; what is left of them at the end of a stream is copied
 _LOST = 1 << 16  # decompressed bytes that may be lost before damage
@@ -113,6 +115,38 @@ def _decompressed(
             data = stream.unused_data if stream.eof else getattr(stream, "unconsumed_tail", b"")
     if not stream.eof:
         raise EOFError
+
+
+def blocks(
+    pieces: Iterator[bytes], size: int, last_end: Callable[[bytes], int], most: int
+) -> Iterator[tuple[bytes, bool]]:
+    """Cut bytes where something ends, such as lines, into blocks for each of which at least `size`
+    bytes are read; `last_end` returns the last such place in a block, or 0.
+
+    Where nothing ends in more than `most` bytes, a block is cut all the same, and comes with False.
+    When reading fails, what is whole comes before the error.
+    """
+    rest, ended = b"", False
+    error: Exception | None = None
+    while not (ended or error):
+        parts, length = [rest], 0
+        try:
+            while length < size and (data := next(pieces, b"")):
+                parts.append(data)
+                length += len(data)
+            ended = length < size
+        except Exception as raised:
+            error = raised
+        block = b"".join(parts)
+        end = len(block) if ended else last_end(block)
+        whole = ended or end > 0
+        if not whole and len(block) > most:
+            end = len(block) - 1  # the last byte may be half of an end
+        if end:
+            yield block[:end], whole
+        rest = block[end:]
+    if error:
+        raise error
 
 
 def _as_latin1(error: UnicodeError) -> tuple[str, int]:

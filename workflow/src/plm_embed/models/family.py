@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plm_embed.fingerprint import BY_CHAIN, Fingerprint, LongSequences, master_name
 from plm_embed.models.tokens import Ids, TokenizerFile, Vocabulary
 from plm_embed.sequence_windows import Span, edges, spans, stored_spans
-from plm_embed.sequences.alphabet import PROTEIN, SEPARATOR, Alphabet
+from plm_embed.sequences.residues import PROTEIN, SEPARATOR, Alphabet
 
 if TYPE_CHECKING:
     import torch

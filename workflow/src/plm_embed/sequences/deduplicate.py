@@ -25,6 +25,7 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.io.files import repeated
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.streams import BLOCK
 from plm_embed.io.terminal import progress
 from plm_embed.io.threads import behind
 from plm_embed.keys import (
@@ -36,18 +37,19 @@ from plm_embed.keys import (
     digests,
     key_words,
 )
-from plm_embed.sequences.alphabet import ALPHABETS, SEPARATOR, ResiduePolicy
-from plm_embed.sequences.batch import (
-    BLOCK,
+from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_digests
+from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.residues import (
+    ALPHABETS,
+    SEPARATOR,
     Batch,
     NormalizedBatch,
+    ResiduePolicy,
     normalize_batch,
     strings,
     text_and_ends,
 )
-from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_digests
-from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
-from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import FIRST_CHAIN, Table, why_not_kept
 from plm_embed.sequences.sorting import KeySorter
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
@@ -211,7 +213,16 @@ class Account:
             if self.policy.alphabet in ("protein", "protein_pair"):
                 text.look(batch, normalized)
             rows, accepted = self._rows(reader, batch, normalized)
-            self._count(rows, accepted)
+            for value in accepted["events"].value_counts().to_pylist():
+                for event in filter(None, value["values"].split(";")):
+                    self.events[event.partition("=")[0]] += value["counts"]
+            self.skipped.update(rows["reason"].drop_null().to_pylist())
+            most, most_bytes = _COMPARED
+            if self.records < most and sum(ids.nbytes for ids in self._ids) < most_bytes:
+                self._ids.append(accepted["id"])
+                self._keys.append(key_words(accepted["key"])[:, 0])
+            self.records += len(rows)
+            self.accepted += len(accepted)
             yield rows, accepted.append_column("source", pa.repeat(np.int32(source), len(accepted)))
         for warning in text.warnings(reader.path):
             self._warn(warning)
@@ -222,7 +233,7 @@ class Account:
         self, reader: Reader, batch: Batch, normalized: NormalizedBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         sequences, events, reasons, details = normalized
-        count, alphabet = len(batch), ALPHABETS[self.policy.alphabet]
+        count, alphabet = len(batch.ids), ALPHABETS[self.policy.alphabet]
         text, ends = text_and_ends(sequences)
         letters = np.diff(ends, prepend=0) - alphabet.pairs
         binary = pa.py_buffer(self.digests(text, ends))
@@ -252,18 +263,6 @@ class Account:
         rows = pa.record_batch(columns, schema=records_schema(self.keep))
         shared = rows.select(["id", "number", "events", "length", *self.keep]).filter(is_accepted)
         return rows, shared.append_column("key", keys).append_column("sequence", sequences)
-
-    def _count(self, rows: pa.RecordBatch, accepted: pa.RecordBatch) -> None:
-        for value in accepted["events"].value_counts().to_pylist():
-            for event in filter(None, value["values"].split(";")):
-                self.events[event.partition("=")[0]] += value["counts"]
-        self.skipped.update(rows["reason"].drop_null().to_pylist())
-        most, most_bytes = _COMPARED
-        if self.records < most and sum(ids.nbytes for ids in self._ids) < most_bytes:
-            self._ids.append(accepted["id"])
-            self._keys.append(key_words(accepted["key"])[:, 0])
-        self.records += len(rows)
-        self.accepted += len(accepted)
 
     def end(self) -> None:
         """Warn when there is nothing to embed, and of ids that different sequences share."""

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import Alphabet
-from plm_embed.sequences.batch import Batch, NormalizedBatch, text_and_ends
+from plm_embed.sequences.residues import Alphabet, Batch, NormalizedBatch, text_and_ends
 from plm_embed.wording import short
 
 _LETTERS = 100_000  # looked at of an input

@@ -12,16 +12,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from plm_embed.errors import InputError
-from plm_embed.io.streams import BOM, Stream, as_text, named_errors
+from plm_embed.io.streams import BLOCK, BOM, Stream, as_text, as_utf8, blocks, named_errors
 from plm_embed.io.threads import ahead
-from plm_embed.sequences.batch import Batch
-from plm_embed.sequences.fasta import read_fasta
+from plm_embed.sequences.residues import (
+    LARGEST_RECORD,
+    MOST_RECORDS,
+    Batch,
+    Faults,
+    strings,
+    text_and_ends,
+)
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.tables import DelimitedText, ParquetTable, check_columns
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
-_HEAD_BYTES = 1 << 20
 _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[ -~]\0){2}|(?:\0[ -~]){2}")
 _FOREIGN = {  # what text of another format begins with, white space aside
     r"(\[\s*)*([{\[]\s*\"|\{\s*\})": "this is JSON, which is not read: convert it to FASTA, or to "
@@ -37,6 +46,7 @@ _FOREIGN = {  # what text of another format begins with, white space aside
     "PK\3\4": "this is a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
 }
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
+_HEAD_BYTES = 1 << 16  # kept of a record that is too large
 
 
 class Reader:
@@ -52,6 +62,8 @@ class Reader:
 
     def __init__(self, path: Path, table: Table) -> None:
         self.path, self.table = path, table
+        self.bytes_read = self.records = 0
+        self.sha256 = ""
         if "\0" in str(path):
             raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
         with named_errors(path):
@@ -62,7 +74,7 @@ class Reader:
                 raise self._refusal(": is no regular file", remedy)
             with Stream(path) as stream:
                 self.compression = stream.compression
-                head, damage = stream.head(_HEAD_BYTES)
+                head, damage = stream.head(1 << 20)
             self.bytes = path.stat().st_size
         try:
             self.format, delimiter = self._tell(head)
@@ -71,14 +83,10 @@ class Reader:
                 if damage:  # what can be read of such a file says little about it
                     raise damage from None
             raise
-        self.bytes_read = self.records = 0
-        self.sha256 = ""
-        self._batches: Callable[[Stream], Iterator[Batch]]
-        if self.format == "fasta":
-            self._batches = lambda stream: read_fasta(stream.pieces)
-        elif self.format == "parquet":
+        self._batches: Callable[[Stream], Iterator[Batch]] = read_fasta
+        if self.format == "parquet":
             self._batches = ParquetTable(path, table).batches
-        else:
+        elif self.format != "fasta":
             self._batches = DelimitedText(path, delimiter, table).batches
 
     def __iter__(self) -> Iterator[Batch]:
@@ -91,7 +99,7 @@ class Reader:
                 self.bytes_read = stream.bytes_read
                 if batch is None:
                     break
-                self.records += len(batch)
+                self.records += len(batch.ids)
                 yield batch
         if not self.records:
             raise self._refusal(": the table has a header and no rows: no record 1", record=1)
@@ -126,8 +134,8 @@ class Reader:
         if kind := next(kinds, ""):
             raise self._refusal(f", line 1: {kind}", line=1)
         if "\0" in before:
-            kind = "a binary file (read are FASTA, CSV, TSV and Parquet)"
-            raise self._refusal(f": this is {kind}")
+            words = ": this is a binary file (read are FASTA, CSV, TSV and Parquet)"
+            raise self._refusal(words)
         if fasta:
             return "fasta", ""
         if before.lstrip().startswith(";"):
@@ -150,3 +158,92 @@ def _first_row(text: str, delimiter: str) -> list[str]:
         return [name.strip() for name in next(filter(None, rows), [""])]
     except csv.Error:
         return [""]
+
+
+def read_fasta(stream: Stream) -> Iterator[Batch]:
+    """Yield the records of FASTA, whose lines end with LF, CR or both. Text before the first '>' is
+    a batch of one record with the number 0 and a fault.
+
+    Records of PIR, whose first line is a title, and those of more than `LARGEST_RECORD` bytes are
+    faults too.
+    """
+    number, large, size = 1, b"", 0  # of a record that is too large, its start and bytes so far
+    # one thread reads, another parses
+    for block, whole in ahead(blocks(stream.pieces, BLOCK, _last_record, LARGEST_RECORD), 1):
+        end = _next_record(block, 0 if size else 1) if whole else len(block)
+        if not whole or size + end > LARGEST_RECORD:  # only the first record of a block can be
+            large, size, text = large or block[:_HEAD_BYTES], size + end, block[end:]
+            if not whole:
+                continue
+            line, line_end, _ = _with_lf(large).decode().partition("\n")
+            detail = f"{size:,} bytes, more than {LARGEST_RECORD:,}"
+            detail += "" if line_end else "; the header is cut"
+            yield _unused(number, line[1:].rstrip(), ("too_large", detail))
+            number, large, size = number + 1, b"", 0
+        elif block.startswith(b">"):
+            text = block
+        else:  # the first one
+            text = block.removeprefix(BOM)
+            start = 0 if text.startswith(b">") else _next_record(text, 0)
+            before, text = _with_lf(text[:start]).decode().split("\n"), text[start:]
+            if lines := sum(bool(line.strip()) for line in before):
+                yield _unused(0, "", ("text_before_first_header", f"lines: {lines}"))
+        for batch in _parse(_with_lf(text), number) if text else ():
+            yield batch
+            number += len(batch.ids)
+
+
+def _last_record(text: bytes) -> int:
+    """Return where the last record starts, but for one at the start of the text."""
+    newline = text.rfind(b"\n>")
+    return max(newline, text.rfind(b"\r>", newline + 1)) + 1
+
+
+def _next_record(text: bytes, begin: int) -> int:
+    """Return where the first record starts whose line end is at `begin` or later, or the end."""
+    newline = text.find(b"\n>", begin)
+    carriage = text.find(b"\r>", begin, newline + 1 if newline >= 0 else len(text))
+    before = newline if carriage < 0 else carriage
+    return before + 1 if before >= 0 else len(text)
+
+
+def _with_lf(text: bytes) -> bytes:
+    """Return text as UTF-8 whose lines end with LF."""
+    text = as_utf8(text)
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+
+
+def _unused(number: int, header: str, fault: tuple[str, str]) -> Batch:
+    """Return a batch of one record without residues."""
+    ids = pa.array(header.split()[:1] or [""])
+    return Batch(number, ids, pa.array([header]), pa.array([""]), faults={0: fault})
+
+
+def _parse(text: bytes, number: int) -> Iterator[Batch]:
+    """Yield the records, numbered from `number`, of text that starts with one."""
+    text = text if text.endswith(b"\n") else text + b"\n"
+    codes = np.frombuffer(text, np.uint8)
+    line_ends = np.flatnonzero(codes == ord("\n"))
+    line_starts = np.concatenate([[0], line_ends[:-1] + 1])
+    is_header = codes[line_starts] == ord(">")
+    # at each odd place a line without its '>', before that what precedes it
+    pieces = strings(text, np.stack([line_starts + is_header, line_ends], axis=1).ravel())
+    starts = np.append(np.flatnonzero(is_header), len(line_ends))  # of records, in lines
+    for first in range(0, len(starts) - 1, MOST_RECORDS):
+        own = starts[first : first + MOST_RECORDS + 1]
+        inner = own[0] + np.flatnonzero(~is_header[own[0] : own[-1]])
+        headers = pc.utf8_rtrim_whitespace(pieces.take(pa.array(2 * own[:-1] + 1)))
+        words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
+        lines = pieces.take(pa.array(2 * inner + 1))
+        residues, ends = text_and_ends(lines)
+        stops = np.searchsorted(inner, own)  # of the lines of each record
+        is_pir = np.flatnonzero(pc.match_substring_regex(headers, "^[A-Z][A-Z0-9];"))
+        faults: Faults = dict.fromkeys(is_pir.tolist(), ("pir_record", "its first line is a title"))
+        yield Batch(
+            number + first,
+            pc.list_element(words, 0),
+            headers,
+            strings(residues, np.append(0, ends)[stops[1:]]),
+            faults=faults,
+            lines=pa.ListArray.from_arrays(stops.astype(np.int32), lines),
+        )

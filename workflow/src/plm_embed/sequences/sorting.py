@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from plm_embed.keys import key_words
 
@@ -72,7 +71,7 @@ class KeySorter:
         """Yield all rows, once. A key's rows come in one batch, or in several if they alone exceed
         the memory.
         """
-        if self._bits:
+        if self._bits and self._rows:
             self._spill()
         elif self._rows:
             rows, self._rows = sort_rows(self._rows), []
@@ -80,8 +79,6 @@ class KeySorter:
         yield from self._sorted(self._ranges, self._bits)
 
     def _spill(self) -> None:
-        if not self._rows:
-            return
         rows, self._rows, self._bytes = sort_rows(self._rows), [], 0
         if not self._bits:
             expected = rows.nbytes / max(self._done(), 1e-6)
@@ -105,8 +102,7 @@ class KeySorter:
                 yield sort_rows(list(part.take()))
             elif len(part.keys) == 1:  # in the order added
                 for number, rows in enumerate(part.take()):
-                    order = np.arange(len(rows))
-                    yield _take([rows], order, order + number > 0)
+                    yield sort_rows([rows], repeats=number > 0)
             else:
                 finer: dict[int, Range] = {}
                 more = min(bits + _FINER, 64)
@@ -115,9 +111,9 @@ class KeySorter:
                 yield from self._sorted(finer, more)
 
 
-def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def sort_rows(batches: Sequence[pa.RecordBatch], *, repeats: bool = False) -> pa.RecordBatch:
     """Return one batch, stably sorted by key, with `sequence` null but for the first row of
-    each key.
+    each key, or for all rows where they are `repeats`.
     """
     words = np.concatenate([key_words(rows["key"]) for rows in batches])  # (n, 4)
     order = np.argsort(words[:, 0], kind="stable")
@@ -126,15 +122,9 @@ def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if (words[order[places]] != words[order[places - 1]]).any():  # two begin with the same 64 bits
         order = np.lexsort(words.T[::-1])
         repeated[1:] = (words[order[1:]] == words[order[:-1]]).all(axis=1)
-    return _take(batches, order, repeated)
-
-
-def _take(
-    batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], repeated: NDArray[np.bool_]
-) -> pa.RecordBatch:
     columns, schema = [], batches[0].schema
     for name in schema.names:
-        places = pa.array(order, mask=repeated if name == "sequence" else None)
+        places = pa.array(order, mask=repeated | repeats if name == "sequence" else None)
         # faster than to take from the chunks
         columns.append(pa.concat_arrays([rows[name] for rows in batches]).take(places))
     return pa.record_batch(columns, schema=schema)

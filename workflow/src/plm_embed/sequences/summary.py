@@ -15,7 +15,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.json_files import read_sealed
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 
 SUMMARY = "summary.json"
 

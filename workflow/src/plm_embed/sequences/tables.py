@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from io import BytesIO, TextIOWrapper
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +17,12 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from plm_embed.errors import InputError
-from plm_embed.io.streams import BOM, Stream, as_utf8, so_far
+from plm_embed.io.streams import BLOCK, BOM, Stream, as_utf8, blocks, so_far
 from plm_embed.io.threads import ahead
-from plm_embed.sequences.alphabet import SEPARATOR
-from plm_embed.sequences.batch import (
-    BLOCK,
+from plm_embed.sequences.residues import (
     LARGEST_RECORD,
     MOST_RECORDS,
+    SEPARATOR,
     Batch,
     Faults,
     text_and_ends,
@@ -119,21 +118,21 @@ def _faults(ids: pa.StringArray, cells: pa.StringArray, id: str, name: str) -> F
     faults: Faults = dict.fromkeys(np.flatnonzero(cells.is_null()).tolist(), NO_VALUE)
     text, ends = text_and_ends(cells.fill_null(""))
     codes, lengths = np.frombuffer(text, np.uint8), np.diff(ends, prepend=0)
+    doubtful = (lengths <= _LONGEST_MISSING) | (lengths > LARGEST_RECORD)
+    doubtful |= pc.equal(cells, name).fill_null(False).to_numpy(False)
     filled = np.flatnonzero(lengths)
-    doubtful = (lengths[filled] <= _LONGEST_MISSING) | (lengths[filled] > LARGEST_RECORD)
-    doubtful |= pc.equal(cells, name).fill_null(False).to_numpy(False)[filled]
-    for outer in (codes[ends[filled] - 1], codes[ends[filled] - lengths[filled]]):
-        doubtful |= (outer <= _SPACE) | (outer > _TILDE)  # blanks around a word, of whatever kind
-    for place in filled[doubtful].tolist():
+    outer = codes[[ends[filled] - 1, ends[filled] - lengths[filled]]]
+    # blanks around a word, of whatever kind
+    doubtful[filled] |= ((outer <= _SPACE) | (outer > _TILDE)).any(axis=0)
+    for place in np.flatnonzero(doubtful & (lengths > 0)).tolist():
         value = cells[place].as_py()
         both = [text.lstrip("\ufeff").strip() for text in (ids[place].as_py(), value)]
         if value.strip() in MISSING:
             faults[place] = NO_VALUE
         elif both == [id, name]:
-            faults[place] = ("repeated_header", None)
+            faults[place] = "repeated_header", None
         elif len(value) > LARGEST_RECORD:
-            detail = f"{len(value):,} characters, more than {LARGEST_RECORD:,}"
-            faults[place] = ("too_large", detail)
+            faults[place] = "too_large", f"{len(value):,} characters, more than {LARGEST_RECORD:,}"
     return faults
 
 
@@ -150,16 +149,20 @@ class DelimitedText:
         self._row = 0  # characters of a row that has begun
 
     def batches(self, stream: Stream) -> Iterator[Batch]:
-        # one thread reads, another one parses
-        blocks = ahead(line_blocks(stream.pieces, BLOCK), 1)
-        first = (block.removeprefix(BOM) for block in islice(blocks, 1))
-        for block in chain(first, blocks):
+        cut = blocks(stream.pieces, BLOCK, _last_line, 4 * LARGEST_RECORD)  # bytes of UTF-8
+        parts = ahead((part for part, _ in cut), 1)  # one thread reads, another one parses
+        first = next(parts, b"").removeprefix(BOM)
+        header = first.find(b"\n") + 1
+        parts = filter(None, chain([first[:header], first[header:]], parts))
+        for block in parts:
             if self._names and (cells := self._by_arrow(block)) is not None:
-                self._lines += _line_ends(block)
+                self._lines += block.count(b"\n")
+                if b"\r" in block:
+                    self._lines += block.count(b"\r") - block.count(b"\r\n")
                 yield from _batches(self._rows + 1, cells, self._table)
                 self._rows += len(cells)
                 continue
-            for rows, ragged in self._by_python(block, blocks):
+            for rows, ragged in self._by_python(block, parts):
                 columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
                 cells = pa.record_batch(columns, [*self._table.columns])
                 yield from _batches(self._rows + 1, cells, self._table, ragged)
@@ -252,44 +255,9 @@ class DelimitedText:
             block = next(blocks, b"") if self._row else b""
 
 
-def line_blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield the first line, then blocks of at least `size` bytes, and what is left. Each ends where
-    a line does, but a line too long for any row is cut.
-
-    When reading fails, the whole lines come before the error. A line ends with LF, CR or both.
-    """
-    block, least, longest = b"", 1, 4 * LARGEST_RECORD  # bytes of UTF-8
-    while True:
-        parts, length = [block], len(block)
-        try:
-            while length < least and (data := next(pieces, b"")):
-                parts.append(data)
-                length += len(data)
-        except Exception:
-            block = b"".join(parts)
-            if end := _lines_end(block):
-                yield block[:end]
-            raise
-        block = b"".join(parts)
-        if length < least:
-            yield block
-            return
-        first = block.find(b"\n") + 1 if least == 1 else 0
-        if end := first or _lines_end(block) or length * (length > longest):
-            yield block[:end]
-            block, least = block[end:], size
-        else:
-            least = 2 * length
-
-
-def _lines_end(text: bytes) -> int:
+def _last_line(text: bytes) -> int:
     """Return where the last line ends of which it is known: a CR may be half an end."""
     return max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
-
-
-def _line_ends(block: bytes) -> int:
-    count = block.count(b"\n")
-    return count + block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else count
 
 
 def _well_quoted(block: bytes, delimiter: str) -> bool:

@@ -15,7 +15,7 @@ from plm_embed.io.files import read_shipped
 from plm_embed.io.json_files import to_plain
 from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import ResiduePolicy
+from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
 
 Config = dict[str, Any]

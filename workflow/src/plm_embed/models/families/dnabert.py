@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.family import ALiBi
 from plm_embed.models.tokens import TokenizerFile, Tokens, digest
-from plm_embed.sequences.alphabet import DNA
+from plm_embed.sequences.residues import DNA
 
 LONGEST = 255
 """Letters of a token; the published ones have up to 32."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Reference, Rotary
 from plm_embed.models.tokens import Vocabulary
-from plm_embed.sequences.alphabet import PROTEIN_3DI
+from plm_embed.sequences.residues import PROTEIN_3DI
 
 if TYPE_CHECKING:
     import torch

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plm_embed.models.families.esm import ESM1B, ESM2
 from plm_embed.models.family import Encoder, Family, Learned, Rotary
 from plm_embed.models.tokens import TokenizerFile, Tokens, digest
-from plm_embed.sequences.alphabet import DNA
+from plm_embed.sequences.residues import DNA
 
 K = 6
 BASES = "ATCG"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from plm_embed.models.family import Encoder, Family, Names, T5RelativeBias
 from plm_embed.models.tokens import Vocabulary
-from plm_embed.sequences.alphabet import STATES
+from plm_embed.sequences.residues import STATES
 
 _LETTERS = Vocabulary("ALGVSREDTIPKFQNYMHWCXBOUZ", first=3, suffix=(1,))
 _RARE = dict.fromkeys("UZOB", "X")
