@@ -175,9 +175,9 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     """
     from plm_embed.reading.diff import compare
 
-    difference = compare(first, second, tolerance)
-    say(difference.text)
-    if not difference.equal:
+    equal, text = compare(first, second, tolerance)
+    say(text)
+    if not equal:
         sys.exit(1)
 
 

@@ -252,7 +252,7 @@ def validate(*, results: Path, store: Path | None, spot_checks: int) -> None:
     from plm_embed.jobs.completion_record import store_of
     from plm_embed.master.validate import validate as run
     from plm_embed.models.weights import RECORD
-    from plm_embed.reading.find import find_embeddings
+    from plm_embed.reading.open import find_embeddings
 
     log_command()
     master = find_embeddings(results).absolute()

@@ -12,16 +12,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, delete, extra, whole_number
-from plm_embed.fingerprint import SPANS, has_matrix
+from plm_embed.fingerprint import SPANS, has_matrix, master_name
 from plm_embed.keys import Keys
-from plm_embed.reading.find import MASTERS, find_embeddings
 from plm_embed.reading.index import RecordIndex, Rows
 from plm_embed.reading.search import Metric, nearest_rows, neighbor_table
 from plm_embed.sequence_windows import span_ends
 from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import Array, decode, flat_rows
 from plm_embed.store.parts import DamagedPartError, Part
-from plm_embed.store.store import part_names, read_fingerprint
+from plm_embed.store.store import fingerprint_folders, part_names, read_fingerprint
 from plm_embed.wording import some
 
 if TYPE_CHECKING:
@@ -32,6 +31,34 @@ if TYPE_CHECKING:
 _MANY_ROWS, _FEW_KEYS = 1 << 24, 1 << 8
 """Keys of so many rows take 1 GB of memory: too much to look up a few."""
 KEY = re.compile("[0-9a-f]{64}")
+MASTERS = f"{master_name('*')}.h5"
+"""The names of masters: each family of models has its own."""
+
+
+def masters(folder: Path) -> list[Path]:
+    """Return the masters in a folder, of whatever family, by name."""
+    return sorted(folder.glob(MASTERS))
+
+
+def find_embeddings(path: Path) -> Path:
+    """Return the master .h5, or the folder of a store, that a path means: itself, the master beside
+    an index, in a folder, or in its one folder that has one. StoreError for none, or several.
+    """
+    choices, kind = [path.with_suffix(".h5") if path.suffix == ".parquet" else path], "masters"
+    if path.is_dir():
+        if choices := fingerprint_folders(path):
+            kind = "stores of different settings"
+        else:
+            choices = masters(path) or sorted(path.glob(f"*/{MASTERS}"))
+    if len(choices) > 1:
+        remedy = f"open one of them: {', '.join(map(str, choices))}"
+        raise StoreError(f"{path}: holds {len(choices)} {kind}", path=path, remedy=remedy)
+    place = choices[0] if choices else path
+    if not choices or not place.exists():
+        words = f"{place}: there is no such file, or no master in it"
+        remedy = "give a master .h5, its .parquet, the folder that holds them, or a store"
+        raise StoreError(words, path=place, remedy=remedy)
+    return place
 
 
 class Embeddings:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, whole_number
 from plm_embed.io.threads import spread
-from plm_embed.store.hdf5 import Array
+from plm_embed.store.hdf5 import Array, flat_rows
 
 if TYPE_CHECKING:
     from plm_embed.reading.open import Embeddings
@@ -143,18 +143,13 @@ def neighbor_table(
     `row`; several lines may have one row.
     """
     (nearest, scores), rows = neighbors, lines["row"].to_numpy()
-    first = np.searchsorted(rows, nearest.ravel())
-    counts = np.searchsorted(rows, nearest.ravel(), side="right") - first
-    place = np.repeat(np.arange(nearest.size), counts)
-    within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
-    chosen = lines.take(pa.array(np.repeat(first, counts) + within))
-    k = max(nearest.shape[1], 1)
+    first, last = (np.searchsorted(rows, nearest.ravel(), side) for side in ("left", "right"))
+    place, k = np.repeat(np.arange(nearest.size), last - first), max(nearest.shape[1], 1)
+    chosen = lines.take(pa.array(flat_rows(first, last - first)))
     columns = {
         "query": pa.array(list(queries), pa.string()).take(pa.array(place // k)),
         "rank": pa.array((place % k + 1).astype(np.int32)),
         SCORES[metric]: pa.array(scores.ravel()[place]),
     }
-    details = {
-        f"record_{name}" if name in columns else name: chosen[name] for name in chosen.column_names
-    }
-    return pa.table(columns | details)
+    names = [f"record_{name}" if name in columns else name for name in chosen.column_names]
+    return pa.table(columns | dict(zip(names, chosen.columns, strict=True)))

@@ -22,8 +22,7 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import Manifest, caveat, read_record
-from plm_embed.reading.find import masters
-from plm_embed.reading.open import Embeddings
+from plm_embed.reading.open import Embeddings, masters
 from plm_embed.reporting.outputs import CONFIG, RECORDS
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.wording import count, duration

@@ -7,7 +7,7 @@ from pathlib import Path
 from plm_embed.errors import StoreError
 from plm_embed.io.files import size
 from plm_embed.master.validation_record import VALIDATION
-from plm_embed.reading.find import MASTERS, masters
+from plm_embed.reading.open import MASTERS, masters
 from plm_embed.reporting.facts import Facts, collect, model_folders
 from plm_embed.reporting.outputs import RECORDS, REPORT, SKIPPED
 from plm_embed.wording import count, readable

@@ -28,7 +28,7 @@ from plm_embed.jobs.heartbeat import SILENT_SECONDS, Heartbeat, heartbeats
 from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.weights import RECORD
-from plm_embed.reading.find import MASTERS
+from plm_embed.reading.open import MASTERS
 from plm_embed.reporting.facts import model_folders
 from plm_embed.reporting.failures import AGAIN, Failure, alike, changed, failures, run_failure
 from plm_embed.reporting.outputs import CONFIG, REPORT
