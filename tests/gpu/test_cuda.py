@@ -12,9 +12,9 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, StorageDtype
-from plm_embed.inference.batch_vectors import LARGEST, BatchVectors
-from plm_embed.inference.loading import largest_budget
+from plm_embed.inference.loading import Room, largest_budget
 from plm_embed.inference.pooling import pool, pool_batch
+from plm_embed.inference.vector_stream import LARGEST, VectorStream
 from plm_embed.kernels import attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.families.esm import ESM1B, ESM2
@@ -219,8 +219,9 @@ def test_rows_that_are_rounded_on_the_device_arrive_whole(storage: StorageDtype)
     fingerprint = Fingerprint(
         "m", "0", (WIDE.layers,), ("per_residue",), LongSequences(), "float32", "float32", "e"
     )
-    plain = BatchVectors(engine, fingerprint)
-    ours = BatchVectors(engine, replace(fingerprint, storage_dtype=storage))
+    room = Room(engine, ROWS["cuda"])
+    plain = VectorStream(room, fingerprint, [])
+    ours = VectorStream(room, replace(fingerprint, storage_dtype=storage), [])
     texts = [[random_sequence(700, 9 * n + i) for i in range(9)] for n in range(4)]
     launched = [ours.launch(packed_batch(engine, each)) for each in texts]  # all are under way
     for each, waited_for in zip(texts, launched, strict=True):

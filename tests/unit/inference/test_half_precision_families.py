@@ -10,7 +10,7 @@ import torch
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import StorageDtype
-from plm_embed.inference import self_test
+from plm_embed.inference import loading, self_test
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare
@@ -72,7 +72,7 @@ def test_weights_in_half_precision_are_rounded_once(
     """Those of a checkpoint in float16 or bfloat16 give the bits of the same numbers in float32, in
     every precision of the computation.
     """
-    monkeypatch.setattr(self_test, "PAIR_TOKENS", 60)  # eight models are loaded here
+    monkeypatch.setattr(loading, "PAIR_TOKENS", 60)  # eight models are loaded here
     name, as_published = published
     add_model(monkeypatch, TINY[name])
     _, tensors, _ = weights.load(as_published)

@@ -17,9 +17,8 @@ from plm_embed.fingerprint import (
     has_matrix,
 )
 from plm_embed.inference import loading
-from plm_embed.inference.batch_vectors import LARGEST, STORED, BatchVectors, Vectors
 from plm_embed.inference.loading import Room
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import LARGEST, STORED, Vectors, VectorStream
 from plm_embed.kernels import devices
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import Batch
@@ -46,8 +45,8 @@ def stream_of(engine: Engine, sequences: list[str], **change: Any) -> VectorStre
 
 def batch_of(engine: Engine, **change: Any) -> list[Vectors]:
     """Return the vectors of all sequences as those of a batch, not yet joined."""
-    computer = BatchVectors(engine, replace(fingerprint_of(engine.precision), **change))
-    return computer.collect(computer.launch(packed_batch(engine, SEQUENCES)))
+    stream = stream_of(engine, [], **change)
+    return stream.collect(stream.launch(packed_batch(engine, SEQUENCES)))
 
 
 def fingerprint_of(dtype: str) -> Fingerprint:

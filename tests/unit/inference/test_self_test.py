@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,10 +14,10 @@ from plm_embed.accuracy import Rounding
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, DeviceError
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.inference.loading import compute_dtype
-from plm_embed.inference.self_test import self_test
+from plm_embed.inference.loading import self_test
 from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
+from plm_embed.kernels.devices import choose_dtype
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
@@ -135,6 +135,10 @@ def manifest_with(folder: Path, cosine: float) -> Manifest:
     return replace(weights.load(folder)[0], roundings=dict(coarse(cosine)))
 
 
+def chosen(dtype: ComputeDtype | Literal["auto"], made: Manifest, device: torch.device) -> str:
+    return choose_dtype(dtype, device, made.roundings, made.model)
+
+
 def test_a_dtype_that_moves_vectors_notably_is_said(folder: Path) -> None:
     assert accuracy.remark("bfloat16", coarse(0.9991)) == ""
     assert accuracy.remark("bfloat16", None) == ""
@@ -148,26 +152,26 @@ def test_int8_is_refused_where_it_is_too_coarse(folder: Path) -> None:
     manifest = manifest_with(folder, 0.9999)
     assert manifest.roundings
     manifest.roundings["int8"] = Rounding(0.1, 0.2, 0.9901)
-    assert compute_dtype("int8", manifest, CPU) == "int8"
+    assert chosen("int8", manifest, CPU) == "int8"
     line = accuracy.remark("int8", manifest.roundings)
     assert line.endswith("0.9901 with exact arithmetic; bfloat16 or float32 is nearer")
     manifest.roundings["int8"] = Rounding(0.1, 0.2, 0.9899)
     with pytest.raises(ConfigError, match=r"0\.9899 .*\nset bfloat16 or float32$"):
-        compute_dtype("int8", manifest, CPU)
+        chosen("int8", manifest, CPU)
 
 
 def test_a_dtype_that_is_too_coarse_is_refused_and_auto_takes_the_next(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = manifest_with(folder, 0.9901), manifest_with(folder, 0.9899)
-    assert compute_dtype("bfloat16", near, CPU) == "bfloat16"
+    assert chosen("bfloat16", near, CPU) == "bfloat16"
     with pytest.raises(ConfigError, match=r"0\.9899 .*\nset float16, tfloat32 or float32"):
-        compute_dtype("bfloat16", far, CPU)
-    assert compute_dtype("auto", far, CPU) == "float32"
+        chosen("bfloat16", far, CPU)
+    assert chosen("auto", far, CPU) == "float32"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     cuda = torch.device("cuda", 0)
-    assert compute_dtype("auto", near, cuda) == "bfloat16"
-    assert compute_dtype("auto", far, cuda) == "tfloat32"
+    assert chosen("auto", near, cuda) == "bfloat16"
+    assert chosen("auto", far, cuda) == "tfloat32"
 
 
 def test_weights_are_refused_for_a_dtype_when_they_are_prepared(

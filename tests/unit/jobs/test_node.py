@@ -16,8 +16,7 @@ import torch
 
 from plm_embed.errors import DeviceError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.inference.batch_vectors import LARGEST
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import LARGEST, VectorStream
 from plm_embed.jobs import node, worker
 from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.kernels import devices

@@ -25,7 +25,6 @@ from plm_embed.fingerprint import (
     pooling_and_layer,
 )
 from plm_embed.inference import loading
-from plm_embed.inference.batch_vectors import MASKED, Vectors
 from plm_embed.inference.inputs import (
     NamedSequence,
     SequenceInput,
@@ -35,7 +34,7 @@ from plm_embed.inference.inputs import (
 )
 from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import DeviceName, Settings, check_word, resolved
-from plm_embed.inference.vector_stream import LeftOut, VectorStream
+from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.terminal import progress
 from plm_embed.io.threads import cores
@@ -128,7 +127,9 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         if self._room is None or (scores and not self._room.engine.head):
             self.manifest = prepared_weights(self._model, self._weights, scores=scores)
             self._room = None  # its memory is needed
-            self.dtype = loading.compute_dtype(self.dtype, self.manifest, self.device)
+            self.dtype = devices.choose_dtype(
+                self.dtype, self.device, self.manifest.roundings, self.manifest.model
+            )
             with devices.as_set_up(self.device, self._threads, self.dtype):
                 folder = self.manifest.path
                 self._room, _ = loading.load(folder, self.device, self.dtype, scores=scores)
@@ -225,7 +226,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         """Return the vectors (n, D) of these sequences, fp32, in their order; as
         `plm_embed.embed`.
         """
-        named = list(self._named(sequences, on_error))
+        check_word("on_error", on_error, get_args(OnError))
+        named = list(named_sequences(sequences, self.policy))
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
         width = self.manifest.dim
         nothing: Any = np.full(width, np.nan, np.float32)
@@ -253,7 +255,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         needed, and computed some batches at a time. Ids are "" where only a sequence was given.
         Skipped sequences are left out.
         """
-        named = self._named(sequences, on_error)
+        check_word("on_error", on_error, get_args(OnError))
+        named = named_sequences(sequences, self.policy)
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
         enough = BATCHES_AT_ONCE * self._loaded().budget
         block, tokens = list[NamedSequence](), 0
@@ -282,7 +285,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         `plm_embed.score`.
         """
         names = (scores,) if isinstance(scores, str) else tuple(scores)
-        named = list(self._named(sequences, on_error))
+        check_word("on_error", on_error, get_args(OnError))
+        named = list(named_sequences(sequences, self.policy))
         fingerprint = self.fingerprint(None, -1, long_sequences, names)
         nothing: Vectors = dict.fromkeys(names, np.full(1, np.nan, np.float32))
         rows = [row or nothing for row in self.vectors(named, fingerprint, on_error, bar)]
@@ -302,14 +306,15 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         refuse([record], "raise")
         text, letters = record.sequence, self._family.alphabet.letters
         changes = [substitutions(variant, text, letters) for variant in variants]
-        fingerprint = self.fingerprint(None, scores=("log_likelihood",))
-        refuse([self._limited(record, fingerprint)], "raise")
-        engine = self._loaded().engine
+        plain = replace(self.fingerprint(None, scores=("log_likelihood",)), scores=())
         places = sorted({place for parts in changes for place, _ in parts})
-        plain, copies = replace(fingerprint, scores=()), [text] * len(places)
-        passes, left_out = self._compute(copies, plain, bar, places)
-        refuse([record._replace(problem=reason) for reason in left_out.values()], "raise")
-        logs = {place: passes[i][MASKED] for i, place in enumerate(places)}  # (V,) each
+        passes = self.vectors([record] * len(places), plain, "raise", bar, places)
+        logs = {
+            place: vectors[MASKED]  # (V,)
+            for place, vectors in zip(places, passes, strict=True)
+            if vectors
+        }
+        engine = self._loaded().engine
         old = engine.own_tokens(text)
         sums = [
             sum(
@@ -326,54 +331,43 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         fingerprint: Fingerprint,
         on_error: OnError = "raise",
         bar: bool = True,
+        masked: Sequence[int] | None = None,
     ) -> list[Vectors | None]:
         """Return the vectors of each by representation, None for one that is skipped. Each distinct
-        sequence is computed once.
+        sequence is computed once; with `masked`, as in `VectorStream`, each pass.
         """
-        named = [self._limited(record, fingerprint) for record in named]
-        refuse(named, on_error)
-        distinct = list(dict.fromkeys(record.sequence for record in named if not record.problem))
-        computed, left_out = self._compute(distinct, fingerprint, bar)
-        reasons = {distinct[i]: reason for i, reason in left_out.items()}
-        refuse((r._replace(problem=reasons.get(r.sequence, "")) for r in named), on_error)
-        by_sequence = {distinct[i]: vectors for i, vectors in computed.items()}
-        # an array of its own for each, so that none changes with another one
-        return [
-            {name: vector.copy() for name, vector in by_sequence[record.sequence].items()}
-            if record.sequence in by_sequence
-            else None
+        length, limits = self._family.alphabet.length, fingerprint.long_sequences
+        named = [
+            record
+            if record.problem or spans(residues := length(record.sequence), limits)
+            else record._replace(problem=f"too_long ({residues} residues)")
             for record in named
         ]
-
-    def _named(self, sequences: SequenceInput, on_error: OnError) -> Iterator[NamedSequence]:
-        check_word("on_error", on_error, get_args(OnError))
-        return named_sequences(sequences, self.policy)
-
-    def _limited(self, record: NamedSequence, fingerprint: Fingerprint) -> NamedSequence:
-        """Return a sequence with the problem that it is too long, if it is."""
-        residues = self._family.alphabet.length(record.sequence)
-        if record.problem or spans(residues, fingerprint.long_sequences):
-            return record
-        return record._replace(problem=f"too_long ({residues} residues)")
-
-    def _compute(
-        self,
-        sequences: Sequence[str],
-        fingerprint: Fingerprint,
-        bar: bool,
-        masked: Sequence[int] | None = None,
-    ) -> tuple[dict[int, Vectors], dict[int, str]]:
-        """Return the vectors of normalized sequences by their place, and the reasons of those that
-        have none; with `masked` places as `VectorStream`.
-        """
-        room, computed = self._loaded(scores=bool(fingerprint.scores)), dict[int, Vectors]()
+        refuse(named, on_error)
+        texts = [record.sequence for record in named]
+        passes = [*zip(texts, masked or [-1] * len(named), strict=True)]
+        usable = (run for run, record in zip(passes, named, strict=True) if not record.problem)
+        distinct = [*dict.fromkeys(usable)]
+        texts, hidden = [text for text, _ in distinct], [place for _, place in distinct]
+        room, computed = self._loaded(scores=bool(fingerprint.scores)), dict[Any, Vectors]()
         with devices.as_set_up(self.device, self._threads, self.dtype):
-            stream = VectorStream(room, fingerprint, sequences, masked)
+            stream = VectorStream(room, fingerprint, texts, masked and hidden)
             with progress("embed", stream.tokens, "tokens", bar) as meter:
                 for step in stream.run():
-                    computed |= step.finished
+                    computed |= {distinct[i]: vectors for i, vectors in step.finished}
                     meter.advance(step.counted)
-        return computed, {i: _LEFT_OUT[reason] for i, reason in stream.left_out.items()}
+        reasons = {distinct[i]: _LEFT_OUT[reason] for i, reason in stream.left_out.items()}
+        outcomes = [
+            r._replace(problem=reasons.get(run, "")) for r, run in zip(named, passes, strict=True)
+        ]
+        refuse(outcomes, on_error)
+        # an array of its own for each, so that none changes with another one
+        return [
+            {name: vector.copy() for name, vector in computed[run].items()}
+            if run in computed
+            else None
+            for run in passes
+        ]
 
 
 def _array(vectors: Vectors) -> Any:
@@ -397,6 +391,7 @@ def embed_like(
     `on_error` as in `plm_embed.embed`; what is skipped has no row and no label.
     WeightsError unless they are the very weights of the fingerprint.
     """
+    check_word("on_error", on_error, get_args(OnError))
     weights = weights or with_sha256(fingerprint.model, fingerprint.weights_sha256)
     pooling, layer = pooling_and_layer(name)
     dtype = fingerprint.compute_dtype
@@ -410,7 +405,7 @@ def embed_like(
         strand=fingerprint.strand,
         linker=fingerprint.linker,
     ) as model:
-        named = list(model._named(sequences, on_error))
+        named = list(named_sequences(sequences, model.policy))
         kind = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
         if (sha256 := kind.weights_sha256) != fingerprint.weights_sha256:
             raise WeightsError(

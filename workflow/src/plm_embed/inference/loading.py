@@ -1,25 +1,30 @@
-"""From settings and weights to a fingerprint, and to a tested engine on a device with the room that
-batches have there.
+"""A language model loaded and tested on a device, with the room that batches have there; before
+that, the fingerprint of its vectors.
 """
 
+import hashlib
+import io
 import logging
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from plm_embed.accuracy import REFUSED, SelfTest, check_dtype, rounding_of
-from plm_embed.errors import out_of_memory
+from plm_embed.accuracy import SelfTest, bound, remark
+from plm_embed.errors import DeviceError, WeightsError, out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
-from plm_embed.inference.self_test import self_test
+from plm_embed.inference.pooling import pool_batch
+from plm_embed.inference.self_test import PROBES
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS, pack
-from plm_embed.models.weights import Manifest
+from plm_embed.models.tokens import Ids
+from plm_embed.models.weights import SELF_TEST, WEIGHTS_AGAIN, Manifest
 
 log = logging.getLogger(__name__)
 BATCHES_TO_FORGET = 32
@@ -30,30 +35,21 @@ SHARE_OF_FREE_MEMORY = 0.8
 """The share of free memory for batches; the rest is for fragments, and for sequences longer than
 those that were measured.
 """
-
-
-def compute_dtype(
-    setting: ComputeDtype | Literal["auto"], manifest: Manifest, device: torch.device
-) -> ComputeDtype:
-    """Return the dtype to compute in; `auto` is the device's, or the next one that is near enough
-    with these weights.
-
-    ConfigError for a dtype that the device lacks, or that is too coarse for the weights.
-    """
-    dtype = devices.choose_dtype(setting, device)
-    if setting != "auto":
-        check_dtype(dtype, manifest.roundings, manifest.model)
-    elif dtype == "bfloat16" and rounding_of(dtype, manifest.roundings).cosine < REFUSED:
-        fine = rounding_of("tfloat32", manifest.roundings).cosine >= REFUSED
-        return "tfloat32" if fine else "float32"
-    return dtype
+PAIR_TOKENS = 600
+"""Tokens of each of two long sequences: a kernel that shares out its work by what else is in the
+call shows it with these.
+"""
+PAIR_LAYERS = 2
+"""Layers that the pair is taken through: every layer runs the same kernels, and on a CPU 600 tokens
+take their time.
+"""
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Return the fingerprint of vectors that are made with settings, as `resolved` returns them, on
-    a device. ConfigError when the device cannot do what they ask for.
+    a device. ConfigError when the device cannot do what they ask for, or too coarsely.
     """
-    dtype = compute_dtype(settings.compute_dtype, manifest, device)
+    dtype = devices.choose_dtype(settings.compute_dtype, device, manifest.roundings, manifest.model)
     label = engine.kernel(manifest.as_model, device, dtype).label
     return Fingerprint(
         model=manifest.model,
@@ -184,3 +180,116 @@ def largest_budget(engine: Engine, layers: Sequence[int]) -> int:
             devices.device_name(device),
             engine.rows,
         )
+
+
+def self_test(engine: Engine, manifest: Manifest, budget: int = 0) -> SelfTest:
+    """Compare the engine with the golden vectors, in many places of a batch, and the bits of
+    sequences in company with those of the same alone.
+
+    A batch has two slices, or one where a `budget` of tokens allows no more.
+    Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
+    """
+    model, dtype, golden = engine.model, engine.precision, _golden(manifest)
+    probes = [engine.tokenize(probe) for probe in PROBES[model.family.alphabet.name]]
+    slices = 2 if not budget or budget >= 2 * engine.rows else 1
+    longest = max(range(len(probes)), key=lambda number: len(probes[number]))
+    numbers, means, invariant = _in_company(engine, probes, slices, model.layers, [longest])
+    means, scores = means[:, : model.dim], means[:, model.dim :].double()
+    expected = golden["mean"][numbers]
+    cosine = float(torch.cosine_similarity(means, expected, dim=1).min())
+    error = float(((means - expected).norm(dim=1) / expected.norm(dim=1)).max())
+    score_error = None
+    if "scores" in golden and engine.head:
+        score_error = float((scores - golden["scores"][numbers]).abs().max())
+    for kind, distance, unit, limit in (
+        ("vectors", error, "", bound(dtype, manifest.roundings)),
+        ("scores", score_error or 0.0, " nats", bound(dtype, manifest.roundings, "score")),
+    ):
+        if not distance <= limit:  # NaN compares false
+            raise DeviceError(
+                f"self-test failed on {devices.device_name(engine.device)}: {kind} of "
+                f"{model.name} in {dtype} differ from the reference by {distance:.1e}{unit}; "
+                f"rounding alone would explain {limit:.1e}\n"
+                "nothing was computed; exclude this node or device, or report this line; if the "
+                f"code of this model was changed, delete {manifest.path}"
+            )
+    long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
+    shifted = [probes[-1], long, long[::-1]]
+    slices = max(slices, -(-sum(map(len, shifted)) // engine.rows))
+    layers = min(PAIR_LAYERS, model.layers)
+    invariant = invariant and _in_company(engine, shifted, slices, layers, [1, 2])[2]
+    if not invariant:
+        device = devices.device_name(engine.device)
+        log.warning("%s: the last bits of a vector depend on its batch here", device)
+    if note := remark(dtype, manifest.roundings):
+        log.warning("%s: %s", model.name, note)
+    return SelfTest(
+        relative_error=error,
+        cosine=cosine,
+        batch_invariant=invariant,
+        attention=engine.attention.name,
+        elementwise=engine.elementwise.name,
+        rounding=note,
+        score_error=score_error,
+    )
+
+
+def _golden(manifest: Manifest) -> dict[str, Tensor]:
+    """Return the golden vectors of a weights folder. WeightsError when they are damaged."""
+    path = manifest.path / SELF_TEST
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
+        remedy = WEIGHTS_AGAIN.format(manifest.path)
+        words = f"{path} is missing, damaged or of other weights"
+        raise WeightsError(words, remedy=remedy, path=path)
+    with np.load(io.BytesIO(content)) as stored:
+        return {name: torch.from_numpy(stored[name]) for name in stored.files}
+
+
+def _in_company(
+    engine: Engine, sequences: Sequence[Ids], slices: int, layer: int, alone: Sequence[int]
+) -> tuple[list[int], Tensor, bool]:
+    """Compute a batch of slices full of copies of sequences, in turn: some lie in the first rows,
+    across the edge of two slices, or in the last rows. Some are computed `alone`, too.
+
+    Returns the number of the sequence in each place, the means there (places, D), and whether all
+    states and means of a sequence have equal bits.
+    """
+    free, numbers = slices * engine.rows, list[int]()
+    turn, shortest = cycle(range(len(sequences))), min(map(len, sequences))
+    while free >= shortest:
+        number = next(turn)
+        if len(sequences[number]) <= free:
+            numbers.append(number)
+            free -= len(sequences[number])
+    states, means = _run(engine, [sequences[number] for number in numbers], layer)
+    computed = [*zip(numbers, states, means, strict=True)]
+    for number in alone:
+        computed += zip([number], *_run(engine, [sequences[number]], layer), strict=True)
+    first = {number: (state, mean) for number, state, mean in reversed(computed)}
+    equal = all(
+        torch.equal(state, first[number][0]) and torch.equal(mean, first[number][1])
+        for number, state, mean in computed
+    )
+    return numbers, means.cpu(), equal
+
+
+def _run(
+    engine: Engine, pieces: Sequence[Ids], layer: int, exact: bool = False
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return the states (tokens, D) of each sequence, and the means (n, D), pooled as a job does
+    it; as there, what float16 cannot hold is computed in float32. With a head, what comes out of
+    the last layer is followed by TOKEN_SCORES: (tokens, D + 2), (n, D + 2).
+    """
+    batch = pack(pieces, engine.model.family, engine.rows).to(engine.device)
+    hidden = engine.forward(batch, [layer], exact)[layer]
+    if engine.head and layer == engine.model.layers:
+        hidden = torch.cat([hidden, engine.token_scores(hidden, batch.tokens)], dim=1)
+    states, means = batch.split(hidden), pool_batch("mean", hidden, batch)
+    finite = means.isfinite().all(dim=1)
+    if engine.precision == "float16" and not exact and not finite.all():
+        singles, single_means = _run(engine, pieces, layer, exact=True)
+        pairs = zip(finite.tolist(), states, singles, strict=True)
+        states = tuple(half if good else single for good, half, single in pairs)
+        means = torch.where(finite[:, None], means, single_means)
+    return states, means

@@ -21,10 +21,9 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import NodeError, PassingError, no_space
 from plm_embed.fingerprint import SCORES, SPANS, LongSequences, has_matrix
 from plm_embed.inference import loading
-from plm_embed.inference.batch_vectors import Vectors
 from plm_embed.inference.loading import Room
 from plm_embed.inference.settings import Settings, resolved
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import Vectors, VectorStream
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import job_id, moment
 from plm_embed.jobs.process import Chunk, Message

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from plm_embed.accuracy import REFUSED, Roundings, check_dtype, rounding_of
 from plm_embed.errors import ConfigError, DeviceError, device_lost
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.io.threads import cores
@@ -152,9 +153,17 @@ def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> "torch.device":
     raise DeviceError(text) if usable else ConfigError(text, key="device")
 
 
-def choose_dtype(setting: ComputeDtype | Literal["auto"], device: "torch.device") -> ComputeDtype:
-    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32
-    elsewhere, for bfloat16 on older GPUs, which lack it, and for int8 but on CPUs that can do it.
+def choose_dtype(
+    setting: ComputeDtype | Literal["auto"],
+    device: "torch.device",
+    roundings: Roundings | None = None,
+    model: str = "",
+) -> ComputeDtype:
+    """Return the dtype to compute in. `auto` is bfloat16 on compute capability 8.0 or newer, or the
+    next one that is near enough with the weights of a `model`, by their `roundings`; else float32.
+
+    ConfigError for tfloat32 elsewhere, for bfloat16 on older GPUs, which lack it, for int8 but on
+    CPUs that can do it, and for a dtype that is too coarse for the weights.
     """
     import torch
 
@@ -162,6 +171,10 @@ def choose_dtype(setting: ComputeDtype | Literal["auto"], device: "torch.device"
 
     cuda = device.type == "cuda"
     modern = cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    if setting == "auto":
+        faster: tuple[ComputeDtype, ...] = ("bfloat16", "tfloat32") if modern else ()
+        near = (name for name in faster if rounding_of(name, roundings).cosine >= REFUSED)
+        return next(near, "float32")
     refused, remedy = "", "set float32, or auto"
     if (setting == "tfloat32" and not modern) or (setting == "bfloat16" and cuda and not modern):
         refused = f"needs a GPU of compute capability 8.0 or later, not {device_name(device)}"
@@ -174,8 +187,7 @@ def choose_dtype(setting: ComputeDtype | Literal["auto"], device: "torch.device"
     if refused:
         key = "embedding.compute_dtype"
         raise ConfigError(f"{key}: {setting} {refused}\n{remedy}", key=key)
-    if setting == "auto":
-        return "bfloat16" if modern else "float32"
+    check_dtype(setting, roundings, model)
     return setting
 
 
