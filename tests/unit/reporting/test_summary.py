@@ -21,7 +21,7 @@ from plm_embed.reporting.outputs import CONFIG
 from plm_embed.reporting.report import write_report
 from plm_embed.reporting.summary import gathered, summarize
 from plm_embed.sequences.summary import read_summary
-from plm_embed.workflow.kept_config import write_kept
+from plm_embed.workflow.config import write_kept
 from support.campaigns import MEAN, gathered_campaign, seal_sequences
 from support.edits import flip_a_bit
 from support.made_up_sequences import SOURCES, make_records

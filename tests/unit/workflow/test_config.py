@@ -11,7 +11,7 @@ import yaml
 from snakemake.settings.types import SharedFSUsage, StorageSettings
 from snakemake.utils import validate
 
-from plm_embed.errors import ConfigError
+from plm_embed.errors import ConfigError, StoreError
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.settings import Table
 from plm_embed.workflow.checks import known_settings, mistakes, read_config, refusals
@@ -20,6 +20,7 @@ from plm_embed.workflow.config import (
     input_paths,
     input_tables,
     models_of,
+    read_kept,
     reading_options,
     residues_of,
     schema,
@@ -27,6 +28,7 @@ from plm_embed.workflow.config import (
     source_of,
     vector_settings,
     with_defaults,
+    write_kept,
 )
 from support.commands import COMMANDS
 from support.configs import config, keys
@@ -278,3 +280,16 @@ def test_weights_are_named_for_one_model_or_by_model() -> None:
         "weights: esm2.pt: of which model?"
         in mistakes(config(model=[esm, bert], weights="esm2.pt"), {})[0]
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "- a", "word", '# Paths are relative to "x', "# Paths are relative to 3\n"]
+)
+def test_a_damaged_copy_is_named_with_its_remedy(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    assert read_kept(path) == ({}, Path())
+    write_kept(path, {"store": "here"}, "a run\x1b")
+    assert read_kept(path) == ({"store": "here"}, Path.cwd())
+    path.write_text(text)
+    with pytest.raises(StoreError, match=r"config.yaml: damaged .*; delete .*config.yaml and run"):
+        read_kept(path)

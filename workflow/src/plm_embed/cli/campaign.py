@@ -88,7 +88,7 @@ def report(results: Path, output: Path | None, settings: str) -> None:
     from plm_embed.reporting.outputs import CONFIG, RECORDS, REPORT, SKIPPED, write_skipped
     from plm_embed.reporting.report import write_report
     from plm_embed.reporting.ro_crate import write_crate
-    from plm_embed.workflow.kept_config import write_kept
+    from plm_embed.workflow.config import write_kept
 
     if settings:  # in a step of the workflow
         log_command()

@@ -96,12 +96,8 @@ DEVICE = click.option(
     help="auto: GPUs where there are any, else the CPU.",
 )
 COLUMN_REMEDIES = {
-    **{
-        name: f"name yours: --{name}-column {{}}"
-        for name in ("id", "sequence", "structure", "partner")
-    },
-    "keep": "name yours: --keep {}",
-}
+    name: f"name yours: --{name}-column {{}}" for name in ("id", "sequence", "structure", "partner")
+} | {"keep": "name yours: --keep {}"}
 """Remedies of `Table` for options that name columns."""
 
 

@@ -26,9 +26,10 @@ from plm_embed.workflow.config import (
     listed,
     merged,
     models_of,
+    read_kept,
     source_of,
+    write_kept,
 )
-from plm_embed.workflow.kept_config import read_kept, write_kept
 from plm_embed.workflow.resources import local_resources
 
 

@@ -26,7 +26,6 @@ from plm_embed.cli.options import (
     required,
 )
 from plm_embed.errors import InputError, StoreError
-from plm_embed.fingerprint import MATRICES
 from plm_embed.inference.settings import RECIPE, Settings
 from plm_embed.io.terminal import say
 from plm_embed.sequences.residues import ResiduePolicy
@@ -190,6 +189,7 @@ def embed(
     from plm_embed.jobs.gpus import take_gpus, visible_gpus
     from plm_embed.jobs.heartbeat import job_id
     from plm_embed.jobs.job import Job, embed_bucket
+    from plm_embed.jobs.per_residue import check_per_residue
     from plm_embed.sequences.summary import read_again
 
     log_command()
@@ -199,10 +199,7 @@ def embed(
     parts = {name: options.pop(name) for name in ("store", "record", "nodes", "share", "node")}
     chosen = replace(vectors, **options)
     folder = prepared(weights, scores=bool(chosen.scores)).path
-    if MATRICES.intersection(chosen.pooling):
-        from plm_embed.jobs.per_residue import check_per_residue
-
-        check_per_residue(bucket, folder, chosen)
+    check_per_residue(bucket, folder, chosen)
     on_cpu = chosen.device == "cpu"
     if gpu_required and not on_cpu:
         chosen = replace(chosen, device="cuda")

@@ -26,8 +26,7 @@ from plm_embed.reading.open import Embeddings, masters
 from plm_embed.reporting.outputs import CONFIG, RECORDS
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.wording import count, duration
-from plm_embed.workflow.config import input_paths, input_tables
-from plm_embed.workflow.kept_config import read_kept
+from plm_embed.workflow.config import input_paths, input_tables, read_kept
 
 
 @dataclass

@@ -264,7 +264,8 @@ def view(look: Look) -> RenderableType:
     if look.finished:
         lines.append(Text(f"next: {program()} summary {look.results}"))
     elif look.run and look.alive and not look.at_work and look.models:
-        lines.append(Text(f"Snakemake has not ended: {look.run.process}"))
+        host, pid = look.run.host.partition(" ")[0], look.run.pid
+        lines.append(Text(f"Snakemake has not ended: process {pid} on {host}"))
     # the failure of a killed run says what to do
     elif look.over and look.models and not (look.run and look.run.killed):
         lines.append(Text(f"next: {AGAIN if look.failures else CONTINUE}"))

@@ -1,4 +1,7 @@
-"""The configuration of a campaign: its schema, its defaults, and the options that it becomes."""
+"""The configuration of a campaign: its schema, its defaults, the options that it becomes, and the
+copy of a run's, kept beside its results: in the results folder by `plm-embed run`, in the folder of
+a model by the workflow.
+"""
 
 import json
 from collections.abc import Mapping
@@ -9,10 +12,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from plm_embed.errors import ConfigError
+from plm_embed.errors import ConfigError, StoreError, delete
 from plm_embed.inference.settings import Settings
-from plm_embed.io.files import read_shipped
+from plm_embed.io.files import atomic_path, read_shipped
 from plm_embed.io.json_files import to_plain
+from plm_embed.io.terminal import printable
 from plm_embed.models.checkpoints import model_of
 from plm_embed.models.registry import Model
 from plm_embed.sequences.residues import ResiduePolicy
@@ -22,6 +26,7 @@ Config = dict[str, Any]
 LINKER = 25 * "G"
 """The linker of pairs of chains unless the configuration names another one."""
 SCHEMA = Path(__file__).with_name("config.schema.yaml")
+_RELATIVE = "# Paths are relative to "
 
 
 def schema() -> Config:
@@ -144,3 +149,30 @@ def reading_options(config: Config) -> list[str]:
 def vector_settings(config: Config) -> str:
     """Return the settings that decide a vector, as JSON for `plm-embed weights` and `embed`."""
     return json.dumps(to_plain(settings_of(config).recipe))
+
+
+def write_kept(path: Path, config: Mapping[str, Any], title: str) -> None:
+    """Write a configuration below a line of comment, with the folder that its paths start from."""
+    plain = json.loads(json.dumps(dict(config)))  # YAML would write anchors for shared values
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    head = f"# {printable(title)}\n{_RELATIVE}{json.dumps(str(Path.cwd()))}\n"
+    with atomic_path(path) as temporary:
+        temporary.write_text(head + text, encoding="utf-8")
+
+
+def read_kept(path: Path) -> tuple[dict[str, Any], Path]:
+    """Return a kept configuration, and the folder that its paths start from.
+
+    Both are empty where there is no file. StoreError when it is damaged.
+    """
+    if not path.is_file():
+        return {}, Path()
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.splitlines() if line.startswith(_RELATIVE)]
+    try:
+        config = yaml.safe_load(text)
+        folder = Path(json.loads(lines[0].removeprefix(_RELATIVE))) if lines else Path()
+        return dict(config or {}), folder
+    except (yaml.YAMLError, ValueError, TypeError):
+        message = f"{path}: damaged or edited: not the configuration of a run"
+        raise StoreError(message, remedy=delete(path), path=path) from None

@@ -69,11 +69,6 @@ class Run:
             return False
 
     @property
-    def process(self) -> str:
-        """Return its process in words."""
-        return f"process {self.pid} on {self.host.partition(' ')[0]}"
-
-    @property
     def killed(self) -> bool:
         """Return whether it ended without a word."""
         return not self.ended and not self.alive
