@@ -36,7 +36,7 @@ def weights(model: str, folder: str, device: str) -> dict[str, Any]:
     sys.path.append(str(Path(__file__).parents[1]))
     from peers import RandomTensors
 
-    from plm_embed.inference.self_test import seal
+    from plm_embed.inference.golden_vectors import seal
     from plm_embed.io.files import sha256_file
     from plm_embed.models import weights
     from plm_embed.models.registry import find_model

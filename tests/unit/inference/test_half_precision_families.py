@@ -10,7 +10,7 @@ import torch
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import StorageDtype
-from plm_embed.inference import loading, self_test
+from plm_embed.inference import golden_vectors, loading
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.weights import prepare
@@ -38,7 +38,7 @@ def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> P
     path = folder / weights.TENSORS
     changed = dict(tensors) | change
     weights.write(path, {name: weights.Stored.of(changed[name]) for name in changed})
-    self_test.seal(
+    golden_vectors.seal(
         folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size)
     )
     return folder

@@ -233,9 +233,8 @@ def test_what_was_finished_is_kept_whatever_ends_the_work(
             raise RuntimeError(cuda if lost else "a bug")
 
     patch_forward(monkeypatch, failing)
-    failure = devices.failure
-    cuda = torch.device("cuda", 0)
-    monkeypatch.setattr(devices, "failure", lambda error, _: failure(error, cuda))
+    raise_others, gpu = devices.raise_others, torch.device("cuda", 0)
+    monkeypatch.setattr(devices, "raise_others", lambda error, _: raise_others(error, gpu))
     words = r"CUDA error: the GPU .* failed: CUDA error: device-side assert" if lost else "a bug"
     with pytest.raises(DeviceError if lost else RuntimeError, match=words):
         run(tmp_path, prepared, SEQUENCES, SMALL)

@@ -209,8 +209,13 @@ def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
         "later"
     )
     assert device_lost(lost) and not out_of_memory(lost)
-    said = str(devices.failure(lost, cuda))
+    with pytest.raises(DeviceError) as raised:
+        devices.raise_others(lost, cuda)
+    said = str(raised.value)
     assert "uncorrectable ECC error" in said
     assert len(said.splitlines()) == 2
-    assert devices.failure(lost, CPU) is None
-    assert devices.failure(RuntimeError("a bug"), cuda) is None
+    for error, device in ((lost, CPU), (RuntimeError("a bug"), cuda)):
+        with pytest.raises(RuntimeError) as raised_again:
+            devices.raise_others(error, device)
+        assert raised_again.value is error
+    devices.raise_others(memory[0], cuda)

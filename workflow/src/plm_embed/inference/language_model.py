@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast, get_args, overload
 
@@ -309,18 +309,11 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         plain = replace(self.fingerprint(None, scores=("log_likelihood",)), scores=())
         places = sorted({place for parts in changes for place, _ in parts})
         passes = self.vectors([record] * len(places), plain, "raise", bar, places)
-        logs = {
-            place: vectors[MASKED]  # (V,)
-            for place, vectors in zip(places, passes, strict=True)
-            if vectors
-        }
-        engine = self._loaded().engine
-        old = engine.own_tokens(text)
+        logs = {place: v[MASKED] for place, v in zip(places, passes, strict=True) if v}  # (V,) each
+        own_tokens = self._loaded().engine.own_tokens
+        old = own_tokens(text)
         sums = [
-            sum(
-                logs[place][engine.own_tokens(new)[0]] - logs[place][old[place]]
-                for place, new in parts
-            )
+            sum(logs[place][own_tokens(new)[0]] - logs[place][old[place]] for place, new in parts)
             for parts in changes
         ]
         return np.array(sums, np.float32)
@@ -339,28 +332,24 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         length, limits = self._family.alphabet.length, fingerprint.long_sequences
         named = [
             record
-            if record.problem or spans(residues := length(record.sequence), limits)
-            else record._replace(problem=f"too_long ({residues} residues)")
+            if spans(residues := length(record.sequence), limits)
+            else record._replace(sequence="", problem=f"too_long ({residues} residues)")
             for record in named
         ]
         refuse(named, on_error)
-        texts = [record.sequence for record in named]
-        passes = [*zip(texts, masked or [-1] * len(named), strict=True)]
-        usable = (run for run, record in zip(passes, named, strict=True) if not record.problem)
-        distinct = [*dict.fromkeys(usable)]
-        texts, hidden = [text for text, _ in distinct], [place for _, place in distinct]
+        passes = [*zip((r.sequence for r in named), masked or repeat(-1), strict=False)]
+        distinct = [*dict.fromkeys(run for run in passes if run[0])]
+        texts, hidden = [text for text, _ in distinct], masked and [place for _, place in distinct]
         room, computed = self._loaded(scores=bool(fingerprint.scores)), dict[Any, Vectors]()
         with devices.as_set_up(self.device, self._threads, self.dtype):
-            stream = VectorStream(room, fingerprint, texts, masked and hidden)
+            stream = VectorStream(room, fingerprint, texts, hidden)
             with progress("embed", stream.tokens, "tokens", bar) as meter:
                 for step in stream.run():
                     computed |= {distinct[i]: vectors for i, vectors in step.finished}
                     meter.advance(step.counted)
         reasons = {distinct[i]: _LEFT_OUT[reason] for i, reason in stream.left_out.items()}
-        outcomes = [
-            r._replace(problem=reasons.get(run, "")) for r, run in zip(named, passes, strict=True)
-        ]
-        refuse(outcomes, on_error)
+        problems = (reasons.get(run, "") for run in passes)
+        refuse((r._replace(problem=p) for r, p in zip(named, problems, strict=True)), on_error)
         # an array of its own for each, so that none changes with another one
         return [
             {name: vector.copy() for name, vector in computed[run].items()}

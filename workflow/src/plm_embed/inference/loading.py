@@ -16,8 +16,8 @@ from torch import Tensor
 from plm_embed.accuracy import SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError, out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
+from plm_embed.inference.golden_vectors import PROBES
 from plm_embed.inference.pooling import pool_batch
-from plm_embed.inference.self_test import PROBES
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
@@ -137,16 +137,8 @@ def load(
         room = Room(model, budget or largest)
         return room, self_test(model, manifest, room.budget)
     except RuntimeError as error:
-        raise_others(error, device)
+        devices.raise_others(error, device)
         raise devices.too_small(device) from error
-
-
-def raise_others(error: Exception, device: torch.device) -> None:
-    """Raise an error again unless it is about memory; DeviceError where the device failed."""
-    if lost := devices.failure(error, device):
-        raise lost from error
-    if not out_of_memory(error):
-        raise error
 
 
 def largest_budget(engine: Engine, layers: Sequence[int]) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import SPANS, TOKEN_SCORES, Fingerprint, has_matrix, representation
-from plm_embed.inference.loading import Room, raise_others
+from plm_embed.inference.loading import Room
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import spread
 from plm_embed.kernels import devices
@@ -208,7 +208,7 @@ class VectorStream:
                     batch, oldest = launched.popleft()
                     windows = self.collect(oldest)
                 except (RuntimeError, MemoryError) as error:
-                    raise_others(error, self._engine.device)
+                    devices.raise_others(error, self._engine.device)
                 # not above: the error holds on to the tensors of the call that failed
                 if windows is not None:
                     self.room.grow()

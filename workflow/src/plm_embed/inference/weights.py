@@ -225,7 +225,7 @@ def _convert(model: Model, files: Files, folder: Path, url: str) -> Manifest:
             f"weights: the download from {url} was not used: its SHA-256 is not the published "
             "one\nRun again; or download the file yourself and name it as `weights`"
         )
-    from plm_embed.inference import self_test
+    from plm_embed.inference import golden_vectors
 
     checkpoint = checkpoints.read(files, model, published=published)
     digests: dict[str, str] = {}
@@ -249,7 +249,7 @@ def _convert(model: Model, files: Files, folder: Path, url: str) -> Manifest:
         published="sha256" if published else "no",
         head_sha256=digests.get(HEAD),
     )
-    manifest = self_test.seal(folder, manifest)
+    manifest = golden_vectors.seal(folder, manifest)
     log.info(
         "%s: %s from %s, %.3f GB, SHA-256 %s",
         *(folder, model.name, url or files.source, manifest.bytes / 1e9, manifest.weights_sha256),

@@ -182,24 +182,23 @@ def problem(
 ) -> str:
     """Return why a kernel does not serve; empty when it does."""
     lengths, total = (40, 3, 129), 192
+    boundaries = torch.tensor((0, 40, 43, 172), dtype=torch.int32)
     random = torch.Generator().manual_seed(1)
     qkv = torch.randn((total, 3, heads, width), generator=random).to(dtype)
     table = torch.randn((heads, 2 * max(lengths) - 1), generator=random)
     angles = torch.rand((total, width // 2), generator=random)
-
-    def packed(device: torch.device) -> Packed:
-        boundaries = torch.tensor((0, 40, 43, 172), dtype=torch.int32, device=device)
-        distances = Distances(table.to(device), width**-0.5) if by_distance else None
-        return Packed(lengths, boundaries, distances)
-
-    plain, places = qkv.to(torch.float32, copy=True), packed(device)
+    distances = Distances(table, width**-0.5) if by_distance else None
+    on_cpu = Packed(lengths, boundaries, distances)
+    distances = distances and replace(distances, table=table.to(device))
+    there = Packed(lengths, boundaries.to(device), distances)
+    plain = qkv.to(torch.float32, copy=True)
     with torch.inference_mode():
         if kernel.rotates and width % 2 == 0:
-            places = replace(places, rotary=(angles.cos(), angles.sin()))
-            PLAIN.query_key(plain, None, places.rotary)
-        expected = sdpa(plain, packed(torch.device("cpu")))
+            there = replace(there, rotary=(angles.cos(), angles.sin()))
+            PLAIN.query_key(plain, None, there.rotary)
+        expected = sdpa(plain, on_cpu)
         try:
-            result = kernel.attend(qkv.to(device), places).float().cpu()
+            result = kernel.attend(qkv.to(device), there).float().cpu()
         except PassingError:  # says nothing about the kernel, and another one has other bits
             raise
         except Exception as error:  # Triton's compiler and launcher raise many kinds
@@ -291,11 +290,10 @@ def sdpa(qkv: Tensor, packed: Packed, vectors: int = 1) -> Tensor:
     return out
 
 
-def aligned(qkv: Tensor, packed: Packed) -> Tensor:
-    """`sdpa` on a CPU, with masked keys that fill up the last vector: torch takes the scores of a
-    vector that is not full one by one, a third of its time at 300 keys.
-    """
-    return sdpa(qkv, packed, KEYS)
+aligned = partial(sdpa, vectors=KEYS)
+"""`sdpa` on a CPU, with masked keys that fill up the last vector: torch takes the scores of one
+that is not full one by one, a third of its time at 300 keys.
+"""
 
 
 def _biased(query: Tensor, key: Tensor, value: Tensor, distances: Distances) -> Tensor:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from plm_embed.accuracy import REFUSED, Roundings, check_dtype, rounding_of
-from plm_embed.errors import ConfigError, DeviceError, device_lost
+from plm_embed.errors import ConfigError, DeviceError, device_lost, out_of_memory
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.io.threads import cores
 
@@ -285,15 +285,16 @@ def too_small(device: "torch.device") -> DeviceError:
     )
 
 
-def failure(error: Exception, device: "torch.device") -> DeviceError | None:
-    """Return the error to raise when `error` leaves the device unusable for this process; else
-    None.
+def raise_others(error: Exception, device: "torch.device") -> None:
+    """Raise an error again unless it is about memory; DeviceError where it leaves the device
+    unusable for this process.
     """
-    if device.type != "cuda" or not device_lost(error):
-        return None
-    reason = str(error).strip().splitlines()[0]
-    return DeviceError(
-        f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of "
-        f"{socket.gethostname()} failed: {reason}\n"
-        f"what was finished is in the store; {_AGAIN.format('fails')}"
-    )
+    if device.type == "cuda" and device_lost(error):
+        reason = str(error).strip().splitlines()[0]
+        raise DeviceError(
+            f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of "
+            f"{socket.gethostname()} failed: {reason}\n"
+            f"what was finished is in the store; {_AGAIN.format('fails')}"
+        ) from error
+    if not out_of_memory(error):
+        raise error

@@ -53,12 +53,10 @@ class Norm:
 
 
 class Elementwise:
-    """These operations by torch's own; `triton_elementwise.Fused` has faster ones for CUDA. name:
-    for logs and completion records.
-    """
+    """These operations by torch's own; `triton_elementwise.Fused` has faster ones for CUDA."""
 
-    def __init__(self, name: str = "torch") -> None:
-        self.name = name
+    name = "torch"
+    """For logs and completion records."""
 
     def norm(self, x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
         """Return the norm in `dtype` of the residual stream x (n, D) fp32, contiguous; with `keep`
@@ -151,7 +149,9 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
     wrong = f"Triton's kernels: {wrong}"
     slower = "which is slower (docs/speed.md has what Triton needs)"
     log.warning("torch's own operations are used for %s, %s", wrong, slower)
-    return Elementwise(f"{PLAIN.name} ({FALLBACK}{wrong})")
+    plain = Elementwise()
+    plain.name += f" ({FALLBACK}{wrong})"
+    return plain
 
 
 def problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:

@@ -154,8 +154,7 @@ def _activate_kernel(  # noqa: PLR0917
 class Fused(Elementwise):
     """Each operation as one kernel, of contiguous tensors; sums within products."""
 
-    def __init__(self) -> None:
-        super().__init__("Triton, sums within products")
+    name = "Triton, sums within products"
 
     def norm(self, x, by, dtype, *, keep=False):
         out = torch.empty(x.shape, dtype=dtype, device=x.device)
