@@ -120,7 +120,7 @@ def test_every_layer_of_whole_models_equals_fair_esm(
 
 def test_a_token_that_is_lost_is_noticed() -> None:
     engine = copy(random_engine(checkpoints.TINY_ESM2))
-    shorter = engine._tokens._replace(tokenize=lambda text: VOCABULARY.tokenize(text)[1:])
+    shorter = engine._tokens._replace(tokenize=lambda text: engine.tokenize(text)[1:])
     engine._tokens = shorter
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
         packed_batch(engine, ["MKT"])

@@ -23,7 +23,9 @@ def hidden_states(
     """Return representations (tokens, D) of each sequence after each of `layers`, fp32."""
     manifest, tensors, _ = weights.load(folder)
     model = manifest.as_model
-    return model.family.reference.states(model, tensors, sequences, layers)
+    program = model.family.reference
+    states_of = program.states if program else all_states
+    return states_of(model, tensors, sequences, layers)
 
 
 def reference_vectors(
@@ -59,7 +61,7 @@ def reference_vectors(
         fitting = [i for i in fitting if max(map(len, ids[i])) <= limit]
     pieces = [piece for i in fitting for piece in texts[i]]
     layers = sorted({*fingerprint.layers} | ({last} if head else set()))
-    compute = states_of or family.reference.states
+    compute = states_of or (family.reference.states if family.reference else all_states)
     states = iter(compute(model, tensors, pieces, layers) if pieces else [])
     computed: list[dict[str, NDArray[np.float32]]] = [{} for _ in sequences]
     for i in fitting:

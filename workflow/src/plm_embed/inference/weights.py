@@ -12,7 +12,6 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from plm_embed.accuracy import FLOOR
 from plm_embed.errors import WeightsError, some_path
@@ -81,13 +80,14 @@ def prepared(weights: Path, *, of: str = "", scores: bool = False) -> Manifest:
     from their checkpoint, if that is still there or can be downloaded. WeightsError where it cannot
     be had, and for other weights than those of the record, or not `of` this model.
     """
-    manifest = record = read_manifest(weights, of)
+    manifest = read_manifest(weights, of)
     if weights.suffix == ".json":
-        if (record.path / MANIFEST).is_file():
-            manifest = read_manifest(record.path)
+        record, folder = manifest, manifest.path
+        if (folder / MANIFEST).is_file():
+            manifest = read_manifest(folder)
         else:
-            cache = record.path.parent if record.folder else None
-            manifest = _again(record, cache=cache)
+            source, cache = record.source.path, folder.parent if record.folder else None
+            manifest = prepare(model_of(record.model, source), source, cache=cache)
         if manifest.weights_sha256 != record.weights_sha256:
             raise WeightsError(
                 f"{manifest.path / MANIFEST}: not the weights that {weights} names",
@@ -98,7 +98,7 @@ def prepared(weights: Path, *, of: str = "", scores: bool = False) -> Manifest:
         source = manifest.source.path
         if source and not Path(source).exists():
             raise _headless(manifest.path)
-        return _again(manifest, manifest.path, scores=True)
+        return prepare(model_of(manifest.model, source), source, manifest.path, scores=True)
     return manifest
 
 
@@ -155,12 +155,6 @@ def prepare(
     return manifest
 
 
-def _again(manifest: Manifest, output: Path | None = None, **options: Any) -> Manifest:
-    """Prepare the weights of a manifest again, from where they came."""
-    source = manifest.source.path
-    return prepare(model_of(manifest.model, source), source, output, **options)
-
-
 def _headless(folder: Path) -> WeightsError:
     return WeightsError(
         f"{folder}: has no head of the language model, which scores need: an earlier version "
@@ -181,10 +175,11 @@ def _intact(model: Model, files: Files | None, folder: Path, scores: bool) -> Ma
     if manifest is None:
         return None
     source = manifest.source
-    same = source.url == model.address or manifest.published == "sha256"
     if files:
         same = source.sha256 == files.sha256
         source = replace(source, path=str(files.source), url=None)
+    else:
+        same = source.url == model.address or manifest.published == "sha256"
     if manifest.model != model.name or not same:
         raise WeightsError(
             f"{folder} holds other weights ({manifest.model}, SHA-256 "

@@ -1,6 +1,5 @@
 """Biases by distance from integer arithmetic, so that no device can round one differently."""
 
-import math
 from functools import cache
 
 import torch
@@ -53,8 +52,3 @@ def slopes(heads: int) -> list[float]:
     first = [2 ** (-8 * (head + 1) / below) for head in range(below)]
     between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * below, 2)]
     return first + between[: heads - below]
-
-
-def padded(length: int) -> int:
-    """The length that a table is made for when it has to serve `length`: the next power of two."""
-    return 1 << max(8, math.ceil(math.log2(length)))

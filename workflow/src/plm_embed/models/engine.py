@@ -201,7 +201,7 @@ class Engine:
         elif isinstance(positions, T5RelativeBias | ALiBi) and (
             self._distances is None or self._distances.table.shape[1] < 2 * longest - 1
         ):  # the table is kept, and grows with the sequences
-            length = distances.padded(longest)
+            length = 1 << max(8, (longest - 1).bit_length())  # the next power of two
             table = (
                 distances.alibi_bias(self.model.heads, length)
                 if isinstance(positions, ALiBi) or self._weights.t5_bias is None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,28 +181,13 @@ class Names:
         )
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A program that shares nothing with the engine: its name, and what gives representations
-    (tokens, D) of each sequence after some layers, fp32.
+class Reference(NamedTuple):
+    """A program of the authors, which shares nothing with the engine: its name, and what gives
+    representations (tokens, D) of each sequence after some layers, fp32.
     """
 
     name: str
     states: ReferenceStates
-
-
-def _formulas(
-    model: "Model",
-    tensors: Mapping[str, "torch.Tensor"],
-    sequences: Sequence[str],
-    layers: Sequence[int],
-) -> list[dict[int, "torch.Tensor"]]:
-    from plm_embed.models.reference import all_states
-
-    return all_states(model, tensors, sequences, layers)
-
-
-FORMULAS = Reference("the published formulas in float64", _formulas)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +222,8 @@ class Family:
     """Letters of a token, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
-    reference: Reference = FORMULAS
+    reference: Reference | None = None
+    """None: the published formulas in float64 of models/reference.py."""
 
     def contradiction(self, config: Mapping[str, object]) -> str:
         """Name a value of a checkpoint's configuration that is another one in this family,

@@ -89,14 +89,14 @@ class _Formulas:
     read: dict[str, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str, rounded: bool = False) -> Tensor:
+        """Return a tensor in the dtype of the formulas; 0 for a bias that the model lacks."""
+        if name.endswith(".bias") and self.prefix + name not in self.tensors:
+            return torch.zeros(())
         if name not in self.read:
             dtype = torch.float64 if self.rounding is None else torch.float32
             numbers = self.tensors[self.prefix + name].to(dtype)
             self.read[name] = self.round(numbers) if rounded else numbers
         return self.read[name]
-
-    def bias(self, name: str) -> Tensor | float:
-        return self.weight(f"{name}.bias") if f"{self.prefix}{name}.bias" in self.tensors else 0.0
 
     def round(self, x: Tensor, *, result: bool = False) -> Tensor:
         """Round an input of a product, or its result and an input of attention, which float32,
@@ -114,15 +114,15 @@ class _Formulas:
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         if self.rounding == "float16" and name == "fc2" and self.encoder.fp32_down_proj:
-            return x @ self.weight("fc2.weight").T + self.bias(name)
+            return x @ self.weight("fc2.weight").T + self.weight(f"{name}.bias")
         weight = self.weight(f"{name}.weight", rounded=True)
-        return self.round(self.round(x) @ weight.T + self.bias(name), result=True)
+        return self.round(self.round(x) @ weight.T + self.weight(f"{name}.bias"), result=True)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         if self.encoder.norm == "layer":
             x = x - x.mean(-1, keepdim=True)
         x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.encoder.epsilon)
-        return x * self.weight(f"{name}.weight") + self.bias(name)
+        return x * self.weight(f"{name}.weight") + self.weight(f"{name}.bias")
 
     def embed(self, tokens: Tensor, masked: int | None = None) -> Tensor:
         encoder, head = self.encoder, self.model.family.head

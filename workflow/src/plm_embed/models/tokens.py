@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -61,35 +60,27 @@ class Vocabulary:
     unknown: int = 0
     states: str = ""
 
-    @cached_property
-    def _ids(self) -> Ids:
-        """The id of each letter and state, (256, 256), without states (256, 1); _NONE where there
-        is none.
+    def within(self, _: Mapping[str, "Tensor"]) -> Tokens:
+        """Return the tokenizer, which no file decides. A letter without an id is a bug of who
+        calls it: ValueError.
         """
         states = [*self.states.encode()] or [0]
-        ids = np.full((256, 256 if self.states else 1), _NONE, np.uint16)
+        table = np.full((256, 256 if self.states else 1), _NONE, np.uint16)  # letters by states
         for letter in self.letters:
             number = self.letters.index(self.read_as.get(letter, letter))
-            ids[ord(letter), states] = self.first + len(states) * number + np.arange(len(states))
+            table[ord(letter), states] = self.first + len(states) * number + np.arange(len(states))
         for letter in self.unknown_letters:
-            ids[ord(letter), states] = self.unknown
-        return ids
+            table[ord(letter), states] = self.unknown
 
-    def tokenize(self, sequence: str) -> Ids:
-        """Return the ids of a normalized sequence, special tokens included: (prefix + L + suffix,).
+        def tokenize(sequence: str) -> Ids:
+            letters = np.frombuffer(sequence.encode("ascii"), np.uint8)
+            ids = table[(letters[::2], letters[1::2]) if self.states else (letters, 0)]
+            if (ids == _NONE).any():
+                raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
+            parts = self.prefix, ids, self.suffix
+            return np.concatenate(parts, dtype=np.uint16, casting="unsafe")
 
-        A letter without an id is a bug of the caller.
-        """
-        letters = np.frombuffer(sequence.encode("ascii"), np.uint8)
-        pairs = (letters[::2], letters[1::2]) if self.states else (letters, 0)
-        ids = self._ids[pairs]
-        if (ids == _NONE).any():
-            raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
-        return np.concatenate((self.prefix, ids, self.suffix), dtype=np.uint16, casting="unsafe")
-
-    def within(self, _: Mapping[str, "Tensor"]) -> Tokens:
-        """Return the tokenizer, which no file decides."""
-        return Tokens(self.tokenize, np.ones(256, np.uint8))
+        return Tokens(tokenize, np.ones(256, np.uint8))
 
 
 @dataclass(frozen=True)
