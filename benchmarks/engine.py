@@ -33,7 +33,7 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.layers import DTYPES
 from plm_embed.models.registry import Model, find_model
 
 ROOT = Path(__file__).parents[1]

@@ -20,8 +20,8 @@ from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
 from plm_embed.inference.loading import Room
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.checkpoints import tensor_shapes
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import DTYPES, TOKENS
+from plm_embed.models.engine import TOKENS, Engine
+from plm_embed.models.layers import DTYPES
 from plm_embed.models.registry import Model
 from plm_embed.planning.costs import flops_per_token
 

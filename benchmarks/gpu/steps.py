@@ -63,8 +63,7 @@ def places(folder: str, device: str, dtype: str) -> dict[str, Any]:
 
     from plm_embed.kernels import devices
     from plm_embed.models import weights
-    from plm_embed.models.engine import Engine
-    from plm_embed.models.packed_batch import pack
+    from plm_embed.models.engine import Engine, pack
 
     chosen = torch.device(device)
     devices.set_up(chosen, torch.get_num_threads(), dtype)  # type: ignore[arg-type]

@@ -17,8 +17,9 @@ from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.inference.vector_stream import LARGEST, VectorStream
 from plm_embed.kernels import attention
 from plm_embed.kernels.linear import Linear
+from plm_embed.models.engine import ROWS, TOKENS
 from plm_embed.models.families.esm import ESM1B, ESM2
-from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
+from plm_embed.models.layers import DTYPES
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.hdf5 import encode
 from support.checkpoints import mean_of

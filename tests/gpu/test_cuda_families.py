@@ -12,8 +12,8 @@ from cuda_models import CUDA, half_types
 from plm_embed.inference.pooling import pool_packed
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import DTYPES, pack
+from plm_embed.models.engine import Engine, pack
+from plm_embed.models.layers import DTYPES
 from support.checkpoints import decided, read
 from support.families import TINY, golden, relative, source
 from support.packed import packed_batch

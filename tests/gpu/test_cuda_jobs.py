@@ -19,8 +19,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion
 from plm_embed.keys import key
 from plm_embed.models import weights
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import ROWS
+from plm_embed.models.engine import ROWS, Engine
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.parts import Part
 from support import checkpoints

@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from plm_embed.kernels.attention import Packed
-from plm_embed.models import packed_batch as batches
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import Batch
+from plm_embed.models import engine as engines
+from plm_embed.models.engine import Batch, Engine
 
 
 def packed_batch(engine: Engine, sequences: Sequence[str]) -> Batch:
     """Tokenize and pack normalized sequences."""
     pieces = [engine.tokenize(sequence) for sequence in sequences]
-    return batches.pack(pieces, engine.model.family, engine.rows)
+    return engines.pack(pieces, engine.model.family, engine.rows)
 
 
 def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:

@@ -18,9 +18,8 @@ from plm_embed.inference.loading import Room
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare
-from plm_embed.models.engine import Engine
+from plm_embed.models.engine import Batch, Engine
 from plm_embed.models.family import pooling_problems
-from plm_embed.models.packed_batch import Batch
 from plm_embed.sequence_windows import span_ends
 from support.families import TINY, add_model, golden, relative, source
 

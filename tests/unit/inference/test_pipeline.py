@@ -20,8 +20,7 @@ from plm_embed.inference import loading
 from plm_embed.inference.loading import Room
 from plm_embed.inference.vector_stream import LARGEST, STORED, Vectors, VectorStream
 from plm_embed.kernels import devices
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import Batch
+from plm_embed.models.engine import Batch, Engine
 from plm_embed.store.hdf5 import encode
 from support import checkpoints
 from support.packed import packed_batch

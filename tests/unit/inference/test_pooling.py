@@ -4,8 +4,8 @@ import torch
 
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.inference.pooling import pool, pool_batch, pool_packed
+from plm_embed.models.engine import pack
 from plm_embed.models.families.esm import ESM2
-from plm_embed.models.packed_batch import pack
 
 HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]])
 

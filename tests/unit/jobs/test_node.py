@@ -20,9 +20,8 @@ from plm_embed.inference.vector_stream import LARGEST, VectorStream
 from plm_embed.jobs import node, worker
 from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.kernels import devices
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import Batch
-from plm_embed.models.tokens import Ids
+from plm_embed.models.engine import Batch, Engine
+from plm_embed.models.family import Ids
 from plm_embed.store.store import Store
 from support.buckets import write_bucket
 from support.jobs import forked, make_bucket, published, record_of

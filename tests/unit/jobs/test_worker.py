@@ -21,10 +21,9 @@ from plm_embed.jobs.worker import Rows
 from plm_embed.kernels import attention, devices
 from plm_embed.keys import key
 from plm_embed.models import weights
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import Batch
+from plm_embed.models.engine import Batch, Engine
+from plm_embed.models.family import Ids
 from plm_embed.models.registry import MODELS
-from plm_embed.models.tokens import Ids
 from plm_embed.store.parts import Part
 from support import checkpoints
 from support.buckets import SEQUENCES, write_bucket

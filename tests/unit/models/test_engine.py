@@ -20,8 +20,8 @@ from plm_embed.inference.weights import prepare
 from plm_embed.kernels import attention
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
-from plm_embed.models.families.esm import ESM2, VOCABULARY
-from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.families.esm import ESM2
+from plm_embed.models.layers import DTYPES
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.sequences.residues import PROTEIN
 from support import checkpoints
@@ -120,8 +120,8 @@ def test_every_layer_of_whole_models_equals_fair_esm(
 
 def test_a_token_that_is_lost_is_noticed() -> None:
     engine = copy(random_engine(checkpoints.TINY_ESM2))
-    shorter = engine._tokens._replace(tokenize=lambda text: engine.tokenize(text)[1:])
-    engine._tokens = shorter
+    whole = engine._tokens.tokenize
+    engine._tokens = engine._tokens._replace(tokenize=lambda text: whole(text)[1:])
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
         packed_batch(engine, ["MKT"])
 

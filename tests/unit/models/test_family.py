@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.models.engine import pack
 from plm_embed.models.families import FAMILIES
 from plm_embed.models.family import Family
-from plm_embed.models.packed_batch import pack
 from plm_embed.models.registry import MODELS, find_model
 from plm_embed.models.weights import Manifest, Source
 

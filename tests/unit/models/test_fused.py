@@ -21,8 +21,7 @@ from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.engine import Engine, form
-from plm_embed.models.layers import LATE_BIASES
-from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.layers import DTYPES, LATE_BIASES
 from plm_embed.models.registry import MODELS
 from support import checkpoints
 from support.packed import packed_batch

@@ -9,8 +9,8 @@ import pytest
 
 from plm_embed.inference.settings import Settings
 from plm_embed.models.families import FAMILIES
+from plm_embed.models.family import TokenizerFile
 from plm_embed.models.registry import MODELS, Model, find_model
-from plm_embed.models.tokens import TokenizerFile
 from plm_embed.planning import costs
 
 ROOT = Path(__file__).parents[3]

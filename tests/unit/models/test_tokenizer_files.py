@@ -18,7 +18,7 @@ from plm_embed.io.files import sha256_file
 from plm_embed.models import weights
 from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.nt import NT_V1
-from plm_embed.models.tokens import TENSOR, Tokenize, TokenizerFile
+from plm_embed.models.family import TENSOR, Tokenize, TokenizerFile
 from plm_embed.models.weights import caveat
 from plm_embed.sequences.residues import DNA
 from support.checkpoints import read

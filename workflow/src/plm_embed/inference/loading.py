@@ -21,9 +21,8 @@ from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
-from plm_embed.models.engine import Engine
-from plm_embed.models.packed_batch import LEAST_ROWS, TOKENS, pack
-from plm_embed.models.tokens import Ids
+from plm_embed.models.engine import LEAST_ROWS, TOKENS, Engine, pack
+from plm_embed.models.family import Ids
 from plm_embed.models.weights import SELF_TEST, WEIGHTS_AGAIN, Manifest
 
 log = logging.getLogger(__name__)

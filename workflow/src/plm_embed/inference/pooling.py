@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import MATRICES, Pooling
-from plm_embed.models.packed_batch import Batch
+from plm_embed.models.engine import Batch
 
 _SEGMENTS: dict[Pooling, slice | list[int]] = {
     "mean": slice(1, 4, 2),

@@ -24,8 +24,8 @@ from plm_embed.inference.loading import Room
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import spread
 from plm_embed.kernels import devices
-from plm_embed.models.packed_batch import Batch, pack
-from plm_embed.models.tokens import Ids
+from plm_embed.models.engine import Batch, pack
+from plm_embed.models.family import Ids
 from plm_embed.sequence_windows import Span, edges, spans, whole
 
 log = logging.getLogger(__name__)

@@ -23,9 +23,16 @@ from typing import Any, NamedTuple
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
-from plm_embed.models.family import LM_HEAD, TASK_HEADS, Learned, Names, T5RelativeBias
+from plm_embed.models.family import (
+    LM_HEAD,
+    TASK_HEADS,
+    TENSOR,
+    Learned,
+    Names,
+    T5RelativeBias,
+    TokenizerFile,
+)
 from plm_embed.models.registry import MODELS, Model, find_model
-from plm_embed.models.tokens import TENSOR, TokenizerFile
 from plm_embed.models.weights import MANIFEST, Layout, Stored, read_manifest
 from plm_embed.wording import some
 

@@ -16,8 +16,16 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels.elementwise import PLAIN, Norm
 from plm_embed.kernels.linear import Int8Linear, Linear
 from plm_embed.models.family import Rotary
-from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import Model
+
+DTYPES: dict[ComputeDtype, torch.dtype] = {
+    "float32": torch.float32,
+    "tfloat32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.float32,
+}
+"""Dtype, under int8, of all but the inputs and weights of products."""
 
 LATE_BIASES = {"cpu": False, "cuda": True}
 """The biases of what is added to the residual stream may wait for the next norm, which reads the

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.models.family import Activation, ALiBi, Encoder, Learned, Rotary, T5RelativeBias
+from plm_embed.models.family import Activation, ALiBi, Encoder, Ids, Learned, Rotary, T5RelativeBias
 from plm_embed.models.registry import Model
-from plm_embed.models.tokens import Ids
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,

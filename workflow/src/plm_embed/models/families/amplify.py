@@ -5,8 +5,7 @@ chandar-lab/AMPLIFY; config.json and tokenizer.json of the published models. The
 the authors' Embedder returns: the norm behind it belongs to the head of the language model.
 """
 
-from plm_embed.models.family import Encoder, Family, Head, Names, Rotary
-from plm_embed.models.tokens import Vocabulary
+from plm_embed.models.family import Encoder, Family, Head, Names, Rotary, Vocabulary
 
 AMPLIFY = Family(
     name="amplify",

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.models.families.protbert import PROTBERT
-from plm_embed.models.family import ALiBi
-from plm_embed.models.tokens import TokenizerFile, Tokens, digest
+from plm_embed.models.family import ALiBi, TokenizerFile, Tokens, digest
 from plm_embed.sequences.residues import DNA
 
 LONGEST = 255

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Reference, Rotary
-from plm_embed.models.tokens import Vocabulary
+from plm_embed.models.family import (
+    Encoder,
+    Family,
+    Head,
+    Learned,
+    Names,
+    Reference,
+    Rotary,
+    Vocabulary,
+)
 from plm_embed.sequences.residues import PROTEIN_3DI
 
 if TYPE_CHECKING:

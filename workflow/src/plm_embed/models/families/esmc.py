@@ -4,8 +4,7 @@ Sources: esm/models/esmc.py, esm/layers/blocks.py, esm/layers/attention.py and
 esm/layers/transformer_stack.py of evolutionaryscale/esm and Biohub/esm.
 """
 
-from plm_embed.models.family import Encoder, Family, Head, Names, Rotary
-from plm_embed.models.tokens import Vocabulary
+from plm_embed.models.family import Encoder, Family, Head, Names, Rotary, Vocabulary
 
 _QKV = ("layers.N.self_attn.q_proj", "layers.N.self_attn.k_proj", "layers.N.self_attn.v_proj")
 _GATE_UP = ("layers.N.fc_gate", "layers.N.fc1")

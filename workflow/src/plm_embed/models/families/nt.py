@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.models.families.esm import ESM1B, ESM2
-from plm_embed.models.family import Encoder, Family, Learned, Rotary
-from plm_embed.models.tokens import TokenizerFile, Tokens, digest
+from plm_embed.models.family import Encoder, Family, Learned, Rotary, TokenizerFile, Tokens, digest
 from plm_embed.sequences.residues import DNA
 
 K = 6

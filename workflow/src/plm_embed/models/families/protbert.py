@@ -3,8 +3,7 @@
 Sources: modeling_bert.py of transformers; agemagician/ProtTrans for tokens.
 """
 
-from plm_embed.models.family import Encoder, Family, Head, Learned, Names
-from plm_embed.models.tokens import Vocabulary
+from plm_embed.models.family import Encoder, Family, Head, Learned, Names, Vocabulary
 
 POSITIONS = 40_000
 

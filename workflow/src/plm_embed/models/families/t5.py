@@ -8,8 +8,7 @@ feed-forward stays in fp32, as transformers keeps it: float16 cannot hold its pr
 
 from dataclasses import replace
 
-from plm_embed.models.family import Encoder, Family, Names, T5RelativeBias
-from plm_embed.models.tokens import Vocabulary
+from plm_embed.models.family import Encoder, Family, Names, T5RelativeBias, Vocabulary
 from plm_embed.sequences.residues import STATES
 
 _LETTERS = Vocabulary("ALGVSREDTIPKFQNYMHWCXBOUZ", first=3, suffix=(1,))
