@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -218,14 +218,6 @@ def show(plan: Plan, console: Console) -> None:
             rate = f"{speed.tokens_per_second:,.0f}"
             times.add_row(model.model, speed.device, f"{todo.tokens:,}", rate, time)
             bases[f"{speed.device}: {speed.basis}"] = None
-    parts: list[RenderableType] = [
-        facts,
-        *[times] * bool(bases),
-        *(Text(basis, "dim") for basis in bases),
-    ]
-    for line in console.render_lines(Group(*parts), pad=False):
-        text = Text.assemble(*((piece.text, piece.style or "") for piece in line))
-        text.rstrip()  # rich fills the lines of a table
-        console.print(text, soft_wrap=True)
+    console.print(facts, *[times] * bool(bases), *(Text(basis, "dim") for basis in bases))
     console.print("\n[bold]run it[/]")
     console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)

@@ -184,11 +184,8 @@ def _csv(records: Records, output: Path, meter: Meter, separator: str = ",") -> 
 
 def _npy(records: Records, output: Path, meter: Meter) -> None:
     """Write an array (records, D), to be memory-mapped."""
-    header = {
-        "descr": np.lib.format.dtype_to_descr(records.embeddings.rows([], records.name).dtype),
-        "fortran_order": False,
-        "shape": (records.count, records.embeddings.dim),
-    }
+    header = np.lib.format.header_data_from_array_1_0(records.embeddings.rows([], records.name))
+    header["shape"] = records.count, records.embeddings.dim
     with (
         _table(output.with_name(f"{output.name}.ids.tsv"), "id", "cache_key") as ids,
         atomic_path(output) as temporary,
