@@ -77,7 +77,7 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     assert "\nsettings: pooling: ('mean',) here, ('max', 'mean') there\n" in text
     assert "\nsettings: storage_dtype: float16 here, float32 there\n" in text
     assert re.search(r"\nmean_l3: \d+ equal, [1-9]\d* within the tolerance, 0 different", text)
-    back = compare(second.master, first.master, 1e-2)[1]
+    back = compare(second.master, first.master, 1e-2).text
     assert f"\n  only in the first: {absent[0]}\n" in back
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
@@ -92,12 +92,12 @@ def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
     second = gathered_campaign(tmp_path / "2", fingerprint=short)
     longer = {record["key"] for record in make_records() if record["key"] and record["length"] > 20}
     counts = f"{58 - len(longer)} equal, 0 within the tolerance, {len(longer)} different"
-    assert f"\nper_residue_l2: {counts}" in compare(first.master, second.master, 100)[1]
-    assert f"\nper_residue_l2: {counts}" in compare(first.store, second.master, 100)[1]
+    assert f"\nper_residue_l2: {counts}" in compare(first.master, second.master, 100).text
+    assert f"\nper_residue_l2: {counts}" in compare(first.store, second.master, 100).text
     empty = gathered_campaign(tmp_path / "3", records=[], fingerprint=EVERYTHING)
-    text = compare(empty.master, first.master, 0)[1]
+    text = compare(empty.master, first.master, 0).text
     assert text.startswith("keys: 0 in both, 0 only in the first, 58 only in the second\n")
-    assert compare(empty.master, empty.master, 0)[0]
+    assert compare(empty.master, empty.master, 0).equal
 
 
 @pytest.mark.workflow

@@ -175,9 +175,9 @@ def diff(*, first: Path, second: Path, tolerance: float) -> None:
     """
     from plm_embed.reading.diff import compare
 
-    equal, text = compare(first, second, tolerance)
-    say(text)
-    if not equal:
+    difference = compare(first, second, tolerance)
+    say(difference.text)
+    if not difference.equal:
         sys.exit(1)
 
 

@@ -3,6 +3,7 @@ much.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,19 @@ LISTED, EXAMPLES = 20, 3
 """So many of the keys that differ most, and of those that only one has, are listed."""
 
 
-def compare(first: Path, second: Path, tolerance: float) -> tuple[bool, str]:
+class Difference(NamedTuple):
+    """The outcome in lines, the last of which is `equal` or `different`. equal: both have the same
+    keys, representations and scores, and no number differs by more than the tolerance.
+    """
+
+    equal: bool
+    text: str
+
+
+def compare(first: Path, second: Path, tolerance: float) -> Difference:
     """Compare two masters (or stores), row by row; 72 bytes of memory for each key of both.
 
-    Return whether both have the same keys, representations and scores, and no number differs by
-    more than the tolerance, where NaN equals NaN; and the outcome in lines, the last of which is
-    `equal` or `different`.
+    tolerance: the largest difference of two numbers that counts as equal. NaN equals NaN.
     """
     with Embeddings(first) as a, Embeddings(second) as b:
         places, both = find(b.keys, a.keys)
@@ -51,7 +59,7 @@ def compare(first: Path, second: Path, tolerance: float) -> tuple[bool, str]:
             keys = map(bytes.decode, a.keys[rows[0][worst]].tolist())
             lines += [f"  {key}: {gap:.3g}" for key, gap in zip(keys, gaps[worst], strict=True)]
             equal = equal and not different
-    return equal, "\n".join([*lines, "equal" if equal else "different"])
+    return Difference(equal, "\n".join([*lines, "equal" if equal else "different"]))
 
 
 def _differences(
