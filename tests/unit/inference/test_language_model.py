@@ -19,10 +19,10 @@ from Bio.SeqRecord import SeqRecord
 import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
-from plm_embed.inference import language_model
 from plm_embed.inference.language_model import LanguageModel, embed_like
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Step, VectorStream
+from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import Part
@@ -186,7 +186,7 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     sequences = make_sequences(40)
     expected = model.embed(sequences)
     before = torch.get_num_threads()
-    monkeypatch.setattr(language_model, "cores", lambda: before + 1)
+    monkeypatch.setattr(devices, "cores", lambda: before + 1)
     other = plm_embed.load(MODEL, weights=prepared, threads=before + 1)
     monkeypatch.setattr(VectorStream, "run", counted)
     found: list[bool] = []

@@ -1,45 +1,11 @@
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from plm_embed.io import threads
-from plm_embed.io.threads import ahead, behind, cores, spread
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        ("0::/job\n", {"job/cpu.max": "150000 100000"}, 2),
-        ("0::/job/step\n", {"job/step/cpu.max": "max 100000", "job/cpu.max": "100000 100000"}, 1),
-        ("0::/not/here\n", {"cpu.max": "50000 100000"}, 1),
-        ("4:memory:/x\n0::/job\n", {"job/cpu.max": "200000 100000"}, 2),
-        (
-            "1:cpu,cpuacct:/a/b\n4:memory:/a\n0::/\n",
-            {
-                **{"cpu/a/b/cpu.cfs_quota_us": "-1", "cpu/a/b/cpu.cfs_period_us": "100000"},
-                **{"cpu/a/cpu.cfs_quota_us": "250000", "cpu/a/cpu.cfs_period_us": "100000"},
-            },
-            3,
-        ),
-        ("", {}, None),
-    ],
-)
-def test_time_that_a_cgroup_limits_counts_as_cores(
-    groups: str, files: dict[str, str], limit: int | None,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    for name, text in {"cgroup": groups, **files}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(threads, "PROC", tmp_path)
-    monkeypatch.setattr(threads, "CGROUPS", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert cores() == (limit or 8)
+from plm_embed.io.threads import ahead, behind, spread
 
 
 def numbers(stop: int) -> Iterator[int]:

@@ -10,8 +10,8 @@ from typing import Any
 from plm_embed.cli.options import COLUMN_REMEDIES
 from plm_embed.errors import ConfigError
 from plm_embed.io.files import missing
-from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.kernels.devices import cores as usable_cores
 from plm_embed.models.checkpoints import files_of
 from plm_embed.models.weights import read_record
 from plm_embed.reporting.outputs import CONFIG

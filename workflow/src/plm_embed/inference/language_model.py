@@ -37,7 +37,6 @@ from plm_embed.inference.settings import DeviceName, Settings, check_word, resol
 from plm_embed.inference.vector_stream import MASKED, LeftOut, Vectors, VectorStream
 from plm_embed.inference.weights import prepared_weights, with_sha256
 from plm_embed.io.terminal import progress
-from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models.checkpoints import model_of
 from plm_embed.sequence_windows import span_ends, spans
@@ -99,7 +98,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         check_word("dtype", dtype, ("auto", *get_args(ComputeDtype)))
         check_word("strand", strand, get_args(Strand))
         if threads is not None:
-            threads = min(whole_number("threads", threads, above_zero=True), cores())
+            threads = min(whole_number("threads", threads, above_zero=True), devices.cores())
         self._model, self._weights, self._threads = model_of(model, weights), weights, threads
         self._family = self._model.family
         alphabet = "protein_pair" if linker else self._family.alphabet.name
@@ -107,7 +106,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         self.device = devices.choose_device(device)
         if dtype != "auto":
             devices.choose_dtype(dtype, self.device)
-        self.dtype = dtype
+        self._setting = self.dtype = dtype
         """In which it computes; `auto` until the weights are loaded."""
         self._room: Room | None = None
         self._closed = False
@@ -128,7 +127,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             self.manifest = prepared_weights(self._model, self._weights, scores=scores)
             self._room = None  # its memory is needed
             self.dtype = devices.choose_dtype(
-                self.dtype, self.device, self.manifest.roundings, self.manifest.model
+                self._setting, self.device, self.manifest.roundings, self.manifest.model
             )
             with devices.as_set_up(self.device, self._threads, self.dtype):
                 folder = self.manifest.path
@@ -179,6 +178,7 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         settings = Settings(
             layers=(whole_number("layer", layer),),
             pooling=(pooling,) if pooling else (),
+            compute_dtype=self._setting,
             scores=tuple(scores),
             storage_dtype="float32",
             long_sequences=long_sequences or LongSequences(),
@@ -187,7 +187,6 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
         )
         settings = resolved(settings, self._model)  # an error does not wait for a download
         self._loaded(scores=bool(scores))
-        settings = replace(settings, compute_dtype=self.dtype)
         return loading.fingerprint_of(self.manifest, settings, self.device)
 
     @overload

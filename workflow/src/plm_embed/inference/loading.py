@@ -2,8 +2,6 @@
 that, the fingerprint of its vectors.
 """
 
-import hashlib
-import io
 import logging
 from collections.abc import Sequence
 from itertools import cycle
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.accuracy import SelfTest, bound, remark
-from plm_embed.errors import DeviceError, WeightsError, out_of_memory
+from plm_embed.errors import DeviceError, out_of_memory
 from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.golden_vectors import PROBES
 from plm_embed.inference.pooling import pool_batch
@@ -23,7 +21,7 @@ from plm_embed.kernels import devices
 from plm_embed.models import engine, weights
 from plm_embed.models.engine import LEAST_ROWS, TOKENS, Engine, pack
 from plm_embed.models.family import Ids
-from plm_embed.models.weights import SELF_TEST, WEIGHTS_AGAIN, Manifest
+from plm_embed.models.weights import SELF_TEST, Manifest
 
 log = logging.getLogger(__name__)
 BATCHES_TO_FORGET = 32
@@ -180,7 +178,9 @@ def self_test(engine: Engine, manifest: Manifest, budget: int = 0) -> SelfTest:
     A batch has two slices, or one where a `budget` of tokens allows no more.
     Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
     """
-    model, dtype, golden = engine.model, engine.precision, _golden(manifest)
+    model, dtype = engine.model, engine.precision
+    with np.load(manifest.path / SELF_TEST) as stored:
+        golden = {name: torch.from_numpy(stored[name]) for name in stored.files}
     probes = [engine.tokenize(probe) for probe in PROBES[model.family.alphabet.name]]
     slices = 2 if not budget or budget >= 2 * engine.rows else 1
     longest = max(range(len(probes)), key=lambda number: len(probes[number]))
@@ -223,18 +223,6 @@ def self_test(engine: Engine, manifest: Manifest, budget: int = 0) -> SelfTest:
         rounding=note,
         score_error=score_error,
     )
-
-
-def _golden(manifest: Manifest) -> dict[str, Tensor]:
-    """Return the golden vectors of a weights folder. WeightsError when they are damaged."""
-    path = manifest.path / SELF_TEST
-    content = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
-        remedy = WEIGHTS_AGAIN.format(manifest.path)
-        words = f"{path} is missing, damaged or of other weights"
-        raise WeightsError(words, remedy=remedy, path=path)
-    with np.load(io.BytesIO(content)) as stored:
-        return {name: torch.from_numpy(stored[name]) for name in stored.files}
 
 
 def _in_company(

@@ -1,15 +1,10 @@
-"""One thread works while another one reads, writes or compresses, which all release Python's lock;
-and the number of cores.
-"""
+"""One thread works while another reads, writes or compresses, which all release Python's lock."""
 
-import math
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import repeat
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy.ma  # noqa: F401  # np.unique loads it at its first call, which fails in two threads
@@ -17,8 +12,6 @@ import numpy.ma  # noqa: F401  # np.unique loads it at its first call, which fai
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _END: Any = object()
-CGROUPS = Path("/sys/fs/cgroup")
-PROC = Path("/proc/self")
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
@@ -75,27 +68,3 @@ def behind(count: int) -> Iterator[Callable[..., Future[Any]]]:
             result.result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def cores() -> int:
-    """Return how many CPU cores this process may use: those it may run on, or fewer, where its
-    cgroup or one around it (of a container, or of a scheduler) has less time than they have.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    count = len(os.sched_getaffinity(0))
-    with suppress(OSError):
-        for line in (PROC / "cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            root, names = CGROUPS, ["cpu.max"]
-            if controllers:  # version 1, where a quota of -1 is none
-                root, names = CGROUPS / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-                if "cpu" not in controllers.split(","):
-                    continue
-            inside = Path(path.lstrip("/"))
-            for group in (inside, *inside.parents):
-                with suppress(OSError, ValueError):  # a ValueError for "max"
-                    texts = [(root / group / name).read_text() for name in names]
-                    quota, period = map(int, " ".join(texts).split())
-                    count = min(count, math.ceil(quota / period) if quota > 0 else count)
-    return count

@@ -4,6 +4,7 @@ What is found without torch needs none: NVIDIA's GPUs and the processor.
 """
 
 import errno
+import math
 import os
 import platform
 import re
@@ -13,14 +14,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from plm_embed.accuracy import REFUSED, Roundings, check_dtype, rounding_of
 from plm_embed.errors import ConfigError, DeviceError, device_lost, out_of_memory
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.io.threads import cores
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +36,8 @@ meanwhile.
 ALONE = threading.Lock()
 """Held while torch's settings, which are those of the whole process, are those of one model."""
 DEV = Path("/dev")
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc/self")
 _GPU = re.compile(r"GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>[^)]+)\)")
 _SLICE = re.compile(r" +MIG (?P<profile>\S+) +Device +\d+: \(UUID: (?P<uuid>[^)]+)\)")
 _OLDER = "install the torch for older drivers (docs/laptop.md)"
@@ -101,6 +103,30 @@ def cpu_name() -> str:
         text = ""
     name = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", text, re.MULTILINE)
     return name[1] if name else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Return how many CPU cores this process may use: those it may run on, or fewer, where its
+    cgroup or one around it (of a container, or of a scheduler) has less time than they have.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0))
+    with suppress(OSError):
+        for line in (PROC / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            root, names = CGROUPS, ["cpu.max"]
+            if controllers:  # version 1, where a quota of -1 is none
+                root, names = CGROUPS / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+                if "cpu" not in controllers.split(","):
+                    continue
+            inside = Path(path.lstrip("/"))
+            for group in (inside, *inside.parents):
+                with suppress(OSError, ValueError):  # a ValueError for "max"
+                    texts = [(root / group / name).read_text() for name in names]
+                    quota, period = map(int, " ".join(texts).split())
+                    count = min(count, math.ceil(quota / period) if quota > 0 else count)
+    return count
 
 
 def device_name(device: "torch.device") -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import yaml
 
 from plm_embed.errors import ConfigError
-from plm_embed.io.threads import cores
 from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.kernels.devices import cpu_name, nvidia_gpus
+from plm_embed.kernels.devices import cores, cpu_name, nvidia_gpus
 from plm_embed.planning.costs import TABLE, device_label
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.call import CLONE, profile_folder
