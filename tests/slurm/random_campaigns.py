@@ -63,10 +63,7 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
 def like(undisturbed: Campaign, folder: Path) -> Campaign:
     """A campaign of the same sequences, with its weights."""
     campaign = Campaign(
-        folder,
-        undisturbed.cluster,
-        sequences=undisturbed.sequences,
-        lengths=undisturbed.lengths,
+        folder, undisturbed.cluster, sequences=undisturbed.sequences, lengths=undisturbed.lengths
     )
     campaign.adopt_weights(undisturbed)
     return campaign

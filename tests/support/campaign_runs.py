@@ -2,16 +2,23 @@
 snakemake command.
 """
 
+import atexit
 import json
+import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from support import forked_snakemake
-
 ROOT = Path(__file__).parents[2]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["snakemake.cli", "pandas"])  # which the plain SLURM plugin takes
+"""A process without threads that has imported Snakemake: each run is a fork of it, and does what
+the command does from there on.
+"""
 
 
 def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
@@ -24,22 +31,38 @@ def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in config.items()
     ]
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--snakefile",
-        str(ROOT / "workflow" / "Snakefile"),
-        "--directory",
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "snakemake"]
+    command += ["--snakefile", str(ROOT / "workflow" / "Snakefile"), "--directory", str(folder)]
     return [*command, *options, *(["--config", *keys] if keys else [])]
 
 
 def snakemake(folder: Path, *options: str, **config: Any) -> subprocess.CompletedProcess[str]:
     """Run it to its end; standard output and error together in `stdout`."""
     _, _, _, *arguments = snakemake_command(folder, *options, **config)
-    return forked_snakemake.run(arguments)
+    with tempfile.NamedTemporaryFile() as said:
+        process = _FORKS.Process(target=_main, args=(arguments, dict(os.environ), said.name))
+        process.start()
+        process.join()
+        text = Path(said.name).read_text(encoding="utf-8")
+    assert process.exitcode is not None
+    return subprocess.CompletedProcess(arguments, process.exitcode, text)
+
+
+def _main(arguments: list[str], environment: dict[str, str], said: str) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["snakemake", *arguments]
+    with Path(said).open("w", encoding="utf-8", buffering=1) as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    from snakemake.cli import main
+
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()
 
 
 def working_folder(folder: Path, buckets: int = 4) -> Path:

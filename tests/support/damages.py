@@ -1,42 +1,144 @@
 """What can happen to a campaign's files, and how validate names it."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from plm_embed.io.json_files import write_sealed
+from plm_embed.models.weights import MANIFEST, read_manifest
 from plm_embed.sequences.summary import read_summary
+from plm_embed.store.parts import write_part
 from support.campaigns import (
     MEAN,
+    Campaign,
     edit_completion,
+    make_campaign,
+    part_rows,
     seal_sequences,
 )
-from support.edits import (
-    a_part,
-    add_part_of_another_fingerprint,
-    double_row,
-    drop_row,
-    edit,
-    edit_table,
-    edit_weights,
-    embedded_record,
-    flip_a_bit,
-    lose_the_last_row,
-    put,
-    set_attribute,
-    skipped_record,
-    swap,
-    swap_rows,
-    take_completion_of_another_model,
-    take_completion_of_other_buckets,
-)
+
+
+def edit(campaign: Campaign, change) -> None:
+    with h5py.File(campaign.master, "r+") as file:
+        change(file)
+
+
+def put(file: h5py.File, name: str, value: Any) -> None:
+    del file[name]
+    file[name] = value
+
+
+def swap(dataset: h5py.Dataset, one: int, other: int) -> None:
+    dataset[one], dataset[other] = dataset[other], dataset[one]
+
+
+def a_part(campaign: Campaign) -> Path:
+    return sorted(campaign.parts.iterdir())[1]
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def edit_weights(campaign: Campaign, **change: Any) -> None:
+    write_sealed(campaign.weights / MANIFEST, replace(read_manifest(campaign.weights), **change))
+
+
+def edit_table(path: Path, place: int, **change: Any) -> None:
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[place] |= change
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+
+
+def drop_row(path: Path, row: int) -> None:
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table.slice(0, row), table.slice(row + 1)]), path)
+
+
+def double_row(path: Path, row: int) -> None:
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table.slice(0, row + 1), table.slice(row)]), path)
+
+
+def swap_rows(path: Path, row: int) -> None:
+    table = pq.read_table(path)
+    order = [*range(row), row + 1, row, *range(row + 2, table.num_rows)]
+    pq.write_table(table.take(order), path)
+
+
+def add_part_of_another_fingerprint(campaign: Campaign) -> None:
+    other = replace(campaign.fingerprint, weights_sha256="0" * 64)
+    path = campaign.parts / "00000000-ffffffff-1-0123456789abcdef.h5"
+    write_part(path, part_rows(["MKV"], other), other, {})
+
+
+def take_completion_of_other_buckets(campaign: Campaign) -> None:
+    other = make_campaign(
+        campaign.root / "other", fingerprint=campaign.fingerprint, buckets=4, out_of_memory=2
+    )
+    shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
+
+
+def take_completion_of_another_model(campaign: Campaign) -> None:
+    other = make_campaign(
+        campaign.root / "other", fingerprint=replace(campaign.fingerprint, model="esm2_other")
+    )
+    shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
+
+
+def lose_the_last_row(campaign: Campaign) -> None:
+    """A master that is consistent in itself, but a sequence short."""
+
+    def shorten(file: h5py.File) -> None:
+        for name in ("emb_keys", "length", "windows"):
+            values = file[name][:-1]
+            del file[name]
+            file[name] = values
+
+    edit(campaign, shorten)
+
+
+def embedded_record(campaign: Campaign) -> int:
+    rows: list[int | None] = pq.read_table(campaign.records)["row"].to_pylist()
+    return next(at for at, row in enumerate(rows) if row is not None and at > 5)
+
+
+def skipped_record(campaign: Campaign) -> int:
+    reasons: list[str | None] = pq.read_table(campaign.records)["reason"].to_pylist()
+    return reasons.index("out_of_memory")
+
+
+Damage = Callable[[Campaign], object]
+
+
+def master(change: Callable[[h5py.File], object]) -> Damage:
+    return lambda campaign: edit(campaign, change)
+
+
+def set_attribute(name: str, value: Any) -> Damage:
+    return master(lambda file: file.attrs.__setitem__(name, value))
+
+
+def index(**change: Any) -> Damage:
+    return lambda campaign: edit_table(campaign.index, 20, **change)
+
+
+def record(**change: Any) -> Damage:
+    return lambda campaign: edit_table(campaign.records, embedded_record(campaign), **change)
+
 
 DAMAGES = {
-    "missing part": (
-        lambda c: a_part(c).unlink(),
-        r"parts: .*: missing, but .* names it",
-    ),
+    "missing part": (lambda c: a_part(c).unlink(), r"parts: .*: missing, but .* names it"),
     "truncated part": (
         lambda c: a_part(c).write_bytes(a_part(c).read_bytes()[:-9]),
         r"parts: .*\(truncated\?\)",
@@ -79,37 +181,31 @@ DAMAGES = {
         "sequences are in none of its parts",
     ),
     "swapped vectors": (
-        lambda c: edit(c, lambda file: swap(file["emb"], 3, 4)),
+        master(lambda file: swap(file["emb"], 3, 4)),
         r"rows equal their parts: row 3 of mean_l2 \(key [0-9a-f]{64}\): differs from its part",
     ),
     "swapped rows with their keys": (
-        lambda c: edit(
-            c, lambda file: [swap(file[name], 3, 4) for name in ("emb", "emb_keys", "length")]
-        ),
+        master(lambda file: [swap(file[name], 3, 4) for name in ("emb", "emb_keys", "length")]),
         "keys: row 3 of emb_keys: differs from its part",
     ),
     "changed value of a second layer": (
-        lambda c: edit(c, lambda file: file["representations/max_l3"].__setitem__((7, 2), 0.5)),
+        master(lambda file: file["representations/max_l3"].__setitem__((7, 2), 0.5)),
         "rows equal their parts: row 7 of max_l3",
     ),
     "changed residue": (
-        lambda c: edit(
-            c, lambda file: file["representations/per_residue_l3"].__setitem__((-1, 0), 0.5)
-        ),
+        master(lambda file: file["representations/per_residue_l3"].__setitem__((-1, 0), 0.5)),
         "rows equal their parts: row 55 of per_residue_l3",
     ),
     "NaN": (
-        lambda c: edit(c, lambda file: file["emb"].__setitem__((9, 0), np.nan)),
+        master(lambda file: file["emb"].__setitem__((9, 0), np.nan)),
         r"finite: row 9 of mean_l2 \(key [0-9a-f]{64}\): holds NaN or infinity",
     ),
     "duplicate key": (
-        lambda c: edit(c, lambda file: file["emb_keys"].__setitem__(6, file["emb_keys"][5])),
+        master(lambda file: file["emb_keys"].__setitem__(6, file["emb_keys"][5])),
         "keys: row 6 of emb_keys: differs from its part",
     ),
     "another key": (
-        lambda c: edit(
-            c, lambda file: file["emb_keys"].__setitem__(6, file["emb_keys"][6][:63] + b"x")
-        ),
+        master(lambda file: file["emb_keys"].__setitem__(6, file["emb_keys"][6][:63] + b"x")),
         "keys: row 6 of emb_keys: differs from its part",
     ),
     "lost row": (
@@ -117,44 +213,38 @@ DAMAGES = {
         r"shapes and types: emb_keys has shape \(55,\), expected \(56,\)",
     ),
     "wrong length in the master": (
-        lambda c: edit(c, lambda file: file["length"].__setitem__(5, 7)),
+        master(lambda file: file["length"].__setitem__(5, 7)),
         "rows equal their parts: row 5 of length: differs from its part",
     ),
     "wrong windows in the master": (
-        lambda c: edit(c, lambda file: file["windows"].__setitem__(5, 9)),
+        master(lambda file: file["windows"].__setitem__(5, 9)),
         "rows equal their parts: row 5 of windows: differs from its part",
     ),
     "wrong offset": (
-        lambda c: edit(c, lambda file: file["offset"].__setitem__(5, file["offset"][5] - 1)),
+        master(lambda file: file["offset"].__setitem__(5, file["offset"][5] - 1)),
         "rows equal their parts: row 5 of offset: differs from its part",
     ),
     "other type": (
-        lambda c: edit(
-            c, lambda file: put(file, "representations/max_l3", np.zeros((56, 16), "f4"))
-        ),
+        master(lambda file: put(file, "representations/max_l3", np.zeros((56, 16), "f4"))),
         "shapes and types: max_l3 is stored as float32, expected float16",
     ),
     "other shape": (
-        lambda c: edit(c, lambda file: put(file, "length", np.zeros(3, "i4"))),
+        master(lambda file: put(file, "length", np.zeros(3, "i4"))),
         r"shapes and types: length has shape \(3,\)",
     ),
     "emb is another representation": (
-        lambda c: edit(c, lambda file: put(file, "emb", file["representations/max_l2"])),
+        master(lambda file: put(file, "emb", file["representations/max_l2"])),
         "shapes and types: emb is not mean_l2",
     ),
     "vectors that nobody computed": (
-        lambda c: edit(
-            c,
+        master(
             lambda file: file.create_dataset(
                 "representations/mean_l9", data=np.zeros((56, 16), "f2")
-            ),
+            )
         ),
         "shapes and types: mean_l9 is not among the representations",
     ),
-    "missing dataset": (
-        lambda c: edit(c, lambda file: file.__delitem__("representations/max_l2")),
-        "max_l2",
-    ),
+    "missing dataset": (master(lambda file: file.__delitem__("representations/max_l2")), "max_l2"),
     "bytes after the master's end": (
         lambda c: c.master.write_bytes(c.master.read_bytes() + b"more"),
         r"master: .*\.h5: 4 bytes follow its end",
@@ -188,33 +278,15 @@ DAMAGES = {
     ),
     "edited inputs": (set_attribute("inputs", "{}"), "attributes: inputs is '{}'"),
     "missing attribute": (
-        lambda c: edit(c, lambda file: file.attrs.__delitem__("pooling")),
+        master(lambda file: file.attrs.__delitem__("pooling")),
         "pooling is missing",
     ),
-    "index row edited": (
-        lambda c: edit_table(c.index, 20, row=3),
-        r"index: .*, record \d+: row is 3, expected \d+",
-    ),
-    "index key edited": (
-        lambda c: edit_table(c.index, 20, cache_key="0" * 64),
-        "index: .*: cache_key is 0000",
-    ),
-    "index length edited": (
-        lambda c: edit_table(c.index, 20, length=3),
-        r"index: .*: length is 3, expected \d+",
-    ),
-    "index id edited": (
-        lambda c: edit_table(c.index, 20, id="other"),
-        "index: .*: id is other, expected p",
-    ),
-    "index kept column edited": (
-        lambda c: edit_table(c.index, 20, function="x"),
-        "index: .*: function is x, expected",
-    ),
-    "index record unknown": (
-        lambda c: edit_table(c.index, 20, number=999),
-        r"index: .*, record \d+ is not where it belongs",
-    ),
+    "index row edited": (index(row=3), r"index: .*, record \d+: row is 3, expected \d+"),
+    "index key edited": (index(cache_key="0" * 64), "index: .*: cache_key is 0000"),
+    "index length edited": (index(length=3), r"index: .*: length is 3, expected \d+"),
+    "index id edited": (index(id="other"), "index: .*: id is other, expected p"),
+    "index kept column edited": (index(function="x"), "index: .*: function is x, expected"),
+    "index record unknown": (index(number=999), r"index: .*, record \d+ is not where it belongs"),
     "index entry lost": (
         lambda c: drop_row(c.index, 20),
         "index: .*, record .* is not where it belongs",
@@ -248,22 +320,14 @@ DAMAGES = {
         "a.fasta, record 30 is not where it belongs",
     ),
     "records file lost": (lambda c: c.records.unlink(), "records: .*there is no such file"),
-    "record's length edited": (
-        lambda c: edit_table(c.records, embedded_record(c), length=3),
-        r"records: .*: length is 3, expected \d+",
-    ),
-    "record's row edited": (
-        lambda c: edit_table(c.records, embedded_record(c), row=54),
-        r"records: .*: row is 54, expected \d+",
-    ),
+    "record's length edited": (record(length=3), r"records: .*: length is 3, expected \d+"),
+    "record's row edited": (record(row=54), r"records: .*: row is 54, expected \d+"),
     "record's status edited": (
-        lambda c: edit_table(c.records, embedded_record(c), status="skipped"),
+        record(status="skipped"),
         "records: .*: status is skipped, expected embedded",
     ),
     "record's row removed": (
-        lambda c: edit_table(
-            c.records, embedded_record(c), row=None, status="skipped", reason="too_long"
-        ),
+        record(row=None, status="skipped", reason="too_long"),
         "records: .*: status is skipped, expected embedded",
     ),
     "record's reason edited": (
@@ -271,7 +335,7 @@ DAMAGES = {
         "records: .*: reason is too_long, expected out_of_memory",
     ),
     "vector with a reason": (
-        lambda c: edit_table(c.records, embedded_record(c), reason="too_long"),
+        record(reason="too_long"),
         "records: .*: reason is too_long, expected None",
     ),
     "counts of the input edited": (

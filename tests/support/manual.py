@@ -1,13 +1,9 @@
-"""The blocks of commands in the manual, and what the tests do with each line of them.
-
-`python -m support.manual` (with PYTHONPATH=tests:workflow/src) prints which lines are run as they
-stand, in place of which another one is run, and which are only parsed, and why.
-"""
+"""The blocks of commands in the manual, and what the tests do with each line of them."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,139 +47,113 @@ UVX = (
 
 UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
 
-INSTEAD: dict[str, tuple[str, str]] = {
-    "make test": ("make -n test", "this test is a part of it"),
-    "source .venv/bin/activate": ("", "the environment of the tests is active"),
-    "plm-embed run proteins.fasta --model esm2_8m --results first": (
-        f"plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first",
-        "real weights have to be downloaded",
-    ),
+PARSED = (
+    # the environment of the tests is active
+    "source .venv/bin/activate",
+    # test_standalone.py runs a table
     "plm-embed run protein_final.csv more.fasta.gz --model esm2_650m --id-column brc_fea_id "
-    "--sequence-column esm2_ready_seq --keep function --results flu": (
-        "",
-        "test_standalone.py runs a table",
-    ),
-    "plm-embed run proteins.fasta --model esm2_8m --results first --weights esm2_t6_8M_UR50D.pt": (
-        "",
-        "real weights",
-    ),
-    "plm-embed weights --model esmc_300m --source ESMC-300M --check": ("", "real weights"),
-    "rm -rf .venv && python3.11 -m venv .venv && source .venv/bin/activate": (
-        "",
-        "the clone has an environment",
-    ),
-    "pip install -r requirements/cuda.txt": (
-        "",
-        "3 GB of CUDA libraries; test_requirements.py checks the pins",
-    ),
-    "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126": (
-        "",
-        "3 GB of CUDA libraries; test_requirements.py checks its version",
-    ),
-    "pip install --no-deps -e . -e executors/pbs -e executors/slurm": (
-        "",
-        "make does the same, in every run of continuous integration",
-    ),
-    "make packages": ("make -n packages", "needs a network"),
-    "git tag v0.2.0": ("", "a release is not made here"),
-    "make release-notes TAG=v0.2.0": ("", "test_release_notes.py makes notes"),
-    "python3.12 -m venv elsewhere && source elsewhere/bin/activate": (
-        "",
-        "test_standalone.py makes an environment for the wheel",
-    ),
-    **dict.fromkeys(
-        (INSTALL_WHEELS, PIPX_INSTALL, PIPX_INJECT, UVX), ("", "test_standalone.py runs it")
-    ),
-    "conda env create --file environment.yaml": ("", "needs conda; test_requirements.py checks it"),
-    "conda activate plm-embed": ("", "needs conda"),
-    "snakemake --profile profiles/local --configfile my_config.yaml": (
-        "snakemake --profile profiles/local --configfile my_config.yaml -n",
-        "needs GPUs; a dry run reads profile and configuration",
-    ),
-    "plm-embed run config/demo/proteins.fasta --model esm2_t3_untrained --results try "
-    "--set buckets=2 --profile slurm": ("", "needs a cluster"),
-    "plm-embed watch try --once": ("", "needs a cluster"),
-    "snakemake --profile slurm --configfile my_config.yaml": (
-        "",
-        "needs SLURM: tests/slurm runs whole campaigns on one",
-    ),
-    "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml": (
-        "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml -n",
-        "needs PBS: tests/pbs runs whole campaigns on a stand-in",
-    ),
-    "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to "
-    "uniprot-h5 --representation per_residue_l33": (
-        "",
-        "the configuration asks for no per-residue output; test_export.py does",
-    ),
-    "plm-embed watch results": (
-        "plm-embed watch results --once || test $? = 3",
-        "ends only with the campaign",
-    ),
-    "make gpu-wheels": ("make -n gpu-wheels", "needs a network"),
-    "make gpu-check": ("make -n gpu-check", "needs a GPU"),
-    'make gpu-check GPU_CHECK="--weights esm2_t33_650M_UR50D.pt"': (
-        "make -n gpu-check",
-        "needs a GPU and real weights",
-    ),
-    "pip install umap-learn plotly": (
-        "",
-        "requirements/test.txt installs it, and umap_of_proteins.py needs it",
-    ),
-    "module use /soft/modulefiles; module load conda; conda activate base": ("", "needs Polaris"),
-    "python -m venv --system-site-packages .venv && source .venv/bin/activate": (
-        "",
-        "needs Polaris",
-    ),
-    "pip install -r requirements/base.txt # torch and CUDA are those of the base environment": (
-        "",
-        "the clone has an environment",
-    ),
-    "pip install ./executors/pbs": ("", "make installs it, in every run"),
-    "snakemake --executor pbs --jobs 20 --pbs-site polaris --pbs-account MyProject": (
-        "",
-        "needs PBS: tests/pbs",
-    ),
-    "pip install ./executors/slurm": ("", "make installs it, in every run"),
-    "snakemake --executor slurm-steady --jobs 20 --slurm-steady-requeue": (
-        "",
-        "needs SLURM: tests/slurm",
-    ),
-    "plm-embed profile --output my_cluster": ("", "needs a scheduler: tests/slurm, tests/pbs"),
-    "plm-embed run proteins.fasta --model esm2_8m --profile my_cluster": (
-        "",
-        "needs a scheduler: tests/slurm, tests/pbs",
-    ),
-    'docker run --rm -v "$PWD:/data" plm-embed run proteins.fasta --model esm2_8m': (
-        "",
-        "needs an image",
-    ),
-    "apptainer run plm-embed.sif run proteins.fasta --model esm2_8m": ("", "needs an image"),
-    "apptainer run --nv --bind /scratch plm-embed.sif run /scratch/proteins.fasta --model "
-    "esm2_8m --results /scratch/results": ("", "needs an image"),
+    "--sequence-column esm2_ready_seq --keep function --results flu",
+    # real weights
+    "plm-embed run proteins.fasta --model esm2_8m --results first --weights esm2_t6_8M_UR50D.pt",
+    "plm-embed weights --model esmc_300m --source ESMC-300M --check",
+    # the clone has an environment
+    "rm -rf .venv && python3.11 -m venv .venv && source .venv/bin/activate",
+    "pip install -r requirements/base.txt # torch and CUDA are those of the base environment",
+    # 3 GB of CUDA libraries; test_requirements.py checks the pins
+    "pip install -r requirements/cuda.txt",
+    # 3 GB of CUDA libraries; test_requirements.py checks its version
+    "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126",
+    # make does the same, in every run of continuous integration
+    "pip install --no-deps -e . -e executors/pbs -e executors/slurm",
+    # a release is not made here
+    "git tag v0.2.0",
+    # test_release_notes.py makes notes
+    "make release-notes TAG=v0.2.0",
+    # test_standalone.py makes an environment for the wheel
+    "python3.12 -m venv elsewhere && source elsewhere/bin/activate",
+    # test_standalone.py runs it
+    INSTALL_WHEELS,
+    PIPX_INSTALL,
+    PIPX_INJECT,
+    UVX,
+    # needs conda; test_requirements.py checks it
+    "conda env create --file environment.yaml",
+    # needs conda
+    "conda activate plm-embed",
+    # needs a cluster
+    "plm-embed run config/demo/proteins.fasta --model esm2_t3_untrained --results try --set "
+    "buckets=2 --profile slurm",
+    "plm-embed watch try --once",
+    # needs SLURM: tests/slurm runs whole campaigns on one
+    "snakemake --profile slurm --configfile my_config.yaml",
+    # the configuration asks for no per-residue output; test_export.py does
+    "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to uniprot-h5 --representation "
+    "per_residue_l33",
+    # requirements/test.txt installs it, and umap_of_proteins.py needs it
+    "pip install umap-learn plotly",
+    # needs Polaris
+    "module use /soft/modulefiles; module load conda; conda activate base",
+    "python -m venv --system-site-packages .venv && source .venv/bin/activate",
+    # make installs it, in every run
+    "pip install ./executors/pbs",
+    "pip install ./executors/slurm",
+    # needs PBS: tests/pbs; its dry run stands above it
+    "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml",
+    # needs PBS: tests/pbs
+    "snakemake --executor pbs --jobs 20 --pbs-site polaris --pbs-account MyProject",
+    # needs SLURM: tests/slurm
+    "snakemake --executor slurm-steady --jobs 20 --slurm-steady-requeue",
+    # needs a scheduler: tests/slurm, tests/pbs
+    "plm-embed profile --output my_cluster",
+    "plm-embed run proteins.fasta --model esm2_8m --profile my_cluster",
+    # needs an image
+    'docker run --rm -v "$PWD:/data" plm-embed run proteins.fasta --model esm2_8m',
+    "apptainer run plm-embed.sif run proteins.fasta --model esm2_8m",
+    "apptainer run --nv --bind /scratch plm-embed.sif run /scratch/proteins.fasta --model esm2_8m "
+    "--results /scratch/results",
     "snakemake --profile slurm --configfile my_config.yaml --software-deployment-method apptainer "
-    '--apptainer-args "--nv --bind /scratch"': ("", "needs an image"),
-    "snakedeploy deploy-workflow https://github.com/OWNER/plm-embed my_campaign --tag v0.1.0": (
-        "",
-        "needs a network; test_module.py runs the workflow as a module",
-    ),
-    "git clone <address of this repository> plm-embed && cd plm-embed": ("", "this is the clone"),
-    "make test        # style, types, unit tests, whole campaigns, PBS in part: what needs no "
-    "root": ("", "this test is a part of it"),
-    "make coverage    # the unit tests again, and the lines that they leave out": (
-        "",
-        "the unit tests run in continuous integration",
-    ),
+    '--apptainer-args "--nv --bind /scratch"',
+    # needs a network; test_module.py runs the workflow as a module
+    "snakedeploy deploy-workflow https://github.com/OWNER/plm-embed my_campaign --tag v0.1.0",
+    # this is the clone
+    "git clone <address of this repository> plm-embed && cd plm-embed",
+    # this test is a part of it
+    "make test        # style, types, unit tests, whole campaigns, PBS in part: what needs no root",
     "make test-all    # everything; the SLURM part needs root and `make slurm-packages` (Debian, "
-    "Ubuntu)": ("", "this test is a part of it"),
-    "make docs        # the manual as a site, in site/; refuses broken links": (
-        "",
-        "continuous integration builds it",
+    "Ubuntu)",
+    # the unit tests run in continuous integration
+    "make coverage    # the unit tests again, and the lines that they leave out",
+    # continuous integration builds it
+    "make docs        # the manual as a site, in site/; refuses broken links",
+    # the first page has it too
+    "make demo        # makes .venv, installs the pinned packages, runs the whole workflow on the "
+    "shipped sample",
+)
+"""Lines that are only read, below the reason."""
+
+INSTEAD = dict.fromkeys(PARSED, "") | {
+    # this test is a part of it
+    "make test": "make -n test",
+    # real weights have to be downloaded
+    "plm-embed run proteins.fasta --model esm2_8m --results first": (
+        f"plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first"
     ),
-    "make demo        # makes .venv, installs the pinned packages, runs the whole workflow on "
-    "the shipped sample": ("", "the first page has it too"),
+    # needs a network
+    "make packages": "make -n packages",
+    # needs GPUs; a dry run reads profile and configuration
+    "snakemake --profile profiles/local --configfile my_config.yaml": (
+        "snakemake --profile profiles/local --configfile my_config.yaml -n"
+    ),
+    # ends only with the campaign
+    "plm-embed watch results": "plm-embed watch results --once || test $? = 3",
+    # needs a network
+    "make gpu-wheels": "make -n gpu-wheels",
+    # needs a GPU
+    "make gpu-check": "make -n gpu-check",
+    # needs a GPU and real weights
+    'make gpu-check GPU_CHECK="--weights esm2_t33_650M_UR50D.pt"': "make -n gpu-check",
 }
-"""Line: what is run in its place, '' for nothing; and why."""
+"""What is run in the place of a line, '' for nothing, below the reason."""
 
 FILES = {
     "inputs: # a table with its columns, and a FASTA file": "my_config.yaml",
@@ -248,21 +218,3 @@ def made_smaller(text: str) -> str:
     for words, smaller in SMALLER.items():
         text = text.replace(words, smaller)
     return text
-
-
-def fate(line: str) -> tuple[Literal["run", "replaced", "parsed"], str]:
-    """What the tests do with a line of a shell block, and why it is not run as it stands."""
-    other, why = INSTEAD.get(line, (line, ""))
-    return ("run" if other == line else "replaced" if other else "parsed"), why
-
-
-def main() -> None:
-    for block in blocks():
-        print(f"\n{block.page}: {block.language}, {block.first}")
-        for line in block.lines if block.language == "bash" else []:
-            what, why = fate(line)
-            print(f"  {what:<9} {line}" + (f"\n            ({why})" if why else ""))
-
-
-if __name__ == "__main__":
-    main()

@@ -128,7 +128,7 @@ def test_campaigns_at_once_share_prepared_weights_and_other_ones_lie_beside_them
         assert job.communicate()[1] and job.returncode == 0
     (shared,) = (folder / "cache").glob("*/manifest.json")
     assert sorted(path.name for path in shared.parent.iterdir()) == [
-        *("lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz"),
+        *("lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz")
     ]
     before = shared.stat().st_mtime_ns
     record = f"c/{MODEL}/weights.json"

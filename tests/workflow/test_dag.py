@@ -1,11 +1,16 @@
-"""The plan: which jobs there are, and which of them run again when something changes.
+"""The plan: which jobs there are, which of them run again when something changes, and how settings
+reach their commands.
 
 The finished campaigns here are small files that Snakemake's touch mode records as made by the
 present settings.
 """
 
+import json
 import os
+import re
+import shlex
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +74,7 @@ def test_the_plan_is_complete_before_anything_ran() -> None:
     for buckets in (1, 4, 100):
         plan = Plan({"buckets": buckets})
         assert (
-            plan.runs
-            == plan.total
-            == DOWNSTREAM["deduplicate"]
-            | {
-                "weights": 1,
-                "embed": buckets,
-            }
+            plan.runs == plan.total == DOWNSTREAM["deduplicate"] | {"weights": 1, "embed": buckets}
         )
 
 
@@ -118,12 +117,8 @@ def test_a_retry_asks_for_more_memory_and_the_time_of_the_profile() -> None:
 
 
 @pytest.mark.usefixtures("finished")
-def test_a_finished_campaign_runs_nothing_again() -> None:
+def test_a_finished_campaign_and_speed_settings_run_nothing_again() -> None:
     assert not Plan().runs
-
-
-@pytest.mark.usefixtures("finished")
-def test_speed_settings_run_nothing_again() -> None:
     changes = {"embedding": {"per_residue_limit_gb": 7}}
     faster = ["toks_per_batch=4096", "device=cpu", "flush_minutes=1", "scratch=''", "gpu=4"]
     assert not Plan(changes, embed=faster).runs
@@ -140,14 +135,6 @@ def test_another_number_of_buckets_shares_the_work_out_again() -> None:
     assert Plan({"buckets": 6}).runs == DOWNSTREAM["deduplicate"] | {"embed": 6}
 
 
-@pytest.mark.usefixtures("finished")
-def test_one_more_model_runs_its_own_jobs_and_nothing_else() -> None:
-    plan = Plan(BOTH)
-    assert plan.runs == DOWNSTREAM["weights"]
-    assert {job.wildcards.get("model", OTHER) for job in plan.jobs} == {OTHER}
-    assert all(f"results/{OTHER}/" in path for job in plan.jobs for path in job.output)
-
-
 def test_each_of_several_models_has_jobs_of_its_own() -> None:
     plan = Plan(BOTH)
     assert plan.runs["deduplicate"] == 1 and plan.runs["embed"] == 8
@@ -160,16 +147,6 @@ def test_each_of_several_models_has_jobs_of_its_own() -> None:
             assert f"results/{model}" in job.shellcmd
     memory = [job.resources.mem_mb for job in plan.jobs if job.rule.name == "embed"]
     assert len(set(memory)) == 2
-
-
-@pytest.mark.usefixtures("finished")
-def test_a_changed_file_runs_what_depends_on_it() -> None:
-    changed = Path("config/demo/proteins.csv")
-    with changed.open("ab") as handle:
-        handle.write(b"\n")
-    later = Path(f"results/{ESM}/report.html").stat().st_mtime + 10
-    os.utime(changed, (later, later))
-    assert Plan().runs == DOWNSTREAM["deduplicate"]
 
 
 @pytest.mark.usefixtures("finished")
@@ -202,11 +179,12 @@ def test_each_product_is_a_target() -> None:
 
 
 @pytest.mark.usefixtures("finished")
-def test_an_input_replaced_by_an_older_file_runs_from_the_start() -> None:
+@pytest.mark.parametrize("seconds", [0, 3600], ids=["as old as before", "newer"])
+def test_a_changed_input_runs_from_the_start(seconds: int) -> None:
     path = Path("config/demo/proteins.fasta")
     before = path.stat()
     path.write_text(path.read_text() + ">more\nMK\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + seconds * 10**9))
     assert Plan().runs == DOWNSTREAM["deduplicate"]
 
 
@@ -215,3 +193,47 @@ def test_a_new_input_file_runs_from_the_start() -> None:
     shutil.copy("config/demo/proteins.csv", "more.csv")
     inputs = [*SHIPPED["inputs"], {**SHIPPED["inputs"][1], "path": "more.csv"}]
     assert Plan({"inputs": inputs, "model": ESM}).runs == DOWNSTREAM["deduplicate"]
+
+
+def test_options_reach_the_command_quoted() -> None:
+    table = {"path": "config/demo/proteins.csv", "sequence": "the sequence", "keep": ["it's"]}
+    plan = Plan(
+        {"inputs": [table], "model": "esm2_t3_untrained", "weights": "config"},
+        embed=["scratch='/local disk'"],
+    )
+    command = plan.job("deduplicate").shellcmd
+    tables = [{"sequence": "the sequence", "keep": ["it's"]}]
+    assert f"--tables={json.dumps(tables)}" in shlex.split(command)
+    assert " --scratch='/local disk' " in plan.job("embed").shellcmd
+    assert ' --settings \'{"layers": [-1], "pooling": ["mean"], ' in plan.job("embed").shellcmd
+    assert " --source=config " in plan.job("weights").shellcmd
+    downloaded = Plan({"model": "esm2_8m"}).job("weights").shellcmd
+    assert "--source" not in downloaded
+
+
+def test_a_profile_sets_what_decides_the_speed() -> None:
+    own = {
+        "device": "cpu",
+        "toks_per_batch": "4096 * attempt",
+        "scratch": "'/local disk/$NODE_DISK'",
+        "flush_minutes": "'0.5'",
+    }
+    job = Plan(embed=[f"{name}={value}" for name, value in own.items()]).job("embed")
+    given = (
+        " --device=cpu --scratch='/local disk/$NODE_DISK' --toks-per-batch {} --flush-minutes 0.5"
+    )
+    assert given.format(4096) in job.shellcmd
+    job.attempt = 2
+    assert given.format(8192) in job.shellcmd
+    assert "--scratch= " in Plan(embed=["scratch=''"]).job("embed").shellcmd
+
+
+def test_a_job_is_given_what_the_configuration_says_once() -> None:
+    plan = Plan()
+    for step, options in (
+        ("deduplicate", "buckets residues tables"),
+        ("embed", "settings per-residue-limit-gb device threads toks-per-batch scratch"),
+        ("validate", "spot-checks"),
+    ):
+        given = Counter(re.findall(r"--([a-z-]+)(?==| )", plan.job(step).shellcmd))
+        assert {given[option] for option in options.split()} == {1}, plan.job(step).shellcmd

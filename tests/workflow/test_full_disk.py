@@ -100,15 +100,8 @@ def test_deduplicate_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
                 + "".join(residues[(i // 20**place) % 20] for place in range(5)) * 40
                 + "\n"
             )
-    command = [
-        sys.executable,
-        "-m",
-        "plm_embed",
-        "deduplicate",
-        str(fasta),
-        "--output",
-        str(small_disk / "sequences"),
-    ]
+    command = [sys.executable, "-m", "plm_embed", "deduplicate", str(fasta)]
+    command += ["--output", str(small_disk / "sequences")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done.stderr
     assert "full" in done.stderr

@@ -33,12 +33,7 @@ def consumer(folder: Path, snakefile: str) -> Path:
     shutil.copy(CONSUMER, folder)
     config = {
         "plm_embed": snakefile,
-        "esm2": {
-            "inputs": "chosen.fasta",
-            "model": ESM,
-            "results": "esm/out",
-            "buckets": 1,
-        },
+        "esm2": {"inputs": "chosen.fasta", "model": ESM, "results": "esm/out", "buckets": 1},
         "protbert": {
             "inputs": ["chosen.fasta"],
             "model": BERT,

@@ -2,6 +2,8 @@
 job in words. The workers are forks of this process, which prepares their faults.
 """
 
+import contextlib
+import logging
 import os
 import signal
 import tempfile
@@ -135,6 +137,23 @@ def test_a_sequence_that_ends_its_workers_costs_no_other(
     assert (record_of(tmp_path).found, record_of(tmp_path).computed) == (59, 1)
 
 
+def test_what_a_killed_worker_had_is_done_by_the_others(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 60)
+
+    def die_once(_: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            (tmp_path / "died").touch(exist_ok=False)
+            die()
+
+    def prepare() -> None:
+        logging.basicConfig(filename=tmp_path / "log", force=True)
+        at("AAACC", die_once)()
+
+    assert not forked(tmp_path, prepared, fault=prepare, workers=2)
+    assert "a worker was killed (signal 9; out of memory?)" in (tmp_path / "log").read_text()
+    assert published(tmp_path) == record_of(tmp_path).unique == 60
+
+
 def test_a_sequence_without_device_memory_is_skipped_with_its_reason(
     tmp_path: Path, prepared: Path
 ) -> None:
@@ -215,10 +234,7 @@ def test_work_is_counted_in_tokens_of_all_passes(tmp_path: Path, prepared: Path)
     as much as it took.
     """
     texts = ["MKLV" * 10, "ACDEF" * 4, "ACDEF" * 5, "M" * 90]
-    settings = {
-        "scores": ("pseudo_perplexity",),
-        "long_sequences": LongSequences("skip", 60),
-    }
+    settings = {"scores": ("pseudo_perplexity",), "long_sequences": LongSequences("skip", 60)}
     write_bucket(tmp_path, texts[2:])
     assert not forked(tmp_path, prepared, **settings)
     assert record_of(tmp_path).tokens == 27 * 26

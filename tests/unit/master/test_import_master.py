@@ -3,8 +3,6 @@ deviation.
 """
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.settings import Settings
@@ -182,15 +182,10 @@ def test_an_index_without_ids_needs_none_where_no_column_is_named(
     assert adopted(files, prepared).rows == 48
 
 
-@pytest.mark.workflow
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
     files = foreign_master(tmp_path, prepared)
     columns = "--id-column brc_fea_id --sequence-column seq --index-id brc_fea_id --sample 4"
     paths = ["--index", files.index, "--sequences", files.sequences[0], "--weights", prepared]
-    command = ["-m", "plm_embed", "import", files.vectors, *paths, *columns.split()]
-    done = subprocess.run(
-        [sys.executable, *map(str, command), "--store", tmp_path / "store"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "48 rows adopted" in done.stdout
+    command = ["import", files.vectors, *paths, *columns.split(), "--store", tmp_path / "store"]
+    done = CliRunner().invoke(group, [*map(str, command)], catch_exceptions=False)
+    assert done.exit_code == 0 and "48 rows adopted" in done.output

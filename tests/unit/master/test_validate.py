@@ -15,8 +15,7 @@ from plm_embed.io import parquet as tables
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
-from support.damages import DAMAGES
-from support.edits import drop_row, edit, edit_table
+from support.damages import DAMAGES, drop_row, edit, edit_table
 from support.made_up_sequences import make_records
 
 

@@ -1,4 +1,4 @@
-"""ESM C 6B, cut to two layers of its width: published in shards, prepared in little memory."""
+"""ESM C 6B: its shape, and its layout of shards, on a smaller one, prepared in little memory."""
 
 import json
 import subprocess
@@ -101,11 +101,11 @@ def test_it_is_the_published_model() -> None:
 
 @pytest.mark.workflow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_two_layers_are_prepared_in_little_memory_and_compute_right(tmp_path: Path) -> None:
-    cut = replace(WHOLE, name="my_esmc", layers=2)
-    source = write_shards(tmp_path / "hub", cut)
+def test_shards_are_prepared_in_little_memory_and_compute_right(tmp_path: Path) -> None:
+    small = replace(WHOLE, name="my_esmc", layers=12, dim=512, heads=8, ffn_dim=1408)
+    source = write_shards(tmp_path / "hub", small)
     model = model_of("my_esmc", source)
-    assert (model.layers, model.heads, model.hidden) == (2, 40, 6912)
+    assert (model.layers, model.heads, model.hidden) == (12, 8, 1408)
     size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
     command = [sys.executable, "-c", CONVERT, str(source), str(tmp_path / "tensors")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -116,4 +116,4 @@ def test_two_layers_are_prepared_in_little_memory_and_compute_right(tmp_path: Pa
     # loaded as in a job, whose self-test compares it with the formulas in float64
     with LanguageModel("my_esmc", tmp_path / "weights", dtype="float32", device="cpu") as loaded:
         vectors = loaded.embed(["MKTAYIAKQRQISFVKSHFSRQ"], bar=False)
-    assert vectors.shape == (1, 2560) and np.isfinite(vectors).all()
+    assert vectors.shape == (1, 512) and np.isfinite(vectors).all()

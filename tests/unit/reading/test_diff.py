@@ -1,15 +1,15 @@
 """Two masters compared: equal, within a tolerance, or which sequences differ and by how much."""
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.reading import diff
@@ -100,13 +100,9 @@ def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
     assert compare(empty.master, empty.master, 0).equal
 
 
-@pytest.mark.workflow
 def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
     first = gathered_campaign(tmp_path / "1")
     second = gathered_campaign(tmp_path / "2", records=make_records()[:50])
-    command = [sys.executable, "-m", "plm_embed", "diff", str(first.master)]
     for other, code, word in ((first, 0, "equal"), (second, 1, "different")):
-        done = subprocess.run(
-            [*command, str(other.master)], capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (code, word)
+        done = CliRunner().invoke(group, ["diff", str(first.master), str(other.master)])
+        assert (done.exit_code, done.output.splitlines()[-1]) == (code, word)

@@ -31,7 +31,7 @@ from support.campaigns import (
     make_campaign,
     vectors,
 )
-from support.edits import put, swap
+from support.damages import put, swap
 from support.expected_rows import CLEAR, KEYS, SEQUENCES, expected
 from support.made_up_sequences import make_records
 

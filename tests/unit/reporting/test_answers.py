@@ -18,10 +18,9 @@ from support.finished import MODEL
 
 
 @pytest.fixture
-def folder(results: Path, tmp_path: Path) -> Path:
+def folder(copy: Path) -> Path:
     """The model's folder in a copy of the campaign."""
-    shutil.copytree(results, tmp_path / "results")
-    return tmp_path / "results" / MODEL
+    return copy / MODEL
 
 
 def first_screen(facts: Facts, page: Path) -> str:

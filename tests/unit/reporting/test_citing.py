@@ -1,6 +1,5 @@
 """Methods and citation, and whose weights they were."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,11 +75,7 @@ def said_of_weights(results: Path) -> dict[str, str]:
     }
 
 
-def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(
-    results: Path, tmp_path: Path
-) -> None:
-    copy = tmp_path / "results"
-    shutil.copytree(results, copy)
+def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(copy: Path) -> None:
     for text in said_of_weights(copy).values():
         assert (
             "random numbers, not the published weights of any model: these vectors mean nothing"

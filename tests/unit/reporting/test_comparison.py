@@ -49,9 +49,8 @@ onload = () => {
 
 
 @pytest.fixture
-def models(results: Path, tmp_path: Path) -> list[Facts]:
+def models(copy: Path) -> list[Facts]:
     """The finished campaign, and a model whose vectors are others for all but the first rows."""
-    copy = Path(shutil.copytree(results, tmp_path / "results"))
     first = collect(copy)
     other = Path(shutil.copytree(copy / MODEL, copy / "another & model"))
     master = other / "master_esm2_embeddings.h5"

@@ -148,10 +148,13 @@ def test_two_vectors_make_no_map(results: Path, monkeypatch: pytest.MonkeyPatch)
 
 UMAP = """
 import json, sys
+from functools import partial
 from pathlib import Path
+import umap
 from plm_embed.reporting import maps
 from plm_embed.reading.open import Embeddings
 maps.WORTH_UMAP = 20
+umap.UMAP = partial(umap.UMAP, n_epochs=10)  # it takes 500
 folder = Path(sys.argv[1])
 data = maps.map_data(Embeddings(folder), folder / "records.parquet")
 print(json.dumps(data["maps"]))

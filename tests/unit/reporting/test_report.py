@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -65,11 +64,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "missing", ["validation.json", "master_esm2_embeddings.h5", "embedded/*.json"]
 )
-def test_an_unfinished_campaign_has_what_there_is(
-    results: Path, tmp_path: Path, missing: str
-) -> None:
-    copy = tmp_path / "results"
-    shutil.copytree(results, copy)
+def test_an_unfinished_campaign_has_what_there_is(copy: Path, missing: str) -> None:
     model = copy / MODEL
     for path in {model / "validation.json", *model.glob(missing)}:
         path.unlink()
@@ -86,9 +81,7 @@ def test_an_unfinished_campaign_has_what_there_is(
     assert ("No bucket is finished yet" in text) == (missing == "embedded/*.json")
 
 
-def test_what_repeats_a_run_is_kept_beside_its_report(results: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "results"
-    shutil.copytree(results, copy)
+def test_what_repeats_a_run_is_kept_beside_its_report(copy: Path, tmp_path: Path) -> None:
     settings = {"inputs": [str(DEMO / "proteins.fasta")], "model": MODEL, "buckets": 4}
     command = ["report", str(copy), "--settings", json.dumps(settings)]
     CliRunner().invoke(group, command, catch_exceptions=False)
@@ -108,9 +101,7 @@ def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:
         collect(tmp_path)
 
 
-def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "results"
-    shutil.copytree(results, copy)
+def test_text_from_the_input_is_no_markup(copy: Path, tmp_path: Path) -> None:
     first, *others = read_summary(copy / "sequences").inputs
     named = replace(first, path="<script>alert(1)</script>")
     seal_sequences(copy / "sequences", inputs=(named, *others))

@@ -1,7 +1,6 @@
 """The RO-Crate: every file and the software, after the specification."""
 
 import json
-import shutil
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +13,7 @@ from plm_embed.reporting.ro_crate import write_crate
 from support.finished import MODEL
 
 
-def test_the_crate_names_every_file_and_the_software(results: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "results"
-    shutil.copytree(results, copy)
+def test_the_crate_names_every_file_and_the_software(copy: Path) -> None:
     CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
     crate = json.loads((copy / MODEL / "ro-crate-metadata.json").read_text())
     entities = {entity["@id"]: entity for entity in crate["@graph"]}
@@ -45,14 +42,10 @@ def test_the_crate_names_every_file_and_the_software(results: Path, tmp_path: Pa
     assert entities["#weights"]["sha256"] == facts.fingerprint.weights_sha256
 
 
-def test_the_crate_is_flattened_json_ld_after_the_specification(
-    results: Path, tmp_path: Path
-) -> None:
+def test_the_crate_is_flattened_json_ld_after_the_specification(copy: Path) -> None:
     """What RO-Crate 1.1 demands: one flat graph, a descriptor, a root with its four properties,
     files that exist.
     """
-    copy = tmp_path / "results"
-    shutil.copytree(results, copy)
     facts = collect(copy)
     facts.model = "esm2_t6_8M_UR50D"
     assert facts.weights is not None

@@ -9,13 +9,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io.json_files import write_sealed
-from plm_embed.master.validation_record import (
-    VALIDATION,
-    Check,
-    Counts,
-    Spot,
-    Validation,
-)
+from plm_embed.master.validation_record import VALIDATION, Check, Counts, Spot, Validation
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.outputs import CONFIG
 from plm_embed.reporting.report import write_report
@@ -23,7 +17,7 @@ from plm_embed.reporting.summary import gathered, summarize
 from plm_embed.sequences.summary import read_summary
 from plm_embed.workflow.config import write_kept
 from support.campaigns import MEAN, gathered_campaign, seal_sequences
-from support.edits import flip_a_bit
+from support.damages import flip_a_bit
 from support.made_up_sequences import SOURCES, make_records
 
 _KEYS = Check(check="keys", result="passed", problems=0, listed=())

@@ -94,7 +94,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     finish(model, 7)  # and published just now
     state = look(tmp_path)
     assert [(worker.info.pid, worker.trouble) for worker in state.workers] == [
-        *((1, ""), (2, "silent"), (3, "stuck"), (6, "")),
+        *((1, ""), (2, "silent"), (3, "stuck"), (6, ""))
     ]
     assert state.tokens_per_second == 100
     text = shown(tmp_path)
