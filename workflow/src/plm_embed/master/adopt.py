@@ -6,7 +6,7 @@ They count as equal to computed ones within the tolerance of the spot checks, no
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.residues import SEPARATOR, ResiduePolicy, normalize_batch
-from plm_embed.store.hdf5 import largest
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 
@@ -72,8 +71,7 @@ def adopt(
         matched, rows = inputs.match(foreign.names, adopted.by_key), dict[str, int]()
         for row in range(len(foreign.vectors)):
             name = reason = matched.get(row, UNKNOWN)
-            if name in inputs.length:
-                length = inputs.length[name]
+            if length := inputs.length.get(name, 0):
                 if name in rows:
                     reason = "a sequence of an earlier row"
                 elif length > longest or len(spans(length, fingerprint.long_sequences)) != 1:
@@ -88,8 +86,7 @@ def adopt(
             reasons = ", ".join(f"{count:,} {why}" for why, count in adopted.left_out.items())
             words = f"none of its {len(foreign.vectors):,} rows can be adopted: {reasons}"
             raise StoreError(f"{foreign.path}: {words}", path=foreign.path)
-        sampled = inputs.sample([*rows], sample)
-        sequences = {rows[name]: sequence for name, sequence in sampled.items()}
+        sequences = {rows[key]: text for key, text in inputs.sample(rows, sample).items()}
         adopted.checked = len(sequences)
         adopted.relative_l2, adopted.cosine = _check_sample(
             foreign, sequences, weights_folder, fingerprint
@@ -99,11 +96,11 @@ def adopt(
 
 
 class KnownSequences:
-    """The sequences of the input files: their lengths by key, and their keys by record id.
+    """The sequences of the input files: length, their residues by key; rare, the keys of those with
+    the letter B, where the family reads it as X; and their keys by name.
 
-    Ids of different sequences are left out. An accession (of sp|P12345|X_HUMAN), and a header as
-    ProtTrans writes it, name a record, too. rare: keys of sequences with the letter B, which the
-    family reads as X.
+    Ids of different sequences name none. An accession (of sp|P12345|X_HUMAN), and a header as
+    ProtTrans writes it, name a record, too.
     """
 
     def __init__(self, files: Files, family: Family, *, paired: bool) -> None:
@@ -135,17 +132,18 @@ class KnownSequences:
                 columns = (column.to_pylist() for column in (*names, normalized.sequences))
                 yield from zip(*columns, strict=True)
 
-    def sample(self, keys: Sequence[str], count: int) -> dict[str, str]:
+    def sample(self, keys: Iterable[str], count: int) -> dict[str, str]:
         """Return the sequences of so many of the keys, none too long for the reference: the longest
         quarter, for these are cut first, and random ones. The files are read again.
         """
         names = sorted(keys, key=self.length.__getitem__)
+        random = np.random.default_rng(len(names))
         most = SPOT_TOKENS * self._family.letters_per_token
         names = [name for name in names if self.length[name] <= most] or names[:count]
         longest, shorter = names[-count // 4 :], names[: -count // 4]
         count = min(count - len(longest), len(shorter))
-        random = np.random.default_rng(len(keys)).choice(len(shorter), count, replace=False)
-        sequences = dict.fromkeys([*longest, *(shorter[place] for place in random)], "")
+        places = random.choice(len(shorter), count, replace=False).tolist()
+        sequences = dict.fromkeys([*longest, *(shorter[place] for place in places)], "")
         for _, _, sequence in self._read():
             if (name := key(sequence)) in sequences:
                 sequences[name] = sequence
@@ -269,22 +267,23 @@ def _publish(
     """Publish the vectors of the keys in `rows` in parts, in the order of the rows, which are read
     once from the beginning to the end.
     """
-    (name,) = store.fingerprint.representations
+    (name,), dtype = store.fingerprint.representations, store.fingerprint.storage_dtype
     keys, places = np.array([*rows], "S64"), np.array([*rows.values()])
     lengths = np.array([length[key] for key in rows], np.int32)
-    provenance = {"device": IMPORTED_DEVICE, "imported": foreign.path.name}
+    most = np.finfo(np.float16 if dtype == "float16" else np.float32).max  # bfloat16: as float32
     count, dim = foreign.vectors.shape
     height = max(1, _BLOCK_BYTES // (4 * dim))
     with scratch_folder("", 2 * _BLOCK_BYTES, store.folder / "scratch") as scratch:
         for start in range(0, count, height):
             inside = slice(*np.searchsorted(places, (start, start + height)).tolist())
             block = foreign.read(start, start + height)[places[inside] - start]
-            good = (np.abs(block) <= largest(store.fingerprint.storage_dtype)).all(axis=1)
-            if not good.all():
-                adopted.left_out["NaN, infinity or too large a number"] += int((~good).sum())
-            if not good.any():
+            good = (np.abs(block) <= most).all(axis=1)
+            if lost := int((~good).sum()):
+                adopted.left_out["NaN, infinity or too large a number"] += lost
+            if lost == len(good):
                 continue
-            once = np.ones(int(good.sum()), np.int32)
+            once = np.ones(len(good) - lost, np.int32)
             part = PartRows(keys[inside][good], lengths[inside][good], once, {name: block[good]})
-            write_part(scratch / "part.h5", part, store.fingerprint, provenance)
+            origin = {"device": IMPORTED_DEVICE, "imported": foreign.path.name}
+            write_part(scratch / "part.h5", part, store.fingerprint, origin)
             adopted.rows += store.publish(scratch / "part.h5").rows

@@ -68,19 +68,17 @@ class Foreign(NamedTuple):
 @contextmanager
 def read_foreign(files: Files) -> Iterator[Foreign]:
     """Open vectors. StoreError for a kind of file that is not known, or whose parts do not fit."""
-    path, stated = files.vectors, dict[str, Any]()
+    path, names, stated = files.vectors, Names(), dict[str, Any]()
     vectors: h5py.Dataset | Array
-    index: Path | None = None
+    beside: Path | None = None  # a table with names of the rows
     with ExitStack() as stack:
         with reading(path):
             if path.suffix in _HDF5:
                 file = stack.enter_context(open_hdf5(path))
                 stated = dict(file.attrs)
                 if "emb" in file and "emb_keys" in file:
-                    names = _texts(file["emb_keys"])
+                    names, beside = _texts(file["emb_keys"]), path.with_suffix(".parquet")
                     vectors = _checked(file["emb"], len(names))
-                    beside = path.with_suffix(".parquet")
-                    index = files.index or (beside if beside.exists() else None)
                 elif "X" in file and "obs" in file:
                     lines = contained(file, "obs")
                     id = files.id_column or ("id" if "id" in lines else str(lines.attrs["_index"]))
@@ -90,8 +88,8 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
                 else:
                     vectors, names = _spooled(_rows_of_datasets(file))
             elif path.suffix == ".npy":
-                vectors, names = _checked(np.lib.format.open_memmap(path, "r")), Names()
-                index = files.index or path.with_suffix(".npy.ids.tsv")
+                vectors = _checked(np.lib.format.open_memmap(path, "r"))
+                beside = path.with_suffix(".npy.ids.tsv")
             elif path.suffix in _TABLES:
                 vectors, names = _spooled(_rows_of_table(path, files.id_column))
                 if path.suffix == ".parquet":
@@ -100,8 +98,8 @@ def read_foreign(files: Files) -> Iterator[Foreign]:
             else:
                 kinds = ", ".join((*_HDF5, ".npy", *_TABLES))
                 raise ValueError(f"the kinds of files are {kinds}")
-            if index:
-                names += _index(index, files.id_column, len(vectors))
+            if beside and (files.index or beside.exists() or not names):
+                names += _index(files.index or beside, files.id_column, len(vectors))
             if not names:
                 raise ValueError("its rows have no names; name the column with the ids: --index-id")
             if unknown := [row for row, _ in names if not 0 <= row < len(vectors)]:
@@ -167,7 +165,12 @@ def _rows_of_table(path: Path, id_column: str) -> Rows:
     """Yield the rows of a table with a column of lists of numbers, or the columns e0, e1 ..."""
     for table in _tables(path, id_column):
         numbers = [table[name] for name in table.column_names if _NUMBER.fullmatch(name)]
-        lists = [field.name for field in table.schema if _is_list_of_numbers(field.type)]
+        lists = [
+            field.name
+            for field in table.schema
+            if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
+            if pa.types.is_floating(field.type.value_type)
+        ]
         if numbers:
             vectors = np.column_stack(numbers)
         elif len(lists) == 1:
@@ -181,26 +184,22 @@ def _rows_of_table(path: Path, id_column: str) -> Rows:
         yield _names(table, id_column, range(len(table))), vectors
 
 
-def _is_list_of_numbers(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(is_list and pa.types.is_floating(kind.value_type))
-
-
 def _spooled(rows: Rows) -> tuple[Array, Names]:
     """Write vectors to a temporary file without a name; return them, and their names."""
-    names, count, empty = Names(), 0, np.empty((0, 0), np.float32)
+    names, count, dim, dtype = Names(), 0, 0, np.dtype(np.float32)
     with tempfile.TemporaryFile() as file:
         for more, vectors in rows:
-            empty = empty if count else _checked(vectors)[:0]
-            if (dim := vectors.shape[1]) != empty.shape[1]:
-                raise ValueError(f"vectors of {empty.shape[1]} and of {dim} numbers")
-            file.write(np.ascontiguousarray(vectors, empty.dtype).data)
+            if not count:
+                dim, dtype = _checked(vectors).shape[1], vectors.dtype
+            if vectors.shape[1] != dim:
+                raise ValueError(f"vectors of {dim} and of {vectors.shape[1]} numbers")
+            file.write(np.ascontiguousarray(vectors, dtype).data)
             names += [(count + row, text) for row, text in more]
             count += len(vectors)
-        if not empty.shape[1]:
+        if not dim:
             raise ValueError("it holds no vectors")
         file.flush()
-        return np.memmap(file, empty.dtype, "r", shape=(count, empty.shape[1])), names
+        return np.memmap(file, dtype, "r", shape=(count, dim)), names
 
 
 def _index(path: Path, id_column: str, count: int) -> Names:
@@ -240,12 +239,10 @@ def _tables(path: Path, id_column: str) -> Iterator[pa.Table]:
         yield from read_batches(path)
         return
     types = {name: pa.float32() if _NUMBER.fullmatch(name) else pa.string() for name in columns}
-    with pa.csv.open_csv(
-        path,
-        pa.csv.ReadOptions(column_names=columns, skip_rows=int(headed)),
-        pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-        pa.csv.ConvertOptions(column_types=types),
-    ) as batches:
+    read = pa.csv.ReadOptions(column_names=columns, skip_rows=int(headed))
+    parse = pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+    convert = pa.csv.ConvertOptions(column_types=types)
+    with pa.csv.open_csv(path, read, parse, convert) as batches:
         for batch in batches:
             yield pa.Table.from_batches([batch])
 

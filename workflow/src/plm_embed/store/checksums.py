@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from plm_embed.store.hdf5 import Array, Numbers, write_bits
 
 GROUP = "checksums"
-COLUMNS = ("emb_keys", "length", "windows")
 SEAL = "attributes_sha256"
 Sums = NDArray[np.uint64]
 _START = np.uint64(0x9E3779B97F4A7C15)  # so that zeros do not vouch for zeros

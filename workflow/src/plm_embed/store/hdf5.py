@@ -177,11 +177,6 @@ def decode(bits: Array, dtype: StorageDtype) -> Array:
     return (bits.astype("<u4") << 16).view("<f4")
 
 
-def largest(dtype: StorageDtype) -> float:
-    """Return the largest number of a storage dtype; bfloat16 has nearly the range of float32."""
-    return float(np.finfo(np.float16 if dtype == "float16" else np.float32).max)
-
-
 def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
     """Name the type that a dataset of vectors is stored in; ValueError for any other type."""
     name: StorageDtype

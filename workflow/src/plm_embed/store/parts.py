@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import EMBED_AGAIN, StoreError
-from plm_embed.fingerprint import SCORES, Fingerprint, has_matrix
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys, find, increasing
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
@@ -170,6 +170,7 @@ class Part(AbstractContextManager["Part"]):
                     raise ValueError(f"{name} is stored as {stored}, its fingerprint says {dtype}")
                 if name not in self.matrices and data.shape[0] != self.count:
                     raise ValueError(f"{name} has {data.shape[0]} rows for {self.count} keys")
+            self._extents: dict[str, Extent | None] = {}
             # opening one takes longer than reading a row
             self._sums: dict[str, h5py.Dataset] = dict(self._file.get(checksums.GROUP, {}))
             stack.pop_all()  # the file stays open
@@ -237,15 +238,11 @@ class Part(AbstractContextManager["Part"]):
             rows[stored] = first + places[stored]
         return rows
 
-    @cached_property
-    def _extents(self) -> dict[str, Extent | None]:
-        return {name: Extent.of(data) for name, data in self.vectors.items()}
-
     def column_at(self, name: str, rows: Numbers) -> Array:
         """Read some rows (increasing) of a column such as `length`."""
         with self._reading():
             values = take_bits(self._file[name], rows)
-            if name in checksums.COLUMNS or name in SCORES:
+            if name != "offset":
                 checksums.check(name, rows, self.sums_at(name, rows), checksums.of_rows(values))
         return values
 
@@ -287,6 +284,8 @@ class Part(AbstractContextManager["Part"]):
         dataset, flat when per residue. Threads read at the same time.
         """
         with self._reading():
+            if name not in self._extents:
+                self._extents[name] = Extent.of(self.vectors[name])
             return take_bits(self._extents[name] or self.vectors[name], rows)
 
     def rows(self, name: str, rows: Numbers) -> Array | list[Array]:
