@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from click import BadParameter, IntRange, UsageError, argument, command, option
+from click import BadParameter, Context, IntRange, Parameter, UsageError, argument, command, option
 
 from plm_embed.cli.options import (
     AMOUNT,
@@ -28,7 +28,6 @@ from plm_embed.cli.options import (
 from plm_embed.errors import InputError, StoreError
 from plm_embed.inference.settings import RECIPE, Settings
 from plm_embed.io.terminal import say
-from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, MEMORY_MB, Table
 from plm_embed.wording import count
 
@@ -96,6 +95,12 @@ def weights(
             print(line)
 
 
+def _policy(context: Context, parameter: Parameter, value: str) -> Any:
+    from plm_embed.sequences.residues import ResiduePolicy  # loads Arrow
+
+    return json_block(ResiduePolicy, context, parameter, value)
+
+
 @command()
 @argument("inputs", nargs=-1, required=True, type=PATH)
 @required("--output", type=PATH, help="Folder for records.parquet, buckets/ and members/.")
@@ -103,7 +108,7 @@ def weights(
 @JSON(
     "--residues",
     "policy",
-    callback=partial(json_block, ResiduePolicy),
+    callback=_policy,
     help="JSON of `residues` of the configuration, and the `alphabet`: protein, dna ...",
 )
 @JSON(

@@ -17,7 +17,6 @@ from plm_embed.fingerprint import (
     StorageDtype,
     Strand,
 )
-from plm_embed.sequences.residues import ONE_STRAND
 from plm_embed.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -96,6 +95,7 @@ def resolved(settings: Settings, model: "Model") -> Settings:
 def mistakes(settings: Settings, model: "Model") -> Iterator[ConfigError]:
     """Yield an error for each setting that a model cannot follow."""
     from plm_embed.models.family import pooling_problems, score_problem  # loads NumPy
+    from plm_embed.sequences.residues import ONE_STRAND
 
     outputs = settings.pooling or settings.scores  # which are computed alone, too
     for key, named in (("embedding.layers", settings.layers), ("embedding.pooling", outputs)):
