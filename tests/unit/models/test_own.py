@@ -65,6 +65,7 @@ def test_folders_of_every_family_give_the_vectors_of_their_formulas(
     # prepared weights, and a record of them, say it too
     folder = tmp_path / "weights"
     assert shape(model_of("mine", folder))[:4] == shape(model)[:4]
+    assert model_of("mine", folder).family.max_residues == longest
     with pytest.raises(WeightsError, match="holds the weights of mine, not of yours"):
         model_of("yours", folder)
 

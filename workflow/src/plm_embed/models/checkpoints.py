@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from plm_embed.errors import ConfigError, WeightsError, some_path
 from plm_embed.io.files import sha256_file
@@ -81,16 +81,6 @@ class Files:
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
-class Contents(NamedTuple):
-    """A source as it was read: its settings, and its tensors by their published names. What holds
-    no numbers has an empty shape.
-    """
-
-    layout: Layout
-    config: dict[str, Any]
-    stored: dict[str, Stored]
-
-
 @dataclass
 class Checkpoint:
     """A model under the engine's names: its tensors, and those of the head of the language model by
@@ -131,12 +121,12 @@ def model_of(name: str, weights: Path | str | None = None) -> Model:
             "rename the weights if they are your own",
             path=source,
         )
-    contents = _contents(files, trusted=True)
+    _, config, stored = _contents(files, trusted=True)
     folder = source if source.is_dir() else source.parent
     mismatches: dict[str, list[str]] = {}
     for family in dict.fromkeys(model.family for model in MODELS.values()):
         if (folder / family.tokenizer.file).exists():
-            model, _, problems = _fit(files, contents, Model(name, family, 0, 0, 0))
+            model, _, problems = _fit(source, config, stored, Model(name, family, 0, 0, 0))
             if not problems:
                 return model
             mismatches[family.name] = problems
@@ -162,9 +152,9 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     incomplete.
     """
     source, family = files.source, model.family
-    contents = _contents(files, trusted=published)
-    fitted, tensors, problems = _fit(files, contents, model)
-    unsuitable = BARE in problems or family.contradiction(contents.config)
+    layout, config, stored = _contents(files, trusted=published)
+    fitted, tensors, problems = _fit(source, config, stored, model)
+    unsuitable = BARE in problems or family.contradiction(config)
     if fitted.sizes != model.sizes and not unsuitable:
         alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
         raise wrong(
@@ -178,7 +168,7 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     named = MODELS.get(files.name)
     if named and model.name in MODELS and named.address != model.address:
         raise wrong(source, f"is named after {named.name}, but the model asked for is {model.name}")
-    if unused := [name for name in contents.stored if name.startswith(TASK_HEADS)]:
+    if unused := [name for name in stored if name.startswith(TASK_HEADS)]:
         log.info("%s: the tensors of its task head are not used: %s", source, some(unused))
     if family.cleared_rows:
         table = tensors["embed_tokens.weight"].read().clone()
@@ -187,8 +177,8 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     head = _take_head(source, model, tensors)
     if files.tokenizer:
         tensors[TENSOR] = _tokenizer(files.tokenizer, model)
-    dropout = contents.config.get("token_dropout", family.encoder.token_dropout)
-    return Checkpoint(contents.layout, bool(dropout), tensors, head)
+    dropout = config.get("token_dropout", family.encoder.token_dropout)
+    return Checkpoint(layout, bool(dropout), tensors, head)
 
 
 def _take_head(source: Path, model: Model, tensors: dict[str, Stored]) -> dict[str, Stored]:
@@ -230,22 +220,21 @@ def _tokenizer(path: Path, model: Model) -> Stored:
 
 
 def _fit(
-    files: Files, contents: Contents, model: Model
+    source: Path, config: Mapping[str, Any], stored: Mapping[str, Stored], model: Model
 ) -> tuple[Model, dict[str, Stored], list[str]]:
     """Return the model that a checkpoint holds if it is of a model's family and has its number of
     heads where nothing shows it, the tensors by the engine's names, and what speaks against it
     being a whole one: of tensors that are missing, unknown or of another kind the first few show
     each.
     """
-    family, config = model.family, contents.config
-    tensors = _renamed(files.source, contents.stored, model.family.names)
+    family, tensors = model.family, _renamed(source, stored, model.family.names)
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
     columns = {name: tensor.shape[1] for name, tensor in tensors.items() if tensor.shape[1:]}
     layers = {name.split(".")[1] for name in tensors if re.match(r"layers\.\d+\.", name)}
     dim, hidden = columns.get("embed_tokens.weight", 0), rows.get("layers.0.fc1.weight", 0)
     inner = rows.get("layers.0.self_attn.q_proj.weight", 0)
-    stated = (config[key] for key in _HEADS if type(config.get(key)) is int)
-    heads = next(stated, columns.get("embed_distances.weight", 0)) or model.heads
+    in_config = (config[key] for key in _HEADS if type(config.get(key)) is int)
+    heads = next(in_config, columns.get("embed_distances.weight", 0)) or model.heads
     positions, count = family.encoder.positions, rows.get("embed_positions.weight", 0)
     if isinstance(positions, Learned) and count and not family.max_tokens:
         encoder = replace(family.encoder, positions=replace(positions, rows=count))
@@ -389,9 +378,10 @@ def shard_names(index: Path) -> list[str]:
     return sorted(set(names.values()))
 
 
-def _contents(files: Files, *, trusted: bool) -> Contents:
-    """Read settings and tensors; of safetensors only the headers are read here. `trusted`: no
-    checksum is looked at. WeightsError when a file is damaged, unsafe to read, or of another kind.
+def _contents(files: Files, *, trusted: bool) -> tuple[Layout, dict[str, Any], dict[str, Stored]]:
+    """Read the layout, the settings, and the tensors by their published names; of safetensors only
+    the headers are read here, and what holds no numbers has an empty shape. `trusted`: no checksum
+    is looked at. WeightsError when a file is damaged, unsafe to read, or of another kind.
     """
     layout: Layout = "hugging-face" if files.config else "tensors"
     config = _read_json(files.config) if files.config else {}
@@ -418,7 +408,7 @@ def _contents(files: Files, *, trusted: bool) -> Contents:
             stored[str(name)] = Stored.of(value) if usable else Stored((), "", torch.empty)
     if any("lora_" in name for name in stored):
         raise _adapter(files.source)
-    return Contents(layout, config, stored)
+    return layout, config, stored
 
 
 def _in_safetensors(path: Path) -> dict[str, Stored]:
