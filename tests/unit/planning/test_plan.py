@@ -137,6 +137,9 @@ def test_the_jobs_fit_the_time_that_a_profile_gives(large: Path) -> None:
     assert short.models[0].speeds[0].device == "H100"
     assert short.models[0].seconds / short.buckets < 30 * 60 / 1.3
     assert short.buckets > 8 * node.buckets
+    write(own / "profile.yaml", "set-resources: {embed: {")
+    with pytest.raises(PlmEmbedError, match=r"mine/profile\.yaml: not YAML: "):
+        plan(large, LARGE, profile=str(own))
     write(own / "profile.yaml", "set-resources: {embed: {runtime: 3}}")
     with pytest.raises(PlmEmbedError, match="3 minutes are too few for a job; set more"):
         plan(large, LARGE, profile=str(own))

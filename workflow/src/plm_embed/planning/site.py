@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plm_embed.errors import ConfigError
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.kernels.devices import cores, cpu_name, nvidia_gpus
 from plm_embed.planning.costs import TABLE, device_label
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.call import CLONE, profile_folder
-from plm_embed.workflow.config import key_and_value, listed
+from plm_embed.workflow.config import Config, key_and_value, listed, read_yaml
 from plm_embed.workflow.resources import asks_for_gpu, local_resources
 
 _MINUTES = {"": 1 / 60, "s": 1 / 60, "m": 1, "h": 60, "d": 1440, "w": 10080}
@@ -55,29 +53,29 @@ def cluster(profile: str, devices: Sequence[str]) -> Site:
         message = f"--profile: {profile}: not found{did_you_mean(profile, shipped)}"
         remedy = f"shipped are {', '.join(shipped)}"
         raise ConfigError(message, key="--profile", remedy=remedy)
-    embed = _resources(yaml.safe_load(path.read_text("utf-8")) or {})
+    embed = _resources(read_yaml(path))
     workers = embed["gpu"] or 1
     if embed.get("device") == "cpu" or not asks_for_gpu(embed):
         device = device_label(cpu_name(), max(1, embed["threads"] // workers))
     else:
         device = device_label(str(embed.get("gpu_model", "")).upper().replace("_", " "))
         device = device if device in TABLE["gpus"] else "A100"
-    workers *= embed["nodes"]
+    workers *= embed["nodes"] or 1
     options = ["--profile", profile_folder(profile)]
     return Site(devices or [device], options, workers, minutes=embed["runtime"])
 
 
-def _resources(profile: dict[str, Any]) -> dict[str, Any]:
+def _resources(profile: Config) -> dict[str, Any]:
     """Return the resources and threads of embed in a profile, which has them by rule or, as on a
     command line, as a list of `embed:gpu=4`. ConfigError for an expression as a number of them.
     """
     resources, threads = (profile.get(key) or {} for key in ("set-resources", "set-threads"))
     if not isinstance(resources, dict):
-        texts = [text for text in listed(resources) if text.startswith("embed:")]
+        texts = [text for text in map(str, listed(resources)) if text.startswith("embed:")]
         pairs = (key_and_value("set-resources", text.removeprefix("embed:")) for text in texts)
         resources = {"embed": dict(pairs)}
     if not isinstance(threads, dict):
-        threads = dict(key_and_value("set-threads", text) for text in listed(threads))
+        threads = dict(key_and_value("set-threads", str(text)) for text in listed(threads))
     embed = {"gpu": 1, "nodes": 1, "runtime": 240}  # as the rule
     embed |= (resources.get("embed") or {}) | {"threads": threads.get("embed", 1)}
     numbers = ("gpu", "nodes", "threads", "runtime")
