@@ -219,8 +219,8 @@ def test_a_job_that_no_attempt_can_do_has_a_status_of_its_own(
     job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(job, "7")
-    text, status = mistake("deduplicate", "absent.fasta", "--output", "out")
-    assert status == 78 and "absent.fasta" in text
+    done = plm_embed("deduplicate", "absent.fasta", "--output", "out")
+    assert done.returncode == 78 and "absent.fasta" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["plm_embed.cli.campaign", "plm_embed.reporting.summary"])

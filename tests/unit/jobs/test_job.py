@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.cli.main import ending
-from plm_embed.errors import NodeError, PlmEmbedError
+from plm_embed.errors import ConfigError, NodeError, PlmEmbedError
 from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.jobs.other_nodes import node_number, start_nodes
 from support.jobs import finish, forked, make_bucket, published, record_of, start, wait_for_parts
@@ -124,10 +124,15 @@ def test_a_fault_of_the_node_has_a_status_of_its_own(tmp_path: Path, prepared: P
     assert beat.outcome == "failed" and "no such folder" in beat.reason
 
 
-def test_what_no_attempt_can_do_has_a_status_of_its_own(tmp_path: Path, prepared: Path) -> None:
+def test_what_no_attempt_can_do_has_a_status_of_its_own(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_bucket(tmp_path, 5)
-    hidden = start(tmp_path, prepared, "--device", "cuda", CUDA_VISIBLE_DEVICES="-1", PBS_JOBID="7")
-    assert "plm-embed: error: no usable CUDA device on " in finish(hidden, 78)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setenv("PBS_JOBID", "7")
+    words = forked(tmp_path, prepared, device="cuda")
+    assert words.startswith("ConfigError: no usable CUDA device on ")
+    assert ending(ConfigError(words)) == (f"plm-embed: error: {words}", 78)
 
 
 REMOTE = """host=$1; shift

@@ -2,13 +2,11 @@
 
 import html
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import plm_embed
 from plm_embed.fingerprint import SPANS
 from plm_embed.io.json_files import write_sealed
 from plm_embed.master.validation_record import VALIDATION, read_validation
@@ -41,17 +39,6 @@ def test_a_valid_result_is_complete_right_and_there(results: Path, tmp_path: Pat
         f"plm-embed export {facts.folder} \\ vectors.parquet",
     ):
         assert expected in words
-
-
-@pytest.mark.parametrize("name", ["results", 'of "me" \\n\\'])
-def test_the_lines_that_open_the_vectors_open_them(
-    results: Path, tmp_path: Path, name: str
-) -> None:
-    copied = shutil.copytree(results, tmp_path / name)
-    names = {"plm_embed": plm_embed}
-    *lines, last = collect(copied).opening.splitlines()
-    exec("\n".join(lines), names)
-    assert eval(last, names).shape == (1, 32)
 
 
 def test_nobody_is_led_to_vectors_that_failed(folder: Path) -> None:

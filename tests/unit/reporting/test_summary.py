@@ -59,7 +59,7 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
     assert isinstance(found, np.ndarray) and found.shape == (1, 16)
 
 
-@pytest.mark.parametrize("name", ['a "name"', "back\\slash\\n", 'both\\"', "Größe's"])
+@pytest.mark.parametrize("name", ['of "me" \\n\\', "back\\slash\\n", 'both\\"', "Größe's"])
 def test_summary_opens_under_any_path(tmp_path: Path, name: str) -> None:
     campaign = gathered_campaign(tmp_path / name)
     text = summarize(gathered(campaign.results))
