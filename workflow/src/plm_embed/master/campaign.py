@@ -319,13 +319,8 @@ def pieces(buckets: Iterable[Bucket], folder: Path) -> Iterator[Piece]:
                         sums = checksums.of_sequences(bits, rows)
                     else:
                         sums = checksums.of_rows(bits)
-                    yield Piece(
-                        f"{checksums.GROUP}/{name}",
-                        row + first,
-                        sums,
-                        row + first,
-                        ones[first:stop],
-                    )
+                    path, start = f"{checksums.GROUP}/{name}", row + first
+                    yield Piece(path, start, sums, start, ones[first:stop])
         row, residue = row + len(bucket.keys), int(offset[-1])
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import remark
-from plm_embed.errors import PlmEmbedError, delete
+from plm_embed.errors import PlmEmbedError, StoreError, delete
 from plm_embed.fingerprint import SPANS, columns, has_matrix
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.io.json_files import write_sealed
@@ -125,14 +125,14 @@ def check_parts(validation: Validation, campaign: Campaign) -> None:
     with validation.check("fingerprints in the store", meaning) as problem:
         note, expected = folder.with_name(FINGERPRINT), fingerprint.to_json().encode()
         if not note.is_file() or note.read_bytes().strip() != expected:  # a job writes it anew
-            fault = "missing, or not the fingerprint of the completion records"
-            problem(f"{note}: {fault}", delete(note, campaign.embedded))
+            fault = f"{note}: missing, or not the fingerprint of the completion records"
+            problem(StoreError(fault, remedy=delete(note, campaign.embedded)))
         for name in part_names(folder):
             try:
                 with Part(folder / name) as part:
                     part.check(fingerprint)
             except PlmEmbedError as error:
-                problem(error.message, campaign.part_remedy(name))
+                problem(StoreError(error.message, remedy=campaign.part_remedy(name)))
 
 
 def check_weights(validation: Validation, campaign: Campaign, weights: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.json_files import read_sealed
 from plm_embed.store.hdf5 import DAMAGES
@@ -20,8 +20,8 @@ PROOF = "checksums.sha256"
 """The file beside it, only of a result that is right."""
 LISTED = 20
 """Problems of a check that are spelled out; the rest is counted."""
-Problem = Callable[..., None]
-"""Notes a problem: a text, and a remedy in place of the one of the check; or an error."""
+Problem = Callable[[str | PlmEmbedError], None]
+"""Notes a problem: a text, for which the remedy of the check stands, or an error with its own."""
 
 
 @dataclass(kw_only=True)
@@ -122,14 +122,13 @@ class Validation:
         check = Check(check=name, meaning=meaning)
         self.checks.append(check)
 
-        def problem(text: str | PlmEmbedError, remedy: str = remedy) -> None:
-            if isinstance(text, PlmEmbedError):
-                remedy, text = text.remedy, text.message
+        def problem(fault: str | PlmEmbedError) -> None:
+            error = fault if isinstance(fault, PlmEmbedError) else StoreError(fault, remedy=remedy)
             self.status = check.result = "failed"
-            self.remedy = self.remedy or remedy
+            self.remedy = self.remedy or error.remedy
             check.problems += 1
             if check.problems <= LISTED:
-                check.listed.append(text)
+                check.listed.append(error.message)
 
         try:
             yield problem
