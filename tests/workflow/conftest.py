@@ -1,8 +1,9 @@
-"""The demo's campaign, run once for all tests, and a folder where nothing ran yet."""
+"""The demo's campaign, run once for all tests, a folder where nothing ran yet, and a small disk."""
 
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,15 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("PATH", "PYTHONPATH"):  # the Snakefile extends them
         monkeypatch.setenv(name, os.environ[name])
     return tmp_path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root may mount a small filesystem")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

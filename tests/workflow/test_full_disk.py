@@ -6,7 +6,6 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -19,20 +18,6 @@ from plm_embed.models.weights import Stored, write
 from plm_embed.reading.exports import Format
 from support.buckets import write_bucket
 from support.campaigns import gathered_campaign
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 1 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False
-    )
-    if mounted.returncode:
-        pytest.skip("only root may mount a small filesystem")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
