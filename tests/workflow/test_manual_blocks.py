@@ -23,12 +23,6 @@ ROWS = 200
 LATER = ("umap_of_proteins.py", "neighbors.py")
 """The next block runs them."""
 
-EACH = """
-import sys
-for text in sys.argv[1:]:
-    exec(text, {"__name__": "__main__"})
-"""
-
 
 def test_the_citation_is_of_this_version() -> None:
     from plm_embed._version import __version__
@@ -60,21 +54,16 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_manual_runs_from_the_first_block_to_the_last(here: Path) -> None:
     ran: set[str] = set()
     printed = ""
-    waiting: list[str] = []
     for block in blocks():
-        if block.file and block.language != "bash":
-            save(here, block)
-        if block.language == "python" and block.file not in LATER:
-            waiting.append(made_smaller(block.text))
-        elif block.language == "bash":
-            if waiting:  # together, since most take seconds to load torch
-                run(here, block, ["python", "-c", EACH, *waiting])
-            waiting = []
+        if block.language == "bash":
             lines = [made_smaller(INSTEAD.get(line, line)) for line in block.lines]
             text = "\n".join(line for line in lines if line not in ran)
             ran.update(lines)
             printed += run(here, block, ["bash", "-euo", "pipefail", "-c", text])
-    assert not waiting
+        elif block.file:
+            save(here, block)
+        if block.language == "python" and block.file not in LATER:
+            run(here, block, ["python", "-c", made_smaller(block.text)])
     for result in (
         "first/esm2_t3_untrained/report.html",
         "umap.html",
