@@ -5,17 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import ConfigError
+from plm_embed.sequences.records import Batch, normalize_batch
 from plm_embed.sequences.residues import (
     ALPHABETS,
     DNA,
     EVENTS,
-    Batch,
     Faults,
     Normalized,
     ResiduePolicy,
     Skipped,
     normalize,
-    normalize_batch,
 )
 
 SKIP = ResiduePolicy()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences.residues import LARGEST_RECORD, MOST_RECORDS
+from plm_embed.sequences.records import LARGEST_RECORD, MOST_RECORDS
 from plm_embed.sequences.settings import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, read, write
 

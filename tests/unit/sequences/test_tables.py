@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences.records import Reader
-from plm_embed.sequences.residues import LARGEST_RECORD
+from plm_embed.sequences.records import LARGEST_RECORD, Reader
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.tables import MISSING
 from support.nasty_inputs import COMPRESS, TABLE, read, write

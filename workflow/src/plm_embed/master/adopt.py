@@ -27,8 +27,8 @@ from plm_embed.models.family import Family
 from plm_embed.models.registry import find_model
 from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
-from plm_embed.sequences.records import Reader
-from plm_embed.sequences.residues import SEPARATOR, ResiduePolicy, normalize_batch
+from plm_embed.sequences.records import Reader, normalize_batch
+from plm_embed.sequences.residues import SEPARATOR, ResiduePolicy
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 

@@ -39,18 +39,16 @@ from plm_embed.keys import (
 )
 from plm_embed.sequences.digests import WORTH_COMPILING, Digests, compiled_digests
 from plm_embed.sequences.plausible import LetterCheck, TextCheck, are_words
-from plm_embed.sequences.records import Reader
-from plm_embed.sequences.residues import (
-    ALPHABETS,
-    SEPARATOR,
+from plm_embed.sequences.records import (
     Batch,
     NormalizedBatch,
-    ResiduePolicy,
+    Reader,
     normalize_batch,
     strings,
     text_and_ends,
 )
-from plm_embed.sequences.settings import FIRST_CHAIN, Table, why_not_kept
+from plm_embed.sequences.residues import ALPHABETS, SEPARATOR, ResiduePolicy
+from plm_embed.sequences.settings import FIRST_CHAIN, RECORDS, Table, why_not_kept
 from plm_embed.sequences.sorting import KeySorter
 from plm_embed.sequences.summary import SUMMARY, InputFile, Summary
 from plm_embed.wording import some
@@ -71,10 +69,7 @@ _COMPARED = 100_000, 1 << 24
 
 def records_schema(keep: Sequence[str]) -> pa.Schema:
     """Return the columns of records.parquet: one row per input record, in input order."""
-    return _schema(
-        *("source", "number", "id", "header", "status", "reason", "detail", "events"),
-        *("key", "length", *keep),
-    )
+    return _schema(*RECORDS, *keep)
 
 
 def _schema(*names: str) -> pa.Schema:
@@ -310,35 +305,36 @@ def _write_buckets(
     inner = np.array(bucket_bounds(len(names))[1:-1], dtype=np.uint64)
     unique_schema = _schema("key", "sequence", "length")
     members_schema = _schema("key", "id", "source", "number", "events", "length", *keep)
-
-    def unique(rows: pa.RecordBatch) -> list[pa.Array]:
-        first = rows["sequence"].is_valid()
-        # sorted rows hold no bytes for a null, so the others' are one text already
-        text, ends = text_and_ends(rows["sequence"])
-        sequences = strings(text, ends[first.to_numpy(zero_copy_only=False)])
-        return [hex_keys(rows["key"].filter(first)), sequences, rows["length"].filter(first)]
-
-    def members(rows: pa.RecordBatch) -> list[pa.Array]:
-        made = {"key": hex_keys(rows["key"]), "source": sources.take(rows["source"])}
-        return [made[name] if name in made else rows[name] for name in members_schema.names]
-
     with (
         progress("write", len(names), "buckets") as meter,
         # compressing sequences takes longest, so two buckets' at a time
-        _bucket_files(output / "buckets", names[0::2], unique_schema, unique, sha256) as write_even,
-        _bucket_files(output / "buckets", names[1::2], unique_schema, unique, sha256) as write_odd,
-        _bucket_files(output / "members", names, members_schema, members, sha256) as write_members,
+        _bucket_files(output / "buckets", names[0::2], unique_schema, sha256) as write_even,
+        _bucket_files(output / "buckets", names[1::2], unique_schema, sha256) as write_odd,
+        _bucket_files(output / "members", names, members_schema, sha256) as write_members,
     ):
         for rows in batches:
-            unique_lengths = rows["length"].filter(rows["sequence"].is_valid())
-            for value in unique_lengths.value_counts().to_pylist():
+            text = {"key": hex_keys(rows["key"]), "source": sources.take(rows["source"])}
+            members = pa.record_batch(
+                [text[name] if name in text else rows[name] for name in members_schema.names],
+                schema=members_schema,
+            )
+            is_first = rows["sequence"].is_valid().to_numpy(zero_copy_only=False)
+            first = members.select(["key", "length"]).filter(pa.array(is_first))
+            # sorted rows hold no bytes for a null, so the others' are one text already
+            residues, ends = text_and_ends(rows["sequence"])
+            unique = pa.record_batch(
+                [first["key"], strings(residues, ends[is_first]), first["length"]],
+                schema=unique_schema,
+            )
+            for value in first["length"].value_counts().to_pylist():
                 lengths[value["values"]] += value["counts"]
             numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
-            starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-            for start, end in pairwise([*starts, len(rows)]):
-                number, part = int(numbers[start]), rows.slice(start, end - start)
-                (write_even, write_odd)[number % 2](names[number], part)
-                write_members(names[number], part)
+            starts = np.append(np.flatnonzero(np.diff(numbers, prepend=-1)), len(rows))
+            places = np.append(0, np.cumsum(is_first))[starts]  # among the unique rows
+            cuts = zip(pairwise(starts.tolist()), pairwise(places.tolist()), strict=True)
+            for number, (cut, unique_cut) in zip(numbers[starts[:-1]].tolist(), cuts, strict=True):
+                (write_even, write_odd)[number % 2](names[number], unique[slice(*unique_cut)])
+                write_members(names[number], members[slice(*cut)])
                 meter.advance(number - meter.done)
         meter.advance(len(names) - meter.done)
     return sha256, lengths
@@ -346,15 +342,11 @@ def _write_buckets(
 
 @contextmanager
 def _bucket_files(
-    folder: Path,
-    names: Sequence[str],
-    schema: pa.Schema,
-    columns: Callable[[pa.RecordBatch], list[pa.Array]],
-    sha256: dict[str, str],
+    folder: Path, names: Sequence[str], schema: pa.Schema, sha256: dict[str, str]
 ) -> Iterator[Callable[[str, pa.RecordBatch], object]]:
-    """Yield a function that appends the `columns` of rows to the file of a bucket, in a thread;
-    buckets come in the order of `names`, and each gets a file. The SHA-256 of each whole file goes
-    to `sha256`, by folder and name.
+    """Yield a function that appends rows to the file of a bucket, in a thread; buckets come in the
+    order of `names`, and each gets a file. The SHA-256 of each whole file goes to `sha256`, by
+    folder and name.
     """
 
     def write() -> Generator[None, tuple[str, pa.RecordBatch] | None]:
@@ -362,7 +354,7 @@ def _bucket_files(
         for name in names:
             with row_group_writer(folder / f"{name}.parquet", schema) as file:
                 while item and item[0] == name:
-                    file.write(pa.record_batch(columns(item[1]), schema=schema))
+                    file.write(item[1])
                     item = yield
             sha256[f"{folder.name}/{name}.parquet"] = file.sha256
 

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.residues import Alphabet, Batch, NormalizedBatch, text_and_ends
+from plm_embed.sequences.records import Batch, NormalizedBatch, text_and_ends
+from plm_embed.sequences.residues import Alphabet
 from plm_embed.wording import short
 
 _LETTERS = 100_000  # looked at of an input
@@ -126,7 +127,7 @@ class TextCheck:
     """Collects the records of an input that are, or look like, other text than sequences."""
 
     _counts: Counter[str] = field(default_factory=Counter)
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, list[str]] = field(default_factory=dict)
     _examples: dict[str, str] = field(default_factory=dict)
 
     def look(self, batch: Batch, normalized: NormalizedBatch) -> None:
@@ -154,12 +155,11 @@ class TextCheck:
 
     def _note(self, kind: str, batch: Batch, place: int, example: str) -> None:
         self._counts[kind] += 1
-        if self._counts[kind] == 1:
-            self._names[kind], self._examples[kind] = "", example.strip()[:_MESSAGE]
+        self._examples.setdefault(kind, example.strip()[:_MESSAGE])
         if self._counts[kind] <= _NAMED:
             id = batch.ids[place].as_py()
             name = f"{batch.first + place}" + (f" ({short(id)})" if id else "")
-            self._names[kind] += f", {name}" if self._names[kind] else name
+            self._names.setdefault(kind, []).append(name)
 
     def warnings(self, path: Path) -> Iterator[str]:
         """Yield a line for each kind of text that was seen."""
@@ -167,11 +167,9 @@ class TextCheck:
             if count := self._counts[kind]:
                 more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
                 example = f": {self._examples[kind]!r}" if self._examples[kind] else ""
-                several = count > 1
-                yield (
-                    f"{path}: record{'s' * several} {self._names[kind]}{more} {verbs[several]} "
-                    f"{words}{example}"
-                )
+                names, several = ", ".join(self._names[kind]), count > 1
+                records = f"record{'s' * several} {names}{more}"
+                yield f"{path}: {records} {verbs[several]} {words}{example}"
 
 
 def _kind(sequence: str) -> str:

@@ -1,4 +1,5 @@
-"""Sequence files to batches of records: FASTA, CSV, TSV and Parquet, plain or compressed, streamed.
+"""Sequence files to batches of records, FASTA here and tables in `tables`, plain or compressed,
+streamed; and batches of normalized records.
 
 The first bytes tell the format, not the name. Records are numbered from 1: FASTA records, or table
 rows without the header line and blank lines. Text before the first '>' of a FASTA file is one
@@ -9,26 +10,28 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from plm_embed.errors import InputError
 from plm_embed.io.streams import BLOCK, BOM, Stream, as_text, as_utf8, blocks, named_errors
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.residues import (
-    LARGEST_RECORD,
-    MOST_RECORDS,
-    Batch,
+    ALPHABETS,
+    CODES,
+    LEAST_CODES,
     Faults,
-    strings,
-    text_and_ends,
+    ResiduePolicy,
+    Skipped,
+    normalize,
 )
 from plm_embed.sequences.settings import Table
-from plm_embed.sequences.tables import DelimitedText, ParquetTable, check_columns
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
 _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[ -~]\0){2}|(?:\0[ -~]){2}")
@@ -46,7 +49,35 @@ _FOREIGN = {  # what text of another format begins with, white space aside
     "PK\3\4": "this is a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
 }
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
+MOST_RECORDS = 1 << 16
+"""Records of a batch; a record costs some Python objects for a while."""
+LARGEST_RECORD = 1 << 24
+"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
+a hundredth; the chromosome of a bacterium fits, that of an animal does not.
+"""
+_BIG_ENDIAN = np.array([1 << 16, 1 << 8, 1])  # makes a number of three letters
+_CODE_NUMBERS = np.array([[*code.encode()] for code in CODES]) @ _BIG_ENDIAN
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
+csv.field_size_limit(LARGEST_RECORD)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive records of one file, numbered from `first`.
+
+    Headers are the line after '>' without trailing blanks, or the id cell; residues are as in the
+    file, white space included but for the line ends of FASTA.
+    """
+
+    first: int
+    ids: pa.StringArray
+    headers: pa.StringArray
+    residues: pa.StringArray
+    columns: tuple[pa.StringArray, ...] = ()
+    """One per column to keep, or none at all for FASTA."""
+    faults: Faults = field(default_factory=dict)
+    lines: pa.ListArray | None = None
+    """The lines of residues of each record of FASTA, as arrays of text."""
 
 
 class Reader:
@@ -84,6 +115,9 @@ class Reader:
                     raise damage from None
             raise
         self._batches: Callable[[Stream], Iterator[Batch]] = read_fasta
+        if self.format != "fasta":
+            # which needs this module, and Arrow's readers
+            from plm_embed.sequences.tables import DelimitedText, ParquetTable
         if self.format == "parquet":
             self._batches = ParquetTable(path, table).batches
         elif self.format != "fasta":
@@ -128,7 +162,7 @@ class Reader:
         delimiter, names = max(rows, key=lambda row: len(row[1]))
         columns = self.table.columns
         if columns.keys() <= {*names}:
-            check_columns(self.path, names, self.table)
+            self.table.check(self.path, names)
             return "tsv" if delimiter == "\t" else "csv", delimiter
         kinds = (_FOREIGN[start] for start in _FOREIGN if re.match(rf"\s*(?:{start})", before))
         if kind := next(kinds, ""):
@@ -143,7 +177,7 @@ class Reader:
             remedy = "remove the comments, and write '>' before headers"
             raise self._refusal(words, remedy)
         if len(names) > 1:
-            check_columns(self.path, names, self.table)
+            self.table.check(self.path, names)
         words = "neither FASTA (no line starts with '>') nor a table: line 1 does not name the"
         raise self._refusal(f": {words} columns {', '.join(map(repr, columns))}", line=1)
 
@@ -247,3 +281,89 @@ def _parse(text: bytes, number: int) -> Iterator[Batch]:
             faults=faults,
             lines=pa.ListArray.from_arrays(stops.astype(np.int32), lines),
         )
+
+
+def strings(
+    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.integer]
+) -> pa.StringArray:
+    """Cut UTF-8 `text` at `ends` (n,) without copying it."""
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def text_and_ends(column: pa.StringArray) -> tuple[memoryview, NDArray[np.int64]]:
+    """Return what `strings` makes a column of. A null must hold no bytes, and becomes an empty
+    text.
+    """
+    if not len(column):
+        return memoryview(b""), np.empty(0, np.int64)
+    _, offsets, text = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    return memoryview(text or b"").cast("B")[ends[0] : ends[-1]], ends[1:] - ends[0]
+
+
+class NormalizedBatch(NamedTuple):
+    """The sequences of the accepted records of a batch; and of all records the events, and the
+    reasons and details of those that are skipped, else null.
+    """
+
+    sequences: pa.StringArray
+    events: pa.StringArray
+    reasons: pa.StringArray
+    details: pa.StringArray
+
+
+def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
+    """Normalize each record of a batch, by `normalize` where there is anything to do."""
+    residues, faults = batch.residues, batch.faults
+    size, odd = len(residues), _odd(batch, policy)
+    if not len(odd):
+        none = pa.nulls(size, pa.string())
+        return NormalizedBatch(residues, pa.repeat(pa.scalar(""), size), none, none)
+    events = [""] * size
+    reasons: list[str | None] = [None] * size
+    details: list[str | None] = [None] * size
+    changed: list[str] = []
+    places = np.arange(size)  # of the sequences among those of the file and then the changed ones
+    for place in odd.tolist():
+        fault = faults.get(place)
+        outcome = Skipped(*fault) if fault else normalize(residues[place].as_py(), policy)
+        if isinstance(outcome, Skipped):
+            reasons[place], details[place] = outcome
+            places[place] = -1
+        else:
+            places[place] = size + len(changed)
+            changed.append(outcome.sequence)
+            events[place] = ";".join(f"{name}={many}" for name, many in outcome.events.items())
+    both = pa.concat_arrays([residues, pa.array(changed, pa.string())])
+    columns = [pa.array(values, pa.string()) for values in (events, reasons, details)]
+    return NormalizedBatch(both.take(pa.array(places[places >= 0])), *columns)
+
+
+def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
+    """Return the places of records with a fault, or to which `normalize` may have something to
+    do.
+    """
+    alphabet = ALPHABETS[policy.alphabet]
+    if policy.strand == "canonical" or alphabet.states or alphabet.pairs:
+        return np.arange(len(batch.residues))
+    text, ends = text_and_ends(batch.residues)
+    codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
+    lengths = ends - starts
+    odd = lengths == 0
+    # bounds and the few codes between them that are no letters: faster than a table of all codes
+    low, *letters, high = sorted(alphabet.letters.encode())
+    no_letters = set(range(low, high)).difference([low, *letters])
+    within = not len(codes) or (codes.min() >= low and codes.max() <= high)
+    if not within or any((codes == code).any() for code in no_letters):
+        unknown = (codes < low) | (codes > high) | np.isin(codes, [*no_letters])
+        odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
+    odd[list(batch.faults)] = True
+    if policy.alphabet == "protein":
+        places = np.flatnonzero((lengths >= 3 * LEAST_CODES) & (lengths % 3 == 0))
+        for offset in range(0, 3 * LEAST_CODES, 3):
+            triplets = codes[(starts[places] + offset)[:, None] + np.arange(3)]
+            places = places[np.isin(triplets @ _BIG_ENDIAN, _CODE_NUMBERS)]
+        odd[places] = True
+    return np.flatnonzero(odd)

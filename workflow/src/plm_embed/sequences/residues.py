@@ -7,13 +7,9 @@ The letters decide the key of a sequence; what a model makes of a letter is up t
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal, NamedTuple
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import AlphabetName, Strand
@@ -114,14 +110,20 @@ _SHOWN = 20  # letters of a header among residues
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _INTERLEAVED = re.compile("(?:[A-Z#][a-z#])+")
 _ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper() makes 'SS' of 'ß'
-_CODES = frozenset(
+CODES = frozenset(
     (
         *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS"),
         *("MET", "PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL", "ASX", "GLX", "PYL", "SEC"),
         "XAA",
     )
 )
-_LEAST_CODES = 4
+LEAST_CODES = 4
+
+
+Faults = dict[int, tuple[str, str | None]]
+"""Reasons, by place in a batch, why a record cannot be used: a word to group by, and the
+particulars.
+"""
 
 
 class Normalized(NamedTuple):
@@ -188,7 +190,7 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
             return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
         events["substituted"] = sum(map(upper.count, unknown))
         upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
-    if policy.alphabet == "protein" and upper[:3] in _CODES and _in_three_letters(upper):
+    if policy.alphabet == "protein" and upper[:3] in CODES and _in_three_letters(upper):
         return Skipped("three_letter_code", f"{len(upper) // 3} codes, the first is {upper[:3]}")
     if policy.strand == "canonical" and (reverse := alphabet.reverse_complement(upper)) < upper:
         upper, events["reverse_complemented"] = reverse, len(reverse)
@@ -200,7 +202,7 @@ def _in_three_letters(sequence: str) -> bool:
     chance a triplet is one once in 400 times, but ALAALAALAALA may be a peptide.
     """
     codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
-    return len(codes) >= _LEAST_CODES and len(set(codes)) > 2 and _CODES.issuperset(codes)
+    return len(codes) >= LEAST_CODES and len(set(codes)) > 2 and CODES.issuperset(codes)
 
 
 def _normalize_interleaved(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
@@ -271,122 +273,3 @@ def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
                 by_letter.setdefault(name, []).append(str(position))
     listed = "; ".join(f"{name} at {', '.join(places)}" for name, places in by_letter.items())
     return listed if total <= POSITIONS_SHOWN else f"{listed}; {total - POSITIONS_SHOWN} more"
-
-
-MOST_RECORDS = 1 << 16
-"""Records of a batch; a record costs some Python objects for a while."""
-LARGEST_RECORD = 1 << 24
-"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
-a hundredth; the chromosome of a bacterium fits, that of an animal does not.
-"""
-_BIG_ENDIAN = np.array([1 << 16, 1 << 8, 1])  # makes a number of three letters
-_CODE_NUMBERS = np.array([[*code.encode()] for code in _CODES]) @ _BIG_ENDIAN
-Faults = dict[int, tuple[str, str | None]]
-"""Reasons, by place in a batch, why a record cannot be used: a word to group by, and the
-particulars.
-"""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Consecutive records of one file, numbered from `first`.
-
-    Headers are the line after '>' without trailing blanks, or the id cell; residues are as in the
-    file, white space included but for the line ends of FASTA.
-    """
-
-    first: int
-    ids: pa.StringArray
-    headers: pa.StringArray
-    residues: pa.StringArray
-    columns: tuple[pa.StringArray, ...] = ()
-    """One per column to keep, or none at all for FASTA."""
-    faults: Faults = field(default_factory=dict)
-    lines: pa.ListArray | None = None
-    """The lines of residues of each record of FASTA, as arrays of text."""
-
-
-class NormalizedBatch(NamedTuple):
-    """The sequences of the accepted records of a batch; and of all records the events, and the
-    reasons and details of those that are skipped, else null.
-    """
-
-    sequences: pa.StringArray
-    events: pa.StringArray
-    reasons: pa.StringArray
-    details: pa.StringArray
-
-
-def normalize_batch(batch: Batch, policy: ResiduePolicy) -> NormalizedBatch:
-    """Normalize each record of a batch, by `normalize` where there is anything to do."""
-    residues, faults = batch.residues, batch.faults
-    size, odd = len(residues), _odd(batch, policy)
-    if not len(odd):
-        none = pa.nulls(size, pa.string())
-        return NormalizedBatch(residues, pa.repeat(pa.scalar(""), size), none, none)
-    events = [""] * size
-    reasons: list[str | None] = [None] * size
-    details: list[str | None] = [None] * size
-    changed: list[str] = []
-    places = np.arange(size)  # of the sequences among those of the file and then the changed ones
-    for place in odd.tolist():
-        fault = faults.get(place)
-        outcome = Skipped(*fault) if fault else normalize(residues[place].as_py(), policy)
-        if isinstance(outcome, Skipped):
-            reasons[place], details[place] = outcome
-            places[place] = -1
-        else:
-            places[place] = size + len(changed)
-            changed.append(outcome.sequence)
-            events[place] = ";".join(f"{name}={many}" for name, many in outcome.events.items())
-    both = pa.concat_arrays([residues, pa.array(changed, pa.string())])
-    columns = [pa.array(values, pa.string()) for values in (events, reasons, details)]
-    return NormalizedBatch(both.take(pa.array(places[places >= 0])), *columns)
-
-
-def _odd(batch: Batch, policy: ResiduePolicy) -> NDArray[np.int64]:
-    """Return the places of records with a fault, or to which `normalize` may have something to
-    do.
-    """
-    alphabet = ALPHABETS[policy.alphabet]
-    if policy.strand == "canonical" or alphabet.states or alphabet.pairs:
-        return np.arange(len(batch.residues))
-    text, ends = text_and_ends(batch.residues)
-    codes, starts = np.frombuffer(text, np.uint8), np.concatenate([[0], ends[:-1]])
-    lengths = ends - starts
-    odd = lengths == 0
-    # bounds and the few codes between them that are no letters: faster than a table of all codes
-    low, *letters, high = sorted(alphabet.letters.encode())
-    no_letters = set(range(low, high)).difference([low, *letters])
-    within = not len(codes) or (codes.min() >= low and codes.max() <= high)
-    if not within or any((codes == code).any() for code in no_letters):
-        unknown = (codes < low) | (codes > high) | np.isin(codes, [*no_letters])
-        odd[~odd] = np.logical_or.reduceat(unknown, starts[~odd])
-    odd[list(batch.faults)] = True
-    if policy.alphabet == "protein":
-        places = np.flatnonzero((lengths >= 3 * _LEAST_CODES) & (lengths % 3 == 0))
-        for offset in range(0, 3 * _LEAST_CODES, 3):
-            triplets = codes[(starts[places] + offset)[:, None] + np.arange(3)]
-            places = places[np.isin(triplets @ _BIG_ENDIAN, _CODE_NUMBERS)]
-        odd[places] = True
-    return np.flatnonzero(odd)
-
-
-def strings(
-    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.integer]
-) -> pa.StringArray:
-    """Cut UTF-8 `text` at `ends` (n,) without copying it."""
-    offsets = np.zeros(len(ends) + 1, np.int32)
-    offsets[1:] = ends
-    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
-
-
-def text_and_ends(column: pa.StringArray) -> tuple[memoryview, NDArray[np.int64]]:
-    """Return what `strings` makes a column of. A null must hold no bytes, and becomes an empty
-    text.
-    """
-    if not len(column):
-        return memoryview(b""), np.empty(0, np.int64)
-    _, offsets, text = column.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
-    return memoryview(text or b"").cast("B")[ends[0] : ends[-1]], ends[1:] - ends[0]

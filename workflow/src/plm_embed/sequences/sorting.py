@@ -2,7 +2,7 @@
 by ranges of key space.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import ceil, log2
 from pathlib import Path
@@ -76,7 +76,22 @@ class KeySorter:
         elif self._rows:
             rows, self._rows = sort_rows(self._rows), []
             yield rows
-        yield from self._sorted(self._ranges, self._bits)
+        waiting = [(self._bits, self._ranges)]  # at last the finer ones of a range too large
+        while waiting:
+            bits, ranges = waiting[-1]
+            if not ranges:
+                waiting.pop()
+                continue
+            part = ranges.pop(min(ranges))
+            if part.bytes <= self._limit or (bits == 64 and len(part.keys) > 1):
+                yield sort_rows(list(part.take()))
+            elif len(part.keys) == 1:  # in the order added
+                for number, rows in enumerate(part.take()):
+                    yield sort_rows([rows], repeats=number > 0)
+            else:
+                waiting.append((min(bits + _FINER, 64), {}))
+                for rows in part.take():
+                    self._distribute(rows, *waiting[-1])
 
     def _spill(self) -> None:
         rows, self._rows, self._bytes = sort_rows(self._rows), [], 0
@@ -84,9 +99,9 @@ class KeySorter:
             expected = rows.nbytes / max(self._done(), 1e-6)
             count = min(max(expected / (2 * PIECE), 2 * expected / self._limit, 2), MOST_RANGES)
             self._bits = ceil(log2(count))
-        self._distribute(rows, self._ranges, self._bits)
+        self._distribute(rows, self._bits, self._ranges)
 
-    def _distribute(self, rows: pa.RecordBatch, ranges: dict[int, Range], bits: int) -> None:
+    def _distribute(self, rows: pa.RecordBatch, bits: int, ranges: dict[int, Range]) -> None:
         """Append sorted rows to the files of the ranges that the first bits of their keys name."""
         prefixes = key_words(rows["key"])[:, 0] >> np.uint64(64 - bits)
         starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1])).tolist()
@@ -95,20 +110,6 @@ class KeySorter:
                 path = self._folder / f"{bits}-{prefix}.arrows"
                 ranges[prefix] = Range(path, rows.schema)
             ranges[prefix].write(rows.slice(start, end - start))
-
-    def _sorted(self, ranges: Mapping[int, Range], bits: int) -> Iterator[pa.RecordBatch]:
-        for _, part in sorted(ranges.items()):
-            if part.bytes <= self._limit or (bits == 64 and len(part.keys) > 1):
-                yield sort_rows(list(part.take()))
-            elif len(part.keys) == 1:  # in the order added
-                for number, rows in enumerate(part.take()):
-                    yield sort_rows([rows], repeats=number > 0)
-            else:
-                finer: dict[int, Range] = {}
-                more = min(bits + _FINER, 64)
-                for rows in part.take():
-                    self._distribute(rows, finer, more)
-                yield from self._sorted(finer, more)
 
 
 def sort_rows(batches: Sequence[pa.RecordBatch], *, repeats: bool = False) -> pa.RecordBatch:

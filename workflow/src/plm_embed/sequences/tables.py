@@ -3,9 +3,7 @@ Parquet.
 """
 
 import csv
-import shlex
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator
 from io import BytesIO, TextIOWrapper
 from itertools import chain
 from pathlib import Path
@@ -19,14 +17,8 @@ import pyarrow.parquet as pq
 from plm_embed.errors import InputError
 from plm_embed.io.streams import BLOCK, BOM, Stream, as_utf8, blocks, so_far
 from plm_embed.io.threads import ahead
-from plm_embed.sequences.residues import (
-    LARGEST_RECORD,
-    MOST_RECORDS,
-    SEPARATOR,
-    Batch,
-    Faults,
-    text_and_ends,
-)
+from plm_embed.sequences.records import LARGEST_RECORD, MOST_RECORDS, Batch, text_and_ends
+from plm_embed.sequences.residues import SEPARATOR, Faults
 from plm_embed.sequences.settings import Table
 
 MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
@@ -36,33 +28,6 @@ _ROWS = 8_192
 """Parsed by Python, or read from a Parquet file, at a time."""
 _QUOTE, _SPACE, _TILDE = b'" ~'
 _DROPPED = frozenset({"too_large", "ragged_row"})  # faults of records whose cells are not kept
-csv.field_size_limit(LARGEST_RECORD)
-
-
-def check_columns(path: Path, names: Sequence[str], table: Table) -> None:
-    """InputError unless each column of `table` occurs once among the `names` of a file; it lists
-    these and the nearest name.
-    """
-
-    def fold(name: str) -> str:
-        return name.casefold().replace(" ", "_")
-
-    for column, field in table.columns.items():
-        if (count := names.count(column)) > 1:
-            words = f"{path}: {count} columns are named {column!r}"
-            raise InputError(words, path=path, remedy="rename all but one")
-        if not count:
-            folded = {fold(name): name for name in names}
-            near = get_close_matches(fold(column), folded, n=1)
-            name = shlex.quote(folded[near[0]]) if near else "NAME"
-            hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
-            more = f" and {len(names) - 30} more" if len(names) > 30 else ""
-            listed = ", ".join(map(repr, names[:30])) + more
-            raise InputError(
-                f"{path}: no column {column!r}; the columns are {listed}{hint}",
-                path=path,
-                remedy=table.remedies[field].format(name),
-            )
 
 
 def _batches(
@@ -290,7 +255,7 @@ class ParquetTable:
             message = f"{path}: the Parquet file is damaged or cut short: {_first_line(error)}"
             raise InputError(message, path=path) from None
         names = [name.strip() for name in schema.names]
-        check_columns(path, names, table)
+        table.check(path, names)
         self._columns = {name: schema.names[names.index(name)] for name in table.columns}
         for name, column in self._columns.items():
             if pa.types.is_nested(kind := schema.field(column).type):
