@@ -97,8 +97,6 @@ PARSED = (
     # make installs it, in every run
     "pip install ./executors/pbs",
     "pip install ./executors/slurm",
-    # needs PBS: tests/pbs; its dry run stands above it
-    "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml",
     # needs PBS: tests/pbs
     "snakemake --executor pbs --jobs 20 --pbs-site polaris --pbs-account MyProject",
     # needs SLURM: tests/slurm
@@ -143,6 +141,10 @@ INSTEAD = dict.fromkeys(PARSED, "") | {
     # needs GPUs; a dry run reads profile and configuration
     "snakemake --profile profiles/local --configfile my_config.yaml": (
         "snakemake --profile profiles/local --configfile my_config.yaml -n"
+    ),
+    # needs PBS: tests/pbs runs whole campaigns on a stand-in
+    "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml": (
+        "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml -n"
     ),
     # ends only with the campaign
     "plm-embed watch results": "plm-embed watch results --once || test $? = 3",

@@ -10,7 +10,7 @@ import pytest
 import plm_embed
 from plm_embed.reporting.watch import look
 from support.campaign_runs import snakemake, snakemake_command, working_folder
-from support.demo import GATHERED, MASTER, MODEL
+from support.demo import MASTER, MODEL, report
 
 pytestmark = pytest.mark.workflow
 
@@ -36,7 +36,8 @@ def test_jobs_that_wait_give_an_edit_of_the_configuration_and_nothing_mixed(tmp_
     (folder / "random.py").write_text("raise SystemExit('random.py was executed')\n")
     (folder / "wait").touch()
     config = folder / "config/config.yaml"
-    command = snakemake_command(folder, GATHERED, *by_cluster(folder))
+    goal = f"results/{MODEL}/validation.json"
+    command = snakemake_command(folder, goal, *by_cluster(folder))
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as run:
@@ -50,6 +51,7 @@ def test_jobs_that_wait_give_an_edit_of_the_configuration_and_nothing_mixed(tmp_
                 (folder / "wait").unlink()
     assert run.returncode == 0
     assert look(folder / "results").over
+    assert report(folder).status == "passed"
     bucket = pq.read_table(folder / "results/sequences/buckets/0000.parquet").to_pydict()
     with plm_embed.open(folder / MASTER) as master:
         assert master.fingerprint.storage_dtype == "float32"
