@@ -40,7 +40,7 @@ def sequences() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished campaign with all scores, and windows."""
-    folder = working_folder(tmp_path_factory.mktemp("scored"), buckets=1)
+    folder = working_folder(tmp_path_factory.mktemp("scored"), buckets=2)
     lines = [f">{id}\n{sequence}\n" for id, sequence in sequences().items()]
     (folder / "p.fasta").write_text("".join(lines) + ">bad\nMK1\n")
     done = run(folder, list(SCORES))
@@ -64,7 +64,7 @@ def test_scores_are_in_the_index_the_master_and_the_store(folder: Path) -> None:
     expected = plm_embed.score([*records.values()], MODEL, scores=SCORES, long_sequences=WINDOWS)
     index = pq.read_table(results / "master_esm2_embeddings.parquet")
     assert index.column_names[:9] == [
-        *("id", "cache_key", "row", "length", "source", "number", *SCORES)
+        *("id", "cache_key", "row", "length", "source", "number", *SCORES),
     ]
     of_id = {line["id"]: line for line in index.to_pylist()}
     assert of_id.keys() == records.keys()
@@ -189,10 +189,10 @@ def test_weights_without_a_head_are_completed(folder: Path) -> None:
     assert weights and weights.folder
     prepared = Path(weights.folder)
     options = {"embedding": {"scores": ["entropy"]}, "inputs": ["p.fasta"]}
-    options |= {"results": "third", "weights_folder": "weights", "buckets": 1}
-    for target in ("weights.json", "embedded/0000.json"):
+    options |= {"results": "third", "weights_folder": "weights"}
+    for target in (f"third/{MODEL}/weights.json", "all"):
         (prepared / HEAD).unlink()
         write_sealed(prepared / "manifest.json", replace(weights, head_sha256=None, folder=None))
-        done = snakemake(folder, f"third/{MODEL}/{target}", "--cores", "1", **options)
+        done = snakemake(folder, target, "--cores", "1", **options)
         assert done.returncode == 0, done.stdout
         assert (prepared / HEAD).is_file()

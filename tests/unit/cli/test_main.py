@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from plm_embed._version import __version__
-from plm_embed.cli.main import SECTIONS, ending, group
+from plm_embed.cli.main import SECTIONS, group
 from plm_embed.startup import called
 from support.commands import COMMANDS
 
@@ -26,13 +26,6 @@ def plm_embed(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def mistake(*arguments: str | Path) -> tuple[str, int]:
-    """Return the words and the exit status that a command ends with, which is called here."""
-    done = CliRunner().invoke(group, [*map(str, arguments)], standalone_mode=False)
-    assert isinstance(done.exception, Exception)
-    return ending(done.exception)
 
 
 def test_help_shows_every_command_once_with_its_first_sentence() -> None:
@@ -197,8 +190,10 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None:
-    text, status = mistake(*arguments)
-    assert status == 1 and words in text
+    done = plm_embed(*arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_results_are_never_older_than_an_input(tmp_path: Path) -> None:
@@ -246,9 +241,10 @@ def test_a_path_that_cannot_be_is_named(tmp_path: Path, output: str, words: str)
     (tmp_path / "a_file").touch()
     fasta = tmp_path / "a.fasta"
     fasta.write_text(">a\nMK\n")
-    text, status = mistake("deduplicate", fasta, "--output", tmp_path / output)
-    assert status == 1 and text.startswith(f"plm-embed: error: {tmp_path}/a_file")
-    assert words in text
+    done = plm_embed("deduplicate", fasta, "--output", tmp_path / output)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"plm-embed: error: {tmp_path}/a_file")
+    assert words in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("lines", ["0", "1"])

@@ -26,9 +26,7 @@ from plm_embed.io.json_files import write_sealed
 from plm_embed.models.weights import read_manifest
 from plm_embed.workflow.call import CLONE, profile_folder, shell_line
 from plm_embed.workflow.run_note import note_start, run_note
-from support.campaigns import gathered_campaign
 from support.checkpoints import DEMO
-from support.made_up_sequences import make_records
 
 MODEL = "esm2_t6_8M_UR50D"
 
@@ -401,13 +399,9 @@ def test_a_ctrl_c_that_meets_snakemake_anywhere_is_one_line(
     assert "These jobs could not be deleted" in words
 
 
-def test_a_run_without_any_vector_is_no_success(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skipped = {"status": "skipped", "reason": "unknown_residues", "key": None, "length": None}
-    campaign = gathered_campaign(here, records=[record | skipped for record in make_records(3)])
-    monkeypatch.setattr(snakemake_call, "execute", lambda *_: None)
-    words = ["run", "some.fasta", "--model", "esm2_t3_untrained"]
-    done = CliRunner().invoke(group, [*words, "--results", str(campaign.results)])
-    assert done.exit_code == 1, done.exception
-    assert "No record could be embedded: 3 unknown_residues.\n" in done.output
+@pytest.mark.workflow
+def test_a_run_without_any_vector_is_no_success(here: Path) -> None:
+    (here / "letters.fasta").write_text(">a\n?!\n")
+    done = run("letters.fasta", "--model", "esm2_t3_untrained", "--cores", "1")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("No record could be embedded: 1 unknown_residues.\n")

@@ -12,11 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.cli.main import ending
-from plm_embed.errors import ConfigError, NodeError, PlmEmbedError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.heartbeat import heartbeats
 from plm_embed.jobs.other_nodes import node_number, start_nodes
-from support.jobs import finish, forked, make_bucket, published, record_of, start, wait_for_parts
+from support.jobs import (
+    finish,
+    make_bucket,
+    published,
+    record_of,
+    start,
+    wait_for_parts,
+)
 
 pytestmark = pytest.mark.workflow
 HERE = socket.gethostname()
@@ -40,34 +46,34 @@ def children(parent: int) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: signal.Signals(n).name
+)
 def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
-    tmp_path: Path, prepared: Path
+    tmp_path: Path, prepared: Path, number: int
 ) -> None:
-    make_bucket(tmp_path, 3000)
-    kept = 0
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
-        with start(tmp_path, prepared, *OFTEN) as job:
-            wait_for_parts(tmp_path, kept + 1)
-            time.sleep(int.from_bytes(os.urandom(1)) / 2048)
-            # a scheduler kills all processes of a job; a signal may also reach the parent alone
-            os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
-            _, errors = job.communicate(timeout=300)
-        assert not (tmp_path / "embedded" / "0000.json").exists()
-        if number != signal.SIGKILL:
-            assert job.returncode == 1
-            assert "stopped by a signal" in errors and "Traceback" not in errors
-            beat = heartbeats(tmp_path)[-1]
-            assert beat.outcome == "failed" and "stopped by a signal" in beat.reason
-            assert 0 < beat.fraction < 1
-        before, kept = kept, published(tmp_path)
-        assert before < kept < 3000
-    assert not forked(tmp_path, prepared, toks_per_batch=16384)
+    make_bucket(tmp_path, 2000)
+    with start(tmp_path, prepared, *OFTEN) as job:
+        wait_for_parts(tmp_path)
+        time.sleep(int.from_bytes(os.urandom(1)) / 512)
+        # a scheduler kills all processes of a job; a signal may also reach the parent alone
+        os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
+        _, errors = job.communicate(timeout=300)
+    assert not (tmp_path / "embedded" / "0000.json").exists()
+    if number != signal.SIGKILL:
+        assert job.returncode == 1
+        assert "stopped by a signal" in errors and "Traceback" not in errors
+        (beat,) = heartbeats(tmp_path)
+        assert beat.outcome == "failed" and "stopped by a signal" in beat.reason
+        assert 0 < beat.fraction < 1
+    before = published(tmp_path)
+    assert 0 < before < 2000
+    finish(start(tmp_path, prepared))
     record = record_of(tmp_path)
-    assert (record.found, record.computed, record.unique) == (kept, 3000 - kept, 3000)
-    *earlier, last = heartbeats(tmp_path)
-    assert len(earlier) == 3 and last.tokens == last.tokens_total
-    for beat in earlier:
-        assert beat.tokens_total in (last.tokens_total, None)  # killed within its first seconds
+    assert (record.found, record.computed, record.unique) == (before, 2000 - before, 2000)
+    first, last = heartbeats(tmp_path)
+    assert last.tokens == last.tokens_total
+    assert first.tokens_total in (last.tokens_total, None)  # killed within its first seconds
 
 
 def test_ctrl_c_while_a_worker_starts_shows_no_traceback(tmp_path: Path, prepared: Path) -> None:
@@ -94,14 +100,24 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) ->
     assert 0 < published(tmp_path) < ENDLESS
 
 
+def test_what_a_killed_worker_had_is_done_by_the_others(tmp_path: Path, prepared: Path) -> None:
+    make_bucket(tmp_path, 700)
+    job = start(tmp_path, prepared, *OFTEN, "--workers", "2")
+    wait_for_parts(tmp_path)
+    os.kill(children(job.pid)[0], signal.SIGKILL)
+    words = finish(job)
+    assert "a worker was killed (signal 9; out of memory?)" in words
+    assert published(tmp_path) == record_of(tmp_path).unique == 700
+
+
 def test_no_time_left_is_said_and_what_is_finished_is_kept(tmp_path: Path, prepared: Path) -> None:
-    make_bucket(tmp_path, 50)
+    make_bucket(tmp_path, 700)
     words = finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="7"), 1)
-    assert "50 sequences not embedded:\n  no time left (ask for a longer runtime)" in words
+    assert "700 sequences not embedded:\n  no time left (ask for a longer runtime)" in words
     assert not (tmp_path / "embedded" / "0000.json").exists()
     # outside of a scheduler's job there is no limit
     finish(start(tmp_path, prepared, "--minutes", "0.0001", SLURM_JOB_ID="", PBS_JOBID=""))
-    assert published(tmp_path) == 50
+    assert published(tmp_path) == 700
 
 
 def test_a_file_beside_the_input_stands_for_no_module(
@@ -117,22 +133,16 @@ def test_a_file_beside_the_input_stands_for_no_module(
 
 def test_a_fault_of_the_node_has_a_status_of_its_own(tmp_path: Path, prepared: Path) -> None:
     make_bucket(tmp_path, 20)
-    words = forked(tmp_path, prepared, scratch="/not/there")
-    assert words.startswith("NodeError: ") and "/not/there: no such folder" in words
-    assert ending(NodeError(words)) == (f"plm-embed: unfinished: {words}", 75)
+    words = finish(start(tmp_path, prepared, "--scratch", "/not/there"), 75)
+    assert "plm-embed: unfinished: " in words and "/not/there: no such folder" in words
     (beat,) = heartbeats(tmp_path)
     assert beat.outcome == "failed" and "no such folder" in beat.reason
 
 
-def test_what_no_attempt_can_do_has_a_status_of_its_own(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_attempt_can_do_has_a_status_of_its_own(tmp_path: Path, prepared: Path) -> None:
     make_bucket(tmp_path, 5)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setenv("PBS_JOBID", "7")
-    words = forked(tmp_path, prepared, device="cuda")
-    assert words.startswith("ConfigError: no usable CUDA device on ")
-    assert ending(ConfigError(words)) == (f"plm-embed: error: {words}", 78)
+    hidden = start(tmp_path, prepared, "--device", "cuda", CUDA_VISIBLE_DEVICES="-1", PBS_JOBID="7")
+    assert "plm-embed: error: no usable CUDA device on " in finish(hidden, 78)
 
 
 REMOTE = """host=$1; shift
@@ -171,12 +181,12 @@ def test_two_nodes_share_a_bucket(tmp_path: Path, prepared: Path) -> None:
         for node in ("here", "lives"):
             (Path(scratch) / node).mkdir()
         places = {"NODES": scratch, "NODE_SCRATCH": f"{scratch}/here"}
-        options = ("--nodes", "2", "--scratch", "$NODE_SCRATCH")
+        options = ("--nodes", "2", "--workers", "2", "--scratch", "$NODE_SCRATCH")
         finish(start(tmp_path, prepared, *options, **on_two(tmp_path, "lives"), **places))
         assert not list(Path(scratch).glob("*/*"))
     record = record_of(tmp_path)
     assert published(tmp_path) == record.unique == record.computed == 300  # nothing twice
-    assert len(record.workers) == 2
+    assert 2 <= len(record.workers) <= 4  # one that starts late may have nothing to do
     beats = heartbeats(tmp_path)
     assert [(beat.node, beat.outcome) for beat in beats] == [(0, "complete"), (1, "complete")]
     assert sum(worker.computed for beat in beats for worker in beat.workers) == 300
@@ -191,7 +201,7 @@ def test_what_a_lost_node_leaves_is_done_by_the_next_attempt(
     words = finish(start(tmp_path, prepared, "--nodes", "2", **on_two(tmp_path, "dies")), 1)
     assert "other nodes ended with 9" in words
     assert 150 <= published(tmp_path) < 300
-    assert not forked(tmp_path, prepared)
+    finish(start(tmp_path, prepared))
     record = record_of(tmp_path)
     assert published(tmp_path) == record.unique == 300
     assert finish(start(tmp_path, prepared)).splitlines()[-1].endswith("is done already")

@@ -2,8 +2,6 @@
 job in words. The workers are forks of this process, which prepares their faults.
 """
 
-import contextlib
-import logging
 import os
 import signal
 import tempfile
@@ -135,23 +133,6 @@ def test_a_sequence_that_ends_its_workers_costs_no_other(
     assert not (tmp_path / "embedded" / "0000.json").exists()
     assert not forked(tmp_path, prepared)
     assert (record_of(tmp_path).found, record_of(tmp_path).computed) == (59, 1)
-
-
-def test_what_a_killed_worker_had_is_done_by_the_others(tmp_path: Path, prepared: Path) -> None:
-    make_bucket(tmp_path, 60)
-
-    def die_once(_: str) -> None:
-        with contextlib.suppress(FileExistsError):
-            (tmp_path / "died").touch(exist_ok=False)
-            die()
-
-    def prepare() -> None:
-        logging.basicConfig(filename=tmp_path / "log", force=True)
-        at("AAACC", die_once)()
-
-    assert not forked(tmp_path, prepared, fault=prepare, workers=2)
-    assert "a worker was killed (signal 9; out of memory?)" in (tmp_path / "log").read_text()
-    assert published(tmp_path) == record_of(tmp_path).unique == 60
 
 
 def test_a_sequence_without_device_memory_is_skipped_with_its_reason(
