@@ -188,6 +188,7 @@ def hugging_face(  # noqa: PLR0917
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
         from plm_embed.models.families.esm import VOCABULARY
 
+        tokenize = VOCABULARY.within({}).tokenize
         order = list(range(len(sequences)))
         if budget is not None:
             order.sort(key=lambda i: -len(sequences[i]))
@@ -201,7 +202,7 @@ def hugging_face(  # noqa: PLR0917
                 longest = max(len(sequences[i]) + 2 for i in at)
                 tokens = np.full((len(at), longest), 1, dtype=np.int64)
                 for row, i in enumerate(at):
-                    tokens[row, : len(sequences[i]) + 2] = VOCABULARY.tokenize(sequences[i])
+                    tokens[row, : len(sequences[i]) + 2] = tokenize(sequences[i])
                 computed += tokens.size
                 inputs = torch.from_numpy(tokens).to(device)
                 mask = (inputs != 1).long()

@@ -35,6 +35,10 @@ def put(file: h5py.File, name: str, value: Any) -> None:
     file[name] = value
 
 
+def put_row(dataset: h5py.Dataset, row: int, value: Any) -> None:
+    dataset[row] = value
+
+
 def swap(dataset: h5py.Dataset, one: int, other: int) -> None:
     dataset[one], dataset[other] = dataset[other], dataset[one]
 
@@ -150,6 +154,10 @@ DAMAGES = {
     "part that is no part": (
         lambda c: (c.parts / "00000000-ffffffff-1-0123456789abcdef.h5").write_bytes(b"no"),
         "fingerprints in the store: .*damaged, or not",
+    ),
+    "wrong checksum": (
+        lambda c: edit(c, lambda f: put_row(f["checksums/mean_l3"], 3, 1)),
+        r"equal their parts: row 3 of mean_l3 \(key \w+\): its checksum is not that of its part",
     ),
     "part of another fingerprint": (
         add_part_of_another_fingerprint,

@@ -58,6 +58,16 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     assert read_manifest(folder) == made
 
 
+def test_golden_vectors_are_checked_for_the_self_test_alone(tmp_path: Path) -> None:
+    """The reference path, and so `validate` and `import`, does without them."""
+    folder = tmp_path / "out"
+    made = prepare(MODELS["esm2_t3_untrained"], DEMO, folder)
+    (folder / "self_test.npz").unlink()
+    assert load(folder)[0] == made
+    with pytest.raises(PlmEmbedError, match=r"self_test\.npz is missing"):
+        load(folder, self_test=True)
+
+
 def test_what_replaces_weights_that_are_being_loaded_is_not_read(tmp_path: Path) -> None:
     state = random_state(TINY_ESM2, 1)
     prepare(TINY_ESM2, write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state), tmp_path / "out")

@@ -113,6 +113,11 @@ def test_this_machine_or_the_devices_that_are_named(
     named = plan(configfile, devices=["A10", "H100"])
     assert [speed.device for speed in named.models[0].speeds] == ["A10", "H100"]
     assert "--cores all --resources gpu=1" in named.command
+    lines = text(named).splitlines()
+    assert all(
+        any(line.startswith(f"{gpu}: estimated: ") for line in lines) for gpu in ("A10", "H100")
+    )
+    assert not any(line.endswith(" ") for line in lines)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()

@@ -59,12 +59,12 @@ def plan(*, more: tuple[str, ...], settings: tuple[str, ...], **options: Any) ->
       plm-embed plan --configfile my_config.yaml --profile slurm --device H100
     """
     from plm_embed.io.terminal import terminal
-    from plm_embed.planning.plan import plan as run
-    from plm_embed.planning.plan import show
+    from plm_embed.planning import plan as planning
 
     if more and not settings:
         raise UsageError(f"Got unexpected extra argument ({more[0]})")
-    show(run(settings=(*settings, *more), **options), terminal(highlight=False))
+    plan = planning.plan(settings=(*settings, *more), **options)
+    planning.show(plan, terminal(highlight=False))
 
 
 @command()

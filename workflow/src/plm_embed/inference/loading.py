@@ -126,7 +126,7 @@ def load(
     DeviceError when the device lacks the memory, fails, or computes wrongly.
     """
     try:
-        manifest, tensors, head = weights.load(folder)
+        manifest, tensors, head = weights.load(folder, self_test=True)
         model = Engine(manifest.as_model, tensors, device, dtype, head if scores else None)
         largest = TOKENS["cpu"]
         if device.type == "cuda":

@@ -37,8 +37,8 @@ def check_per_residue(bucket: Path, weights: Path, settings: Settings) -> None:
     """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it
     exceeds the limit. A bucket that lies in no folder made by deduplicate has none.
     """
-    summary = known_summary(bucket.parent.parent)
-    if summary and MATRICES.intersection(settings.pooling):
+    matrices = MATRICES.intersection(settings.pooling)
+    if matrices and (summary := known_summary(bucket.parent.parent)):
         model = read_manifest(weights).as_model
         size = per_residue_bytes(settings, model.dim, model.family, summary.lengths) / 1e9
         log.info("per-residue output: %.3g GB in the master, and as much in the store", size)

@@ -198,6 +198,7 @@ def check_rows(validation: Validation, campaign: Campaign, file: h5py.File) -> N
     again, fingerprint = delete(file.filename), campaign.fingerprint
     names = (name for name in fingerprint.representations if name != SPANS)
     norms = {name: np.full(campaign.vectors, np.nan, np.float32) for name in names}
+    sums: checksums.Sums = np.zeros(0, np.uint64)  # of the piece before
     with (
         validation.check(
             "keys",
@@ -215,27 +216,33 @@ def check_rows(validation: Validation, campaign: Campaign, file: h5py.File) -> N
             path, start, values, first, counts = piece
             if not len(values) or (checksums.GROUP in path and checksums.GROUP not in file):
                 continue  # files of version 0.1 keep no checksums
-            name, rows = path.removeprefix(_VECTORS), slice(first, first + len(counts))
-            starts = np.cumsum(counts) - counts
+            kind, _, name = path.rpartition("/")
+            rows, starts = slice(first, first + len(counts)), np.cumsum(counts) - counts
             numbers = stored = take_bits(file[path], np.arange(start, start + len(values)))
-            report = wrong_key if name == "emb_keys" else problem
-            faults = [(report, stored != values, "differs from its part")]
-            if name != path:
+            report, fault = wrong_key if name == "emb_keys" else problem, "differs from its part"
+            if kind == checksums.GROUP:  # of what the part holds, not of what it says
+                values, fault = sums, "its checksum is not that of its part"
+            elif has_matrix(name):
+                sums = checksums.of_sequences(values, counts)
+            else:
+                sums = checksums.of_rows(values)
+            faults = [(report, stored != values, fault)]
+            if path == _VECTORS + name:
                 numbers = decode(stored, fingerprint.storage_dtype).astype(np.float32, copy=False)
+            if path == _VECTORS + name and name in norms:
+                squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), starts)
+                norms[name][rows] = np.sqrt(squares / counts)
             if numbers.dtype.kind == "f":
                 faults.append((not_finite, ~np.isfinite(numbers), "holds NaN or infinity"))
-            if name == SPANS:
+            if path == _VECTORS + SPANS:
                 letters = stored_residues(file["length"][rows], fingerprint.long_sequences)
                 wrong = wrong_spans(numbers, counts, letters, file["windows"][rows])
                 fault = "its tokens are not all its letters, in order"
                 faults.append((problem, np.repeat(wrong, counts), fault))
-            elif name != path:
-                squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), starts)
-                norms[name][rows] = np.sqrt(squares / counts)
             for report, wrong, fault in faults:
                 marked = wrong.reshape(len(wrong), -1).any(axis=1)
                 for row in np.flatnonzero(np.logical_or.reduceat(marked, starts)).tolist():
-                    key = f" (key {_text(file['emb_keys'][first + row])})" if name != path else ""
+                    key = f" (key {_text(file['emb_keys'][first + row])})" if kind else ""
                     report(f"row {first + row:,} of {name}{key}: {fault}")
         for name in list(norms):
             validation.norms[name] = distribution(norms.pop(name), file["emb_keys"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -218,6 +218,11 @@ def show(plan: Plan, console: Console) -> None:
             rate = f"{speed.tokens_per_second:,.0f}"
             times.add_row(model.model, speed.device, f"{todo.tokens:,}", rate, time)
             bases[f"{speed.device}: {speed.basis}"] = None
-    console.print(facts, *[times] * bool(bases), *(Text(basis, "dim") for basis in bases))
+    parts: list[RenderableType] = [facts, *[times] * bool(bases)]
+    for part in (*parts, *(Text(basis, "dim") for basis in bases)):
+        for line in console.render_lines(part, pad=False):
+            text = Text.assemble(*((piece.text, piece.style or "") for piece in line))
+            text.rstrip()  # rich fills the lines of a table
+            console.print(text, soft_wrap=True)
     console.print("\n[bold]run it[/]")
     console.print(f"  {plan.command}", soft_wrap=True, highlight=False, markup=False)
