@@ -34,6 +34,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"threads": True}, "threads: True is not a whole number"),
         ({"strand": "both"}, "strand: 'both' is not one of as_given, canonical"),
         ({"strand": "canonical"}, "the model reads proteins"),
+        ({"linker": 25}, "linker: 25 is no text of residues"),
     ],
 )
 def test_a_model_is_not_loaded_in_a_way_that_is_not_known(

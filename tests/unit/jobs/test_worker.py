@@ -194,7 +194,7 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
 def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(_: Path) -> None:
+    def load(_: Path, **__: bool) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(weights, "load", load)

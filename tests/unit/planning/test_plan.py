@@ -277,6 +277,7 @@ def test_several_models_are_cut_alike_and_share_the_sequences(configfile: Path) 
     [
         (["--profile", "slrm"], "did you mean slurm"),
         (["--device", "TPU"], "known are V100, A100"),
+        (["--device", "a CPU, 0 threads"], "known are V100, A100"),
         (["--configfile", "absent.yaml"], "does not exist"),
         (["--config", "inputs=[absent.fasta]"], "inputs: absent.fasta: not found"),
     ],

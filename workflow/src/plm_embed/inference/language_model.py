@@ -101,6 +101,8 @@ class LanguageModel(AbstractContextManager["LanguageModel"]):
             threads = min(whole_number("threads", threads, above_zero=True), devices.cores())
         self._model, self._weights, self._threads = model_of(model, weights), weights, threads
         self._family = self._model.family
+        if not isinstance(linker, str):
+            raise ConfigError(f"linker: {linker!r} is no text of residues", key="linker")
         alphabet = "protein_pair" if linker else self._family.alphabet.name
         self.policy, self._linker = ResiduePolicy(alphabet=alphabet, strand=strand), linker
         self.device = devices.choose_device(device)

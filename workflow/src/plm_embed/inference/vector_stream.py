@@ -285,14 +285,16 @@ class VectorStream:
         `exact` as in `Engine.forward`. An error about memory leaves nothing that matters in the
         queue.
         """
-        engine, asked = self._engine, self.fingerprint
-        last, stored = engine.model.layers, STORED.get(asked.storage_dtype)
-        head = bool(asked.scores) or batch.masked is not None
+        engine, fingerprint = self._engine, self.fingerprint
+        last, stored = engine.model.layers, STORED.get(fingerprint.storage_dtype)
+        head = bool(fingerprint.scores) or batch.masked is not None
         on_device = batch.to(engine.device)
-        states = engine.forward(on_device, {*asked.layers} | ({last} if head else set()), exact)
+        states = engine.forward(
+            on_device, {*fingerprint.layers} | ({last} if head else set()), exact
+        )
         rows = {
             representation(pooling, layer): pool_batch(pooling, states[layer], on_device)
-            for layer, pooling in product(asked.layers, asked.pooling)
+            for layer, pooling in product(fingerprint.layers, fingerprint.pooling)
         }
         if on_device.masked is not None:
             rows[MASKED] = engine.log_probabilities(states[last])[on_device.masked]
@@ -339,8 +341,8 @@ class VectorStream:
                 parts = np.split(parts, starts[1:])
             columns[name] = parts
         if "per_token" in self.fingerprint.pooling:
-            ids = [ids.numpy().astype(np.uint16) for ids in batch.split(batch.tokens)]
-            columns[SPANS] = [self._engine.spans(own) for own in ids]
+            tokens = [part.numpy().astype(np.uint16) for part in batch.split(batch.tokens)]
+            columns[SPANS] = [self._engine.spans(ids) for ids in tokens]
         rows = zip(*columns.values(), strict=True)
         pieces = [dict(zip(columns, row, strict=True)) for row in rows]
         if self._engine.dtype == torch.float16 and not launched.exact:

@@ -190,15 +190,15 @@ def problem(
     distances = Distances(table, width**-0.5) if by_distance else None
     on_cpu = Packed(lengths, boundaries, distances)
     distances = distances and replace(distances, table=table.to(device))
-    there = Packed(lengths, boundaries.to(device), distances)
+    on_device = Packed(lengths, boundaries.to(device), distances)
     plain = qkv.to(torch.float32, copy=True)
     with torch.inference_mode():
         if kernel.rotates and width % 2 == 0:
-            there = replace(there, rotary=(angles.cos(), angles.sin()))
-            PLAIN.query_key(plain, None, there.rotary)
+            on_device = replace(on_device, rotary=(angles.cos(), angles.sin()))
+            PLAIN.query_key(plain, None, on_device.rotary)
         expected = sdpa(plain, on_cpu)
         try:
-            result = kernel.attend(qkv.to(device), there).float().cpu()
+            result = kernel.attend(qkv.to(device), on_device).float().cpu()
         except PassingError:  # says nothing about the kernel, and another one has other bits
             raise
         except Exception as error:  # Triton's compiler and launcher raise many kinds

@@ -151,7 +151,7 @@ def estimated(device: str, model: Model, todo: Work, dtype: str) -> Speed:
     Raises ConfigError for a device that is not known, or cannot hold or compute the model.
     """
     gpu: dict[str, Any] = TABLE["gpus"].get(device, {"peaks": {}})
-    threads = re.search(r", (\d+) threads?$", device)
+    threads = re.search(r", ([1-9]\d*) threads?$", device)
     used = gpu.get("auto", dtype) if dtype == "auto" else dtype
     weights = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
     if threads and used != "tfloat32":

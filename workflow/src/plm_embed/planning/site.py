@@ -77,7 +77,10 @@ def _resources(profile: Config) -> dict[str, Any]:
     if not isinstance(threads, dict):
         threads = dict(key_and_value("set-threads", str(text)) for text in listed(threads))
     embed = {"gpu": 1, "nodes": 1, "runtime": 240}  # as the rule
-    embed |= (resources.get("embed") or {}) | {"threads": threads.get("embed") or 1}
+    if not isinstance(by_name := resources.get("embed") or {}, dict):
+        problem = f"set-resources: embed: {by_name!r}: is no list of resources by name"
+        raise ConfigError(problem, key="set-resources", remedy="write gpu: 4 below embed")
+    embed |= by_name | {"threads": threads.get("embed") or 1}
     numbers = ("gpu", "nodes", "threads", "runtime")
     return embed | {name: first_attempt(name, embed[name]) for name in numbers}
 

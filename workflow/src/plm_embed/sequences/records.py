@@ -264,13 +264,13 @@ def _parse(text: bytes, number: int) -> Iterator[Batch]:
     pieces = strings(text, np.stack([line_starts + is_header, line_ends], axis=1).ravel())
     starts = np.append(np.flatnonzero(is_header), len(line_ends))  # of records, in lines
     for first in range(0, len(starts) - 1, MOST_RECORDS):
-        own = starts[first : first + MOST_RECORDS + 1]
-        inner = own[0] + np.flatnonzero(~is_header[own[0] : own[-1]])
-        headers = pc.utf8_rtrim_whitespace(pieces.take(pa.array(2 * own[:-1] + 1)))
+        bounds = starts[first : first + MOST_RECORDS + 1]
+        inner = bounds[0] + np.flatnonzero(~is_header[bounds[0] : bounds[-1]])
+        headers = pc.utf8_rtrim_whitespace(pieces.take(pa.array(2 * bounds[:-1] + 1)))
         words = pc.utf8_split_whitespace(pc.utf8_ltrim_whitespace(headers), max_splits=1)
         lines = pieces.take(pa.array(2 * inner + 1))
         residues, ends = text_and_ends(lines)
-        stops = np.searchsorted(inner, own)  # of the lines of each record
+        stops = np.searchsorted(inner, bounds)  # of the lines of each record
         is_pir = np.flatnonzero(pc.match_substring_regex(headers, "^[A-Z][A-Z0-9];"))
         faults: Faults = dict.fromkeys(is_pir.tolist(), ("pir_record", "its first line is a title"))
         yield Batch(
