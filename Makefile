@@ -86,7 +86,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the
 	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/hadolint containers/Dockerfile
-	@! grep -rnE '"""(What|Of|Whether|Those|How) ' --include=*.py workflow executors/*/src || { echo "Begin the docstring with a noun or a verb."; exit 1; }
+	@! grep -rnE '"""(What|Of|Whether|Those|How) ' --include=*.py $(CODE) || { echo "Begin the docstring with a noun or a verb."; exit 1; }
 
 # The same bytes from the same commit: setuptools gives files in archives the time at which it made them.
 packages: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

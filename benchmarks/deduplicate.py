@@ -144,7 +144,7 @@ def measure(program: str, *arguments: object) -> dict[str, Any]:
 
 
 def buckets(output: Path) -> str:
-    """What tells one set of buckets from another."""
+    """Digest that tells one set of buckets from another."""
     files = json.loads((output / "summary.json").read_text())["files"]
     return str(sorted(item for item in files.items() if item[0].startswith("buckets/")))
 

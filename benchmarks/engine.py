@@ -44,7 +44,7 @@ SHIPPED = "fair-esm as shipped (4096)"
 
 
 def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
-    """What is compared, by name; each makes its model."""
+    """Programs to compare, by name; each makes its model."""
     tensors = peers.RandomTensors(model, CPU)
     found: dict[str, Callable[[], peers.Run]] = {
         SHIPPED: lambda: peers.fair_esm(model, tensors, CPU, "float32", 4096),

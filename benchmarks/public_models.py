@@ -23,7 +23,7 @@ class Peer:
     make: Callable[[Model], nn.Module]
     pad: int
     own_code: bool = False
-    """Whether it is its authors' file, and not transformers'."""
+    """True for its authors' file, False for transformers'."""
 
 
 def _made(kind: type[Any], config: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What mkdocs.yml needs besides its plugins: pages that lie outside docs/, and links to files that
+"""Hooks of mkdocs.yml besides its plugins: pages that lie outside docs/, and links to files that
 are no pages.
 
 README.md, config/README.md and others have their home elsewhere in the repository, where GitHub and

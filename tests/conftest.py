@@ -1,4 +1,4 @@
-"""What all suites share."""
+"""Fixtures of all suites."""
 
 import atexit
 import gc
@@ -63,7 +63,7 @@ with suppress(ImportError):  # the tests of a GPU do without it
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: the garbage collector leaves it alone."""
+    """Freeze all that is imported and collected: it stays to the end."""
     gc.disable()
     atexit.register(gc.unfreeze)
     try:

@@ -48,7 +48,7 @@ STAGES = ("start", "deduplicate", "embed", "half", "gather", "validate", "finish
 checkpoint; half: embed was killed when one bucket was done and parts of another were written.
 """
 DAMAGES = {"flip": 6, "cut": 2, "delete": 1, "swap": 2}
-"""How often each is drawn. A swap is with a file of the same kind, or another campaign's."""
+"""Weights of the draw. A swap is with a file of the same kind, or another campaign's."""
 INPUTS = {"deduplicate": "inputs/*", "start": "model.pt"}
 """Files of the user, by the stage that reads them. Who names others gets what they hold."""
 SEQUENCES = {

@@ -16,12 +16,12 @@ from plm_embed.store.parts import Part
 TOO_SLOW = 0.5
 """Share of the speed in `plan` below which the times of plans are of no use."""
 ROUNDING = 2e-3
-"""Of a mean in float16 and the mean of rows in float16, relative."""
+"""Bound for the distance of a mean in float16 and the mean of rows in float16, relative."""
 
 
 @dataclass
 class Line:
-    """What was seen of something, and what is wrong with it."""
+    """Observations of something, and faults of it."""
 
     name: str
     seen: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How much a model computes here, from the speed that `plan` estimates."""
+"""Amount that a model computes here, from the speed that `plan` estimates."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 
 SECONDS = 15.0
-"""Of a job's computing."""
+"""Length of a job's computing."""
 LEAST = {"cpu": 4096, "cuda": 32768}
 """Tokens of a job: on a GPU a batch."""
 BESIDES = 7 * 16384

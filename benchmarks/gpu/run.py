@@ -1,4 +1,4 @@
-"""How a step is run: in a process of its own, with a time limit."""
+"""A step, run in a process of its own, with a time limit."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ class Check:
         return time.monotonic() - self.began
 
     def run(self, name: str, command: list[str]) -> str:
-        """What a process prints. StepError with its last words when it fails or hangs."""
+        """Return what a process prints. StepError with its last words when it fails or hangs."""
         print(f"[{self.seconds:3.0f} s] {name}", file=sys.stderr, flush=True)
         began = time.monotonic()
         try:

@@ -13,7 +13,7 @@ PLACE = 100
 
 
 def device(device: str) -> dict[str, Any]:
-    """What the device is; an error of the package where it does not compute."""
+    """Facts about the device; an error of the package where it does not compute."""
     import torch
 
     from plm_embed.kernels import devices

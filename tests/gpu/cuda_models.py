@@ -19,7 +19,7 @@ from support.packed import packed_batch
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
 }
-"""Of processes that tests start: they find what this one finds."""
+"""Environment of processes that tests start: they find what this one finds."""
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 WIDE = Model("esm2_t3_wide", ESM2, layers=3, dim=640, heads=10)  # heads of 64, as in 650M and 3B

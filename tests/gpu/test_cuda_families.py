@@ -35,7 +35,7 @@ def engine_of(name: str, dtype: str) -> Engine:
 @pytest.mark.parametrize("dtype", [*half_types()])
 @pytest.mark.parametrize(("heads", "width"), [(12, 64), (32, 128), (16, 64)])
 def test_the_kernel_with_biases_serves_at_real_widths(heads: int, width: int, dtype: str) -> None:
-    """Of DNABERT, ProtT5 and Ankh."""
+    """Models of DNABERT, ProtT5 and Ankh."""
     if torch.cuda.get_device_capability(CUDA) < (8, 0):
         pytest.skip("from compute capability 8.0 on")
     found = attention.choose(CUDA, DTYPES[dtype], heads, width, by_distance=True)  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What Snakemake plans for the shipped configuration."""
+"""Plans of Snakemake for the shipped configuration."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Plan:
-    """What Snakemake plans, or does with another executor, for the shipped configuration with
+    """Jobs that Snakemake plans, or runs with another executor, for the shipped configuration with
     four buckets and `changes`, and with what --set-resources sets for `embed`, to make
     `targets`, or all.
     """

@@ -1,4 +1,4 @@
-"""What can happen to a campaign's files, and how validate names it."""
+"""Damage to a campaign's files, and how validate names it."""
 
 import shutil
 from collections.abc import Callable

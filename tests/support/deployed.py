@@ -8,7 +8,7 @@ from support.campaign_runs import ROOT
 
 
 def repository_of_the_rules(folder: Path) -> Path:
-    """What of this clone Snakemake reads from a repository, tagged v1."""
+    """Files of this clone that Snakemake reads from a repository, tagged v1."""
     shutil.copytree(
         ROOT / "workflow", folder / "workflow",
         ignore=shutil.ignore_patterns("clone", "__pycache__", "*.egg-info"), symlinks=True,

@@ -1,4 +1,4 @@
-"""What a reader finds in a campaign of the records of `make_records`: keys, ids and vectors."""
+"""Content of a campaign of the records of `make_records`: keys, ids and vectors."""
 
 from collections import defaultdict
 

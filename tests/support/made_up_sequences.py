@@ -1,4 +1,4 @@
-"""What deduplicate leaves behind, for made-up records: their files, and a summary that fits."""
+"""Output of deduplicate for made-up records: their files, and a summary that fits."""
 
 from collections import Counter
 from pathlib import Path

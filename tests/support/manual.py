@@ -155,7 +155,7 @@ INSTEAD = dict.fromkeys(PARSED, "") | {
     # needs a GPU and real weights
     'make gpu-check GPU_CHECK="--weights esm2_t33_650M_UR50D.pt"': "make -n gpu-check",
 }
-"""What is run in the place of a line, '' for nothing, below the reason."""
+"""Lines that are run in the place of others, '' for nothing, below the reason."""
 
 FILES = {
     "inputs: # a table with its columns, and a FASTA file": "my_config.yaml",
@@ -184,7 +184,7 @@ SMALLER = {
     "--ids protein_1,protein_2": "--ids WXH67530.1,FLUASM_00001_PB2",
     '["protein_1", "protein_2"]': '["WXH67530.1", "FLUASM_00001_PB2"]',
 }
-"""What stands for a real model here: the demo's, and ids of the demo's records."""
+"""Stand-ins for a real model here: the demo's, and ids of the demo's records."""
 
 
 class Block(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the workers of pytest-xdist make once and all use."""
+"""Things that the workers of pytest-xdist make once and all use."""
 
 import os
 import shutil

@@ -112,7 +112,7 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
 
 
 def load_package() -> None:
-    """What all commands need, so that the forks have it; it starts no thread."""
+    """Import what all commands need, so that the forks have it; it starts no thread."""
     for name in (
         "jobs.job",
         "jobs.worker",

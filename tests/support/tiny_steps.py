@@ -29,7 +29,7 @@ OUTPUTS = {
         f"{VECTORS}/{name}" for name in ("report.html", "skipped.tsv", "ro-crate-metadata.json")
     ],
 }
-"""What Snakemake deletes before it runs a rule, and what makes it run the rule when it is
+"""Files that Snakemake deletes before it runs a rule, and what makes it run the rule when it is
 missing.
 """
 

@@ -88,6 +88,6 @@ def written(path: Path, text: str = "", at: float = 0.0) -> Path:
 
 
 def prove(model: Path, at: float = 0.0) -> None:
-    """What the steps leave, one second after the other, from `at` seconds on."""
+    """Make the files of the steps, one second after the other, from `at` seconds on."""
     for number, name in enumerate(("master_esm2_embeddings.h5", "checksums.sha256", "report.html")):
         written(model / name, at=at + number)

@@ -9,7 +9,7 @@ APPTAINER = (ROOT / "containers" / "plm-embed.def").read_text(encoding="utf-8")
 
 
 def copied() -> set[str]:
-    """What the Apptainer image gets of a clone."""
+    """Files of a clone that the Apptainer image gets."""
     (section,) = re.findall(r"%files\n(.*?)\n\n", APPTAINER, re.DOTALL)
     pairs = [line.split() for line in section.splitlines()]
     assert all(target == f"/opt/plm-embed/{source}" for source, target in pairs)

@@ -29,12 +29,12 @@ DATA = Path(__file__).parents[1] / "data" / "files_0.1"
 
 @dataclass(frozen=True)
 class Kind:
-    """How a sealed file is read and written."""
+    """A sealed file: its reader and writer."""
 
     recorded: str
     """The file of version 0.1, without .json."""
     name: str
-    """What the file has to be called."""
+    """The name that the file must have."""
     what: str
     remedy: str
     read: Callable[[Path], Any]

@@ -37,7 +37,7 @@ def pins(file: str) -> dict[str, str]:
 
 
 def needed() -> set[str]:
-    """What the package and its extras ask for."""
+    """Requirements of the package and its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     return {name(requirement) for requirements in lists for requirement in requirements} - {

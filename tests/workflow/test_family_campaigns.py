@@ -127,7 +127,7 @@ def check_exports(master: Path, matrix: np.ndarray, spans: np.ndarray) -> None:
 def run_campaign(
     folder: Path, name: str, weights: Path, options: dict[str, list[str]] | None = None
 ) -> str:
-    """What the last step printed."""
+    """Text that the last step printed."""
     words = {
         tiny_steps.MODEL: TINY[name].name,
         "esm2_embeddings": f"{name}_embeddings",

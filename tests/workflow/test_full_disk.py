@@ -170,7 +170,7 @@ def at_work(results: Path, weights: Path, scratch: Path, bucket: Path) -> "subpr
 
 
 def last_words(job: "subprocess.Popen[str]", results: Path) -> str:
-    """Of a job that fails because of its folder of results, which it names."""
+    """Errors of a job that fails because of its folder of results, which they name."""
     _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "Traceback" not in errors

@@ -18,7 +18,7 @@ from support.clones import ROOT, clone, environment
 from support.manual import INSTEAD, Block, blocks, made_smaller
 
 ROWS = 200
-"""Of the tutorial's table, which has more."""
+"""Rows of the tutorial's table, which has more."""
 
 LATER = ("umap_of_proteins.py", "neighbors.py")
 """The next block runs them."""

@@ -60,7 +60,7 @@ export(Path(sys.argv[1]), "npy", Path("vectors.npy"))
 
 
 def requirements(found: Distribution) -> list[str]:
-    """What a distribution needs here, without its extras."""
+    """Names that a distribution needs here, without its extras."""
     parsed = map(Requirement, found.requires or ())
     return [one.name for one in parsed if not one.marker or one.marker.evaluate({"extra": ""})]
 

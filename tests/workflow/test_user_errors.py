@@ -1,4 +1,4 @@
-"""What users do wrong and what happens to them: the words on the screen, the exit code, and the
+"""Mistakes of users and their outcome: the words on the screen, the exit code, and the
 manual's tables.
 
 Each case is the real command in a real working folder. What is said must tell what is wrong, where,

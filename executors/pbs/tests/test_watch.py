@@ -91,7 +91,7 @@ def test_jobs_that_have_left_the_queue_are_judged(
 
 
 def test_exit_status_0_of_a_deleted_job_is_told_as_such(looker: Looker) -> None:
-    """What OpenPBS 23.06 says of a job that is deleted two seconds after its start."""
+    """Answer of OpenPBS 23.06 about a job that is deleted two seconds after its start."""
     comment = "Job run at Sat Nov 21 at 09:58 on (pbs01:ncpus=1) and terminated by root@pbs01"
     job = looker.job(1, "1.pbs01")
     replay(looker.bin, qselect="", qstat="")

@@ -79,7 +79,7 @@ def test_a_path_that_is_no_use(
 def test_a_path_for_embed_that_is_no_use(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What would start a worker is left out: it takes seconds."""
+    """Commands that would start a worker are left out: it takes seconds."""
     monkeypatch.chdir(short_tmp)
     Path("there").mkdir()
     os.mkfifo("pipe")

@@ -30,7 +30,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many sequences the reference was to compute, which knows no made-up vectors."""
+    """Number of sequences for the reference, which knows no made-up vectors."""
     counts: list[int] = []
     monkeypatch.setattr(
         "plm_embed.master.spot_checks.draw", lambda _, __, count: counts.append(count) or ()

@@ -1,4 +1,4 @@
-"""What is asked for wrongly is refused before there are weights for it."""
+"""Wrong arguments are refused before there are weights for them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ MODEL = "esm2_t3_untrained"
 
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would make weights fails."""
+    """Fail where weights would be made."""
     monkeypatch.setattr(
         "plm_embed.inference.language_model.prepared_weights",
         lambda *_: pytest.fail("weights were made"),

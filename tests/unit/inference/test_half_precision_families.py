@@ -69,7 +69,7 @@ def test_what_float16_cannot_store_is_refused(
 def test_weights_in_half_precision_are_rounded_once(
     published: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a checkpoint in float16 or bfloat16 give the bits of the same numbers in float32, in
+    """A checkpoint in float16 or bfloat16 gives the bits of the same numbers in float32, in
     every precision of the computation.
     """
     monkeypatch.setattr(loading, "PAIR_TOKENS", 60)  # eight models are loaded here

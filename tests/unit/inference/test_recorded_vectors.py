@@ -43,7 +43,7 @@ SEQUENCES = [
 
 
 def kind() -> list[str]:
-    """What decides the order of sums on a CPU."""
+    """Facts that decide the order of sums on a CPU."""
     return [
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),

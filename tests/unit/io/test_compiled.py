@@ -89,7 +89,7 @@ def test_code_that_the_compiler_refuses(folder: Path, source: Path) -> None:
 def test_a_library_that_cannot_be_loaded_hides_no_other(
     folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of another kind of machine, say, that looked alike."""
+    """A file of another kind of machine, say, that looked alike."""
     assert made(source, "8") == 8
     (kept,) = folder.iterdir()
     for text in (b"%d" % number for number in range(20)):  # of which some come before it

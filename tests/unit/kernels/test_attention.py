@@ -40,7 +40,7 @@ def random_qkv(dtype: torch.dtype, tail: int = 20) -> Tensor:
 def varlen(
     query: Tensor, key: Tensor, value: Tensor, at: Tensor, _: Tensor, longest: int, __: int
 ) -> Tensor:
-    """What FlashAttention's function for variable lengths does: rows that belong to no sequence
+    """Do as FlashAttention's function for variable lengths: rows that belong to no sequence
     hold anything.
     """
     out = torch.full(query.shape, torch.nan, dtype=query.dtype)

@@ -1,4 +1,4 @@
-"""What a master says about its vectors."""
+"""Attributes of a master: facts about its vectors."""
 
 import json
 from dataclasses import replace

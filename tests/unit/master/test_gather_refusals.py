@@ -1,4 +1,4 @@
-"""What is not whole is not gathered."""
+"""Refusals of gather: nothing is gathered that is not whole."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What families of models say of themselves: tokens, residues, names of masters."""
+"""Facts that families of models state: tokens, residues, names of masters."""
 
 import subprocess
 import sys

@@ -132,3 +132,13 @@ def test_the_table_of_the_first_page(free: str) -> None:
         assert (width, weights, rate) == (str(model.dim), memory(model), speed(model)), name
         said = license.replace("not stated", "names none")
         assert said in model.license, (name, model.license)
+
+
+def test_constants_that_the_page_on_new_models_names_exist() -> None:
+    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    paths = [path for folder in ("workflow/src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    names = set(re.findall(r"`(?:\w+=)?([A-Z_]{4,})`", text))
+    assert "FORMULAS" in names
+    for name in names:
+        assert re.search(rf"^{name}\b.*=", code, re.MULTILINE), name

@@ -24,7 +24,7 @@ FILES = ("lm_head.safetensors", "manifest.json", "model.safetensors", "self_test
 
 
 def use(folder: Path) -> None:
-    """What an embed job does with a weights folder before it computes."""
+    """Load a weights folder as an embed job does before it computes."""
     loading.load(folder, choose_device("cpu"), "float32")
 
 

@@ -1,4 +1,4 @@
-"""What sequences cost, and how fast devices are for them."""
+"""Costs of sequences, and speeds of devices for them."""
 
 from dataclasses import replace
 from pathlib import Path

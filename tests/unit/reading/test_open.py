@@ -1,4 +1,4 @@
-"""What `plm_embed.open` takes, masters and stores, and what it refuses: absent, foreign and damaged
+"""Paths that `plm_embed.open` takes, masters and stores, and refuses: absent, foreign and damaged
 files.
 """
 

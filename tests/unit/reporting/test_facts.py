@@ -1,4 +1,4 @@
-"""What a report is made of: the completion records that count, and the table of records without a
+"""Facts of a report: the completion records that count, and the table of records without a
 vector, as spreadsheets open it.
 """
 
@@ -37,7 +37,7 @@ def table(path: Path) -> list[list[str]]:
 
 
 def test_every_skipped_record_is_named(tmp_path: Path) -> None:
-    """Those skipped when read, and those whose vector could not be computed."""
+    """Records skipped when read, and those whose vector could not be computed."""
     campaign = gathered_campaign(tmp_path, out_of_memory=2)
     records = campaign.master.with_name("records.parquet")
     write_skipped(records, tmp_path / "skipped.tsv")

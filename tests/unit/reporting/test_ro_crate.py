@@ -43,7 +43,7 @@ def test_the_crate_names_every_file_and_the_software(copy: Path) -> None:
 
 
 def test_the_crate_is_flattened_json_ld_after_the_specification(copy: Path) -> None:
-    """What RO-Crate 1.1 demands: one flat graph, a descriptor, a root with its four properties,
+    """Demands of RO-Crate 1.1: one flat graph, a descriptor, a root with its four properties,
     files that exist.
     """
     facts = collect(copy)

@@ -1,4 +1,4 @@
-"""What watch says of the steps around embed."""
+"""Steps around embed, as watch shows them."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What deduplicate holds in memory, whatever it reads."""
+"""Memory that deduplicate takes, whatever it reads."""
 
 import os
 import random

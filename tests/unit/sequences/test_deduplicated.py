@@ -1,4 +1,4 @@
-"""What deduplicate wrote is read as it was written, or named."""
+"""Files of deduplicate are read as they were written, or named."""
 
 import hashlib
 import random

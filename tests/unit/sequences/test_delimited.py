@@ -1,4 +1,4 @@
-"""What Arrow parses of a table is what Python's parser reads, wherever blocks are cut."""
+"""Arrow parses a table as Python's parser does, wherever blocks are cut."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What grows with buckets and parts, counted and not timed: folders listed, files looked at."""
+"""Work that grows with buckets and parts, counted, not timed: folders listed, files looked at."""
 
 import os
 from collections import Counter

@@ -42,7 +42,7 @@ def leaves(rules: Rules, prefix: str = "") -> Iterator[tuple[str, Rules]]:
 KEYS = dict(leaves(schema()))
 BY_NAME = {key.rpartition(".")[2]: rules for key, rules in KEYS.items()}
 OTHER_NAMES = {"dtype": "compute_dtype"}
-"""Of parameters, the key that they are called in the configuration."""
+"""Keys of the configuration, by the parameters that they set."""
 OF_THE_WORKFLOW = {
     *("results", "inputs", "model", "weights", "weights_folder", "store", "container"),
 }

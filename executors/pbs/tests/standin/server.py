@@ -119,7 +119,7 @@ class StandIn:
                     self._lose(job, -20)
 
     def count(self, *names: str) -> int:
-        """How many of the named commands were run so far."""
+        """Number of the named commands that were run so far."""
         return sum(name in names for _, name, _ in self.calls)
 
     def wait_for(self, number: int, *states: str, seconds: float = 120.0) -> Job:

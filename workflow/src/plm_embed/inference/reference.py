@@ -23,9 +23,7 @@ def hidden_states(
     """Return representations (tokens, D) of each sequence after each of `layers`, fp32."""
     manifest, tensors, _ = weights.load(folder)
     model = manifest.as_model
-    program = model.family.reference
-    states_of = program.states if program else all_states
-    return states_of(model, tensors, sequences, layers)
+    return model.family.reference.states(model, tensors, sequences, layers)
 
 
 def reference_vectors(
@@ -61,7 +59,7 @@ def reference_vectors(
         fitting = [i for i in fitting if max(map(len, ids[i])) <= limit]
     pieces = [piece for i in fitting for piece in texts[i]]
     layers = sorted({*fingerprint.layers} | ({last} if head else set()))
-    compute = states_of or (family.reference.states if family.reference else all_states)
+    compute = states_of or family.reference.states
     states = iter(compute(model, tensors, pieces, layers) if pieces else [])
     computed: list[dict[str, NDArray[np.float32]]] = [{} for _ in sequences]
     for i in fitting:

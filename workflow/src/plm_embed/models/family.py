@@ -273,12 +273,26 @@ class Names:
 
 
 class Reference(NamedTuple):
-    """A program of the authors, which shares nothing with the engine: its name, and what gives
-    representations (tokens, D) of each sequence after some layers, fp32.
+    """A program that shares nothing with the engine: its name, and what gives representations
+    (tokens, D) of each sequence after some layers, fp32.
     """
 
     name: str
     states: ReferenceStates
+
+
+def _formulas(
+    model: "Model",
+    tensors: Mapping[str, "Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
+) -> list[dict[int, "Tensor"]]:
+    from plm_embed.models.reference import all_states
+
+    return all_states(model, tensors, sequences, layers)
+
+
+FORMULAS = Reference("the published formulas in float64", _formulas)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,8 +327,7 @@ class Family:
     """Letters of a token, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
-    reference: Reference | None = None
-    """None: the published formulas in float64 of models/reference.py."""
+    reference: Reference = FORMULAS
 
     def contradiction(self, config: Mapping[str, object]) -> str:
         """Name a value of a checkpoint's configuration that is another one in this family,

@@ -122,13 +122,8 @@ class Facts:
     @property
     def reference(self) -> str:
         """Return the name of the program that vectors were compared with."""
-        model = MODELS.get(self.model)
-        if model is None and self.weights:
-            model = self.weights.as_model
-        if model is None:
-            return "the model's own modules"
-        program = model.family.reference
-        return program.name if program else "the published formulas in float64"
+        model = MODELS.get(self.model) or (self.weights and self.weights.as_model)
+        return model.family.reference.name if model else "the model's own modules"
 
     @property
     def caveat(self) -> str:
