@@ -269,9 +269,10 @@ class Embeddings:
         if len(numbers) and not (-count <= numbers.min() and numbers.max() < count):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {count}")
         numbers = numbers.astype(np.int64) % max(count, 1)
+        if (numbers[1:] > numbers[:-1]).all():
+            return self.flat(name, numbers)
         unique, back = np.unique(numbers, return_inverse=True)
-        vectors = self.flat(name, unique)
-        return vectors if np.array_equal(unique, numbers) else vectors[back]
+        return self.flat(name, unique)[back]
 
     def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
         """Yield all rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""

@@ -9,7 +9,7 @@ space is allocated when a dataset is made, so the order of the writes does not s
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self, get_args
@@ -38,6 +38,9 @@ _RANKS = {
 _SPAN_BYTES = 8 << 20  # that one read may cover
 _GAP_BYTES = 1 << 14  # between rows that are cheaper to read than to step over
 
+
+_memory_space = lru_cache(64)(h5s.create_simple)
+"""Description of a whole array, by its shape: h5py takes as long to make one as to read a row."""
 
 _BFLOAT16 = h5t.IEEE_F32LE.copy()
 _BFLOAT16.set_fields(15, 7, 8, 0, 7)
@@ -259,8 +262,7 @@ def take_bits(source: h5py.Dataset | Extent, rows: Numbers) -> Array:
         kind, columns = source.id.get_type(), source.shape[1:]
         dtype = np.dtype(f"<u{kind.get_size()}") if columns else source.dtype
         out = np.empty((len(rows), *columns), dtype)
-        # h5py keeps an account of each space: making one takes as long as reading a row
-        space, memory = source.id.get_space(), cache(h5s.create_simple)
+        space = source.id.get_space()
     if not out.size:
         return out
     edges = [0, len(rows)]
@@ -278,7 +280,7 @@ def take_bits(source: h5py.Dataset | Extent, rows: Numbers) -> Array:
             source.read(first, block)
         else:
             space.select_hyperslab((first, 0)[: out.ndim], block.shape)
-            source.id.read(memory(block.shape), space, block, kind)
+            source.id.read(_memory_space(block.shape), space, block, kind)
         if count > end - begin:
             out[begin:end] = block[rows[begin:end] - first]
     return out
