@@ -172,7 +172,8 @@ def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
     alone.parent.mkdir()
     alone.write_bytes((folder / alone.name).read_bytes())
     before = {path: path.read_bytes() for path in (*folder.iterdir(), alone)}
-    for source, output in ((folder, folder), (alone, alone.parent)):
+    elsewhere = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
+    for source, output in ((folder, folder), (alone, alone.parent), (elsewhere, alone.parent)):
         with pytest.raises(PlmEmbedError, match=f"{output}: holds other files: .*; choose a new"):
             prepare(TINY_ESM2, source, output)
     assert {path: path.read_bytes() for path in before} == before

@@ -13,7 +13,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import IMPORTED_DEVICE
+from plm_embed.fingerprint import IMPORTED_DEVICE, StorageDtype
 from plm_embed.inference.weights import prepare
 from plm_embed.keys import key
 from plm_embed.master.adopt import UNKNOWN, Adopted, adopt
@@ -168,6 +168,24 @@ def test_a_table_with_a_column_of_lists(tmp_path: Path, prepared: Path, means: n
         adopted(replace(files, id_column=""), prepared)
     with pytest.raises(PlmEmbedError, match="no column `accession`; it has name, vector; name the"):
         adopted(replace(files, id_column="accession"), prepared)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [("float16", 65504.0), ("bfloat16", 3.3895e38), ("float32", 3.4028e38)]
+)
+def test_numbers_that_a_store_would_make_infinite_are_left_out(
+    tmp_path: Path, prepared: Path, means: np.ndarray, dtype: StorageDtype, largest: float
+) -> None:
+    short = np.argsort([*map(len, SEQUENCES)])[:3]  # which are not compared with the reference
+    vectors = means.copy()
+    with np.errstate(over="ignore"):
+        vectors[short, 0] = largest, 1.002 * largest, np.nan
+    path = write_datasets(tmp_path / "means.h5", IDS, vectors)
+    files = Files(path, None, (fasta(tmp_path / "in.fasta", IDS),), Table(), "")
+    done = adopt(
+        files, tmp_path / "store", prepared, replace(SETTINGS, storage_dtype=dtype), sample=4
+    )
+    assert (done.rows, done.left_out) == (46, {"NaN, infinity or too large a number": 2})
 
 
 def test_pairs_of_chains(tmp_path: Path, prepared: Path) -> None:

@@ -125,12 +125,11 @@ def prepare(
     files = files_of(Path(source).absolute(), model) if source else None
     content = f"-{files.sha256[:12]}" if files else ""
     folder = (output or (cache or weights_cache()) / f"{model.name}{content}").absolute()
-    if output and not (folder / SELF_TEST).exists():
-        others = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, TENSORS, HEAD, DOWNLOAD}
-        others |= {path.name for path in (files.tensors if files else ()) if path.parent == folder}
-        if others:  # of which some may have the names of those to be written
-            words = f"{folder}: holds other files: {some(sorted(others))}"
-            raise WeightsError(words, path=folder, remedy="choose a new folder")
+    others = {path.name for path in folder.glob("[!.]*")} - {DOWNLOAD}
+    if output and others and not others & {MANIFEST, SELF_TEST}:
+        words = f"{folder}: holds other files: {some(sorted(others))}"
+        remedy = "choose a new folder, or delete them if an interrupted run left them"
+        raise WeightsError(words, path=folder, remedy=remedy)
     try:
         with exclusive(folder), ExitStack() as at_the_end:
             manifest = _intact(model, files, folder, scores)

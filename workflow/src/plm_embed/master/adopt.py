@@ -29,6 +29,7 @@ from plm_embed.models.weights import Manifest, read_manifest
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.records import Reader, normalize_batch
 from plm_embed.sequences.residues import SEPARATOR, ResiduePolicy
+from plm_embed.store.hdf5 import decode, encode
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 
@@ -270,14 +271,14 @@ def _publish(
     (name,), dtype = store.fingerprint.representations, store.fingerprint.storage_dtype
     keys, places = np.array([*rows], "S64"), np.array([*rows.values()])
     lengths = np.array([length[key] for key in rows], np.int32)
-    most = np.finfo(np.float16 if dtype == "float16" else np.float32).max  # bfloat16: as float32
     count, dim = foreign.vectors.shape
     height = max(1, _BLOCK_BYTES // (4 * dim))
     with scratch_folder("", 2 * _BLOCK_BYTES, store.folder / "scratch") as scratch:
         for start in range(0, count, height):
             inside = slice(*np.searchsorted(places, (start, start + height)).tolist())
-            block = foreign.read(start, start + height)[places[inside] - start]
-            good = (np.abs(block) <= most).all(axis=1)
+            block = encode(foreign.read(start, start + height)[places[inside] - start], dtype)
+            # once they are rounded
+            good = np.logical_and.reduce(np.isfinite(decode(block, dtype)), axis=1)
             if lost := int((~good).sum()):
                 adopted.left_out["NaN, infinity or too large a number"] += lost
             if lost == len(good):
