@@ -13,16 +13,6 @@ WHOLE = [(0, 5), (0, 1), (0, 6)]  # of 12 letters in one piece
 WINDOWS = [(0, 6), (-2, 6), (1, 4)]
 CROPPED = [(0, 6), (0, 4)]  # the first 10 of more
 STORED = np.array(WHOLE + WINDOWS + CROPPED, dtype=np.float16)
-COUNTS = np.array([3, 3, 2])
-
-
-def wrong(stored: np.ndarray, kept: tuple[int, ...] = (12, 15, 10)) -> list[bool]:
-    windows = np.array([1, 2, 0], dtype=np.int32)
-    return wrong_spans(stored, COUNTS, np.array(kept), windows).tolist()
-
-
-def test_tokens_that_are_all_letters_in_order() -> None:
-    assert wrong(STORED) == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -38,16 +28,16 @@ def test_tokens_that_are_all_letters_in_order() -> None:
         (4, (-6, 10), 1),  # does not go forward, though it ends well
         (1, (0, 1.5), 0),
         (5, (np.nan, 4), 1),
+        (0, (0, 5), None),  # as it was
     ],
 )
-def test_what_cannot_be(row: int, stored: tuple[float, float], sequence: int) -> None:
-    changed = STORED.copy()
+def test_tokens_are_all_letters_in_order(
+    row: int, stored: tuple[float, float], sequence: int | None
+) -> None:
+    changed, counts, letters = STORED.copy(), np.array([3, 3, 2]), np.array([12, 15, 10])
     changed[row] = stored
-    assert np.flatnonzero(wrong(changed)).tolist() == [sequence]
-
-
-def test_tokens_of_another_length() -> None:
-    assert wrong(STORED, (12, 15, 11)) == [False, False, True]
+    wrong = wrong_spans(changed, counts, letters, np.array([1, 2, 0], np.int32))
+    assert wrong.tolist() == [number == sequence for number in range(3)]
 
 
 @pytest.fixture
@@ -60,13 +50,18 @@ def values() -> np.ndarray:
     return drawn
 
 
-def test_norms_are_described_by_their_logarithms(values: np.ndarray) -> None:
+def test_norms_are_described_by_their_logarithms_in_little_memory(values: np.ndarray) -> None:
+    keys, copy = np.full(len(values), b"key"), values.copy()
+    tracemalloc.start()
+    norms = distribution(copy, keys)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * len(values)
     known = np.flatnonzero(np.isfinite(values))
     logs = np.log(np.maximum(values[known], np.finfo(np.float32).tiny))
     z = (logs - np.median(logs)) / (1.4826 * np.median(np.abs(logs - np.median(logs))))
     far = np.flatnonzero(np.abs(z) > 6)
     farthest = far[np.argsort(-np.abs(z[far]), kind="stable")][:20]
-    norms = distribution(values.copy(), np.full(len(values), b"key"))
     assert (norms.rows, norms.outliers) == (len(known), len(far)) and len(far) > 100
     assert [(outlier.row, outlier.norm, outlier.z) for outlier in norms.listed] == [
         (int(known[at]), float(values[known[at]]), round(float(z[at]), 1)) for at in farthest
@@ -74,15 +69,6 @@ def test_norms_are_described_by_their_logarithms(values: np.ndarray) -> None:
     assert [outlier.norm for outlier in norms.listed[:3]] == [0, 0, 0]
     assert (norms.min, norms.max) == (0, float(values[known].max()))
     assert norms.median == float(np.exp(np.median(logs)))
-
-
-def test_norms_take_little_memory(values: np.ndarray) -> None:
-    keys = np.full(len(values), b"key")
-    tracemalloc.start()
-    distribution(values, keys)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 8 * len(values)
 
 
 def test_norms_of_near_equal_sequences_are_usual() -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.fingerprint import LongSequences
 from plm_embed.keys import key
 from plm_embed.master import spot_checks
 from plm_embed.master.campaign import Campaign as Gathered
@@ -17,7 +17,17 @@ from plm_embed.master.campaign import read_campaign
 from plm_embed.master.spot_checks import check_spots, draw
 from plm_embed.master.validation_record import Validation
 from plm_embed.store.parts import Part
-from support.campaigns import EVERYTHING, Campaign, gathered_campaign, reference
+from support.campaigns import (
+    EVERYTHING,
+    Campaign,
+    gathered_campaign,
+    reference,
+    seal_sequences,
+)
+from support.made_up_sequences import make_records
+
+LENGTHS = {record["key"]: record["length"] for record in make_records() if record["key"]}
+REFERENCE = "plm_embed.inference.reference.reference_vectors"
 
 
 @pytest.fixture(scope="module")
@@ -32,30 +42,32 @@ def gathered(campaign: Campaign, **changes: Any) -> Gathered:
     return plan
 
 
-def drawn(campaign: Campaign, count: int, **changes: Any) -> dict[int, str]:
-    """The sequences of drawn rows."""
-    plan = gathered(campaign, **changes)
+def drawn(campaign: Campaign, count: int, **changes: Any) -> dict[int, int]:
+    """The lengths of the sequences of drawn rows."""
     with Part(campaign.master) as part:
-        rows = draw(part, plan, count)
-        keys = part.keys[rows]
-    pairs = list(spot_checks._sequences(plan, rows))
-    assert [name.encode() for name, _ in pairs] == keys.tolist()
-    assert all(key(sequence) == name for name, sequence in pairs)
-    return dict(zip(rows.tolist(), (sequence for _, sequence in pairs), strict=True))
+        rows = draw(part, gathered(campaign, **changes), count)
+        return {row: LENGTHS[part.keys[row].decode()] for row in rows.tolist()}
 
 
-@pytest.mark.parametrize("count", [1, 7, 30])
-def test_other_rows_are_drawn_only_for_another_fingerprint(campaign: Campaign, count: int) -> None:
-    rows = drawn(campaign, count)
-    assert len(rows) == count
-    assert drawn(campaign, count) == rows != drawn(campaign, count, layers=(2,))
+def checked(campaign: Campaign, count: int, **changes: Any) -> Validation:
+    validation = Validation(status="passed", checks=[])
+    plan = gathered(campaign, **changes)
+    check_spots(validation, plan, campaign.master, campaign.weights, count)
+    return validation
 
 
-def test_all_are_drawn_where_fewer_are_asked_for_than_there_are(
+def test_other_rows_are_drawn_only_for_another_fingerprint(
     campaign: Campaign, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert [*drawn(campaign, 1000)] == [*range(gathered(campaign).vectors)]
+    rows = drawn(campaign, 7)
+    assert len(rows) == 7
+    assert drawn(campaign, 7) == rows != drawn(campaign, 7, layers=(2,))
+    # all where fewer are there than are asked for
+    assert [*drawn(campaign, 1000)] == [*range(len(LENGTHS))]
     assert not caplog.text
+    for field in ({"compute_dtype": "bfloat16"}, {"storage_dtype": "float32"}, {"engine": "other"}):
+        other = replace(EVERYTHING, **field)  # type: ignore[arg-type]
+        assert other.of_reference == EVERYTHING.of_reference
 
 
 @pytest.mark.parametrize(
@@ -76,103 +88,75 @@ def test_only_sequences_that_the_reference_takes_are_drawn(
 ) -> None:
     monkeypatch.setattr(spot_checks, "SPOT_TOKENS", most)
     monkeypatch.setattr(spot_checks, "SPOT_PIECES", 2)
-    lengths = [len(sequence) for sequence in drawn(campaign, 1000, long_sequences=long).values()]
-    whole = (min(2 * most, longest) if long.policy != "whole" else longest) - 3
-    assert whole <= max(lengths) <= longest
-
-
-def test_the_reference_is_told_how_many_tokens_it_may_take(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[object] = []
-
-    def computing(
-        weights: Path, sequences: list[str], fingerprint: Fingerprint, **more: object
-    ) -> list[dict[str, np.ndarray]]:
-        calls.extend([fingerprint, more])
-        return reference(weights, sequences, fingerprint)
-
-    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", computing)
-    assert problems(campaign, 2) == []
-    assert calls == [
-        campaign.fingerprint.of_reference,
-        {"most_tokens": spot_checks.SPOT_MOST, "masked_tokens": spot_checks.SPOT_MASKED},
-    ]
+    lengths = drawn(campaign, 1000, long_sequences=long).values()
+    assert longest - 3 <= max(lengths) <= longest
 
 
 def test_models_with_long_tokens_take_longer_sequences(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(spot_checks, "SPOT_TOKENS", 5)
-    whole = LongSequences()
-    letters = {
-        model: max(map(len, drawn(campaign, 1000, model=model, long_sequences=whole).values()))
-        for model in ("esm2_t3_untrained", "DNABERT-S")
-    }
-    assert letters["esm2_t3_untrained"] <= 5 < letters["DNABERT-S"]
+    changes = {"long_sequences": LongSequences(), "model": "DNABERT-S"}
+    assert max(drawn(campaign, 1000, **changes).values()) > 5
     assert "sequences are short enough for the reference" in caplog.text
 
 
 def test_each_row_may_be_drawn(campaign: Campaign) -> None:
     """Also with 3 of them at a time."""
-    seen: set[int] = set()
-    for seed in range(100):
-        seen |= set(drawn(campaign, 3, long_sequences=LongSequences("window", 40 + seed, 10)))
-    assert seen == set(drawn(campaign, 1000))
+    plan, rows = gathered(campaign), set[int]()
+    with Part(campaign.master) as part:
+        for overlap in range(100):
+            long = LongSequences("window", 300, overlap)
+            plan.fingerprint = replace(EVERYTHING, long_sequences=long)
+            rows |= {*draw(part, plan, 3).tolist()}
+    assert rows == {*range(len(LENGTHS))}
 
 
-def test_the_shortest_is_drawn_too_for_its_pseudo_perplexity(campaign: Campaign) -> None:
-    every = drawn(campaign, 1000)
-    scores = ("entropy", "pseudo_perplexity")
-    with_it = drawn(campaign, 1, scores=scores)
-    assert min(map(len, with_it.values())) == min(map(len, every.values()))
-    assert len(with_it) == 2 and len(drawn(campaign, 1, scores=scores[:1])) == 1
-    assert drawn(campaign, 1000, scores=scores) == every
-
-
-def test_validate_says_where_no_pseudo_perplexity_is_compared(
+def test_the_shortest_is_drawn_too_for_its_pseudo_perplexity(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", reference)
-    plan = gathered(campaign, scores=("pseudo_perplexity",))
-    for count, said in ((1, True), (0, False)):
-        validation = Validation(status="passed", checks=[])
-        check_spots(validation, plan, campaign.master, campaign.weights, count)
-        assert validation.not_compared.startswith("no pseudo-perplexity was compared") == said
+    scores = ("entropy", "pseudo_perplexity")
+    more = drawn(campaign, 1, scores=scores)
+    assert min(more.values()) == min(LENGTHS.values())
+    assert len(more) == 2 and len(drawn(campaign, 1, scores=scores[:1])) == 1
+    assert drawn(campaign, 1000, scores=scores) == drawn(campaign, 1000)
+    monkeypatch.setattr(REFERENCE, lambda *call, **_: reference(*call))
+    words = "no pseudo-perplexity was compared"
+    assert checked(campaign, 1, scores=scores[1:]).not_compared.startswith(words)
+    assert not checked(campaign, 0, scores=scores[1:]).not_compared
 
 
 def test_a_bucket_that_was_damaged_is_named(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
-    plan = gathered(campaign)
-    for bucket in (campaign.sequences / "buckets").iterdir():  # a sound table, but another file
-        pq.write_table(pq.read_table(bucket), bucket, compression="gzip")
-    with pytest.raises(
-        StoreError,
-        match=r"buckets/\d+\.parquet: changed since.*delete .*sequences/summary\.json and run",
-    ):
-        dict(spot_checks._sequences(plan, np.arange(3)))
-
-
-def problems(campaign: Campaign, count: int) -> list[str]:
-    validation = Validation(status="passed", checks=[])
-    check_spots(validation, gathered(campaign), campaign.master, campaign.weights, count)
-    return validation.problems
-
-
-@pytest.mark.parametrize(
-    "other", [{"compute_dtype": "bfloat16"}, {"storage_dtype": "float32"}, {"engine": "2-triton"}]
-)
-def test_the_reference_stands_for_any_device_and_precision(other: dict[str, str]) -> None:
-    assert replace(EVERYTHING, **other).of_reference == EVERYTHING.of_reference
+    plan, sequences = gathered(campaign), campaign.sequences
+    for bucket in (sequences / "buckets").iterdir():
+        table = pq.read_table(bucket)
+        others = pa.array(table["sequence"].to_pylist()[::-1])
+        pq.write_table(table.set_column(1, "sequence", others), bucket)
+    for message in ("changed since it was written", "is not the SHA-256 of its sequence"):
+        validation = Validation(status="passed", checks=[])
+        check_spots(validation, plan, campaign.master, campaign.weights, 3)
+        assert message in validation.problems[0] and "/buckets/" in validation.problems[0]
+        summary = sequences / "summary.json"
+        assert validation.remedy == f"delete {summary} and run the campaign again"
+        seal_sequences(sequences)
 
 
 def test_a_row_with_too_many_tokens_for_the_reference_is_told(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", lambda *_, **__: [{}])
-    assert problems(campaign, 1) == []
-    (sequence,) = drawn(campaign, 1).values()
-    assert f"key {key(sequence)} has too many tokens for the reference" in caplog.text
+    keys = []
+
+    def taking_none(
+        _: Path, sequences: list[str], __: object, *, most_tokens: int, masked_tokens: int
+    ) -> list[dict[str, np.ndarray]]:
+        assert (most_tokens, masked_tokens) == (spot_checks.SPOT_MOST, spot_checks.SPOT_MASKED)
+        keys.extend(map(key, sequences))
+        return [{} for _ in sequences]
+
+    monkeypatch.setattr(REFERENCE, taking_none)
+    assert checked(campaign, 1).problems == []
+    assert f"key {keys[0]} has too many tokens for the reference" in caplog.text
 
 
 def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
@@ -181,9 +165,9 @@ def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
     def moved(*call: Any, **_: int) -> list[dict[str, np.ndarray]]:
         return [{kind: 1.05 * v for kind, v in vectors.items()} for vectors in reference(*call)]
 
-    path = "plm_embed.inference.reference"
-    monkeypatch.setattr(f"{path}.reference_vectors", moved)
+    monkeypatch.setattr(REFERENCE, moved)
     for rounding, refused in ((0.02, False), (0.001, True)):
         distances = dict.fromkeys(campaign.fingerprint.representations, rounding)
-        monkeypatch.setattr(f"{path}.rounding_distances", lambda *_, distances=distances: distances)
-        assert bool(problems(campaign, 1)) == refused
+        path = "plm_embed.inference.reference.rounding_distances"
+        monkeypatch.setattr(path, lambda *_, distances=distances: distances)
+        assert bool(checked(campaign, 1).problems) == refused

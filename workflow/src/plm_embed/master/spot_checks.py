@@ -20,7 +20,7 @@ from plm_embed.master.validation_record import Spot, Validation
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import read_manifest
 from plm_embed.sequence_windows import spans
-from plm_embed.sequences.summary import check_keys, read_again, verified
+from plm_embed.sequences.summary import check_keys, read_again
 from plm_embed.store.parts import Part
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def _sequences(campaign: Campaign, rows: NDArray[np.int64]) -> Iterator[tuple[st
     for number in np.unique(numbers).tolist():
         bucket = campaign.bucket(names[number])
         keys = pa.array(bucket.keys[rows[numbers == number] - firsts[number]].astype(str))
-        path = verified(campaign.sequences, f"buckets/{bucket.name}.parquet")
+        path = campaign.sequences / "buckets" / f"{bucket.name}.parquet"
         table = read_table(path, ["key", "sequence"], again)
         table = table.filter(pc.is_in(table["key"], keys))
         check_keys(path, table)
