@@ -1,17 +1,12 @@
-"""A small configuration, and the keys that a configuration may hold."""
+"""The keys that a configuration may hold."""
 
 from typing import Any
 
 
-def config(**changes: Any) -> dict[str, Any]:
-    return {"inputs": ["a.fasta"], "model": "esm2_t6_8M_UR50D", **changes}
-
-
-def keys(schema: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Every key that holds a value, by its dotted name."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, part in schema["properties"].items():
-        found |= (
-            keys(part, f"{prefix}{name}.") if "properties" in part else {f"{prefix}{name}": part}
-        )
-    return found
+def keys(rules: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Return the schema of every key that holds a value, by its dotted name."""
+    values: dict[str, dict[str, Any]] = {}
+    for name, part in rules["properties"].items():
+        key = f"{prefix}{name}"
+        values |= keys(part, f"{key}.") if "properties" in part else {key: part}
+    return values

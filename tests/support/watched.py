@@ -17,6 +17,7 @@ from support.campaigns import completion
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t33_650M_UR50D"
+PRODUCTS = "master_esm2_embeddings.h5", "checksums.sha256", "report.html"
 
 
 def ago(seconds: float) -> str:
@@ -89,5 +90,5 @@ def written(path: Path, text: str = "", at: float = 0.0) -> Path:
 
 def prove(model: Path, at: float = 0.0) -> None:
     """Make the files of the steps, one second after the other, from `at` seconds on."""
-    for number, name in enumerate(("master_esm2_embeddings.h5", "checksums.sha256", "report.html")):
+    for number, name in enumerate(PRODUCTS):
         written(model / name, at=at + number)

@@ -2,15 +2,13 @@
 
 import os
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
-from plm_embed.cli.main import main
-from support.commands import COMMANDS
+from support.commands import COMMANDS, status
 
 ARGUMENTS = [
     (name, parameter.name or "")
@@ -34,7 +32,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 def call(name: str, wrong: str, odd: str) -> int | str | None:
     """Call a command on which all is right but one path; return what it exits with."""
-    options, places = ["plm-embed", name, *(["--once"] if name == "watch" else [])], []
+    options, places = ["--once"] if name == "watch" else [], []
     for parameter in COMMANDS[name].params:
         if parameter.name == wrong:
             value = odd
@@ -48,13 +46,7 @@ def call(name: str, wrong: str, odd: str) -> int | str | None:
             places.append(value)
         else:
             options += [parameter.opts[0], value]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [*options, "--", *places])
-        try:
-            main()
-        except SystemExit as end:
-            return end.code
-    return 0
+    return status(name, *options, "--", *places)
 
 
 @pytest.mark.workflow

@@ -64,6 +64,7 @@ def test_an_estimate_is_a_share_of_the_peak_of_the_dtype() -> None:
     [
         ("V100", M650, "bfloat16", "V100: it is not made for bfloat16; name another one"),
         ("AMD EPYC, 8 threads", M650, "tfloat32", "it is not made for tfloat32; name another one"),
+        ("a CPU, 0 threads", M650, "auto", "not known; known are V100, A100"),
         ("L4", MODELS["esm2_t48_15B_UR50D"], "auto", "24 GB do not hold the weights, 30.2 GB in"),
         ("NVIDIA A100 MIG 1g.5gb", M3B, "auto", "not known; known are V100, A100"),
         ("T4", MODELS["esmc_6b"], "auto", "its 16 GB do not hold the weights, 25.4 GB in float32"),

@@ -38,8 +38,7 @@ def table(path: Path) -> list[list[str]]:
 
 def test_every_skipped_record_is_named(tmp_path: Path) -> None:
     """Records skipped when read, and those whose vector could not be computed."""
-    campaign = gathered_campaign(tmp_path, out_of_memory=2)
-    records = campaign.master.with_name("records.parquet")
+    records = gathered_campaign(tmp_path, out_of_memory=2).records
     write_skipped(records, tmp_path / "skipped.tsv")
     head, *rows = table(tmp_path / "skipped.tsv")
     assert head == list(SKIPPED_COLUMNS)

@@ -1,4 +1,4 @@
-"""The report: whole and in part, offline."""
+"""The report: what people ask first, of a campaign in every state; whole and in part, offline."""
 
 import html
 import json
@@ -15,26 +15,42 @@ from hypothesis import strategies as st
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.reporting.facts import collect
+from plm_embed.fingerprint import SPANS
+from plm_embed.io.json_files import write_sealed
+from plm_embed.master.validation_record import VALIDATION, read_validation
+from plm_embed.reporting.facts import Facts, collect
 from plm_embed.reporting.report import lengths, write_report
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import seal_sequences
 from support.finished import DEMO, MODEL
 
 
-def words(page: Path) -> str:
-    """The text of a page without its scripts, styles and marks."""
-    text = re.sub(
-        r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL
+def text(facts: Facts, page: Path) -> tuple[str, str]:
+    """The words of a new report's first section, and those of the whole page, without its scripts,
+    styles and marks.
+    """
+    write_report(facts, page)
+    content = page.read_text(encoding="utf-8")
+    content = re.sub(r"<(script|style).*?</\1>", " ", content, flags=re.DOTALL)
+    first, whole = (
+        html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", gap, part)))
+        for part, gap in ((content.split("<section")[1], ""), (content, " "))
     )
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
+    return first, whole
 
 
 def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    write_report(collect(results), page)
-    text = words(page)
-    for expected in (
+    page, facts = tmp_path / "report.html", collect(results)
+    first, whole = text(facts, page)
+    for words in (
+        "Yes: 180 of 181 records have a vector; skipped: 1 unknown residues.",
+        "Yes: all 14 checks passed, also the comparison of 2 sequences with ",
+        f"{facts.master} (52.8 kB)",
+        f"plm-embed search {facts.folder} --id '{facts.example}' ",
+        f"plm-embed export {facts.folder} \\ vectors.parquet",
+    ):
+        assert words in first
+    for words in (
         "complete and validated",
         "XFD33108.1 unknown residues J at 82",
         "All 129 vectors (mean_l3), one for each distinct sequence.",
@@ -47,44 +63,69 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "event: upper cased 1",
         "skipped: unknown residues 1",
         "14 checks, each over every row; 2 sequences recomputed by",
-        "0123456789abcdef",
         "doi:10.1126/science.ade2574",
         "Embeddings of 180 protein sequences (129 distinct; 1 of 181 records skipped)",
     ):
-        assert expected in text
+        assert words in whole
     assert page.stat().st_size < 300_000
     raw = page.read_text(encoding="utf-8")
     assert raw.count('role="img" aria-label=') == 1, "a text alternative for the map"
     assert "default-src 'none'" in raw and "The map needs JavaScript" in raw
-    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", raw), (
-        "it loads nothing"
-    )
+    loads = re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", raw)
+    assert not loads, "it loads nothing"
+    facts.metadata = facts.metadata | {"inputs": {"records": 3}}
+    assert "No: the input has changed" in text(facts, page)[0]
 
 
-@pytest.mark.parametrize(
-    "missing", ["validation.json", "master_esm2_embeddings.h5", "embedded/*.json"]
-)
-def test_an_unfinished_campaign_has_what_there_is(copy: Path, missing: str) -> None:
-    model = copy / MODEL
-    for path in {model / "validation.json", *model.glob(missing)}:
+def test_nobody_is_led_to_vectors_that_failed(copy: Path) -> None:
+    folder = copy / MODEL
+    validation = read_validation(folder / VALIDATION)
+    assert validation
+    first, *others = validation.checks
+    bad = replace(first, result="failed", problems=1, listed=("0001.json: no such file",))
+    write_sealed(folder / VALIDATION, replace(validation, status="failed", checks=(bad, *others)))
+    words, whole = text(collect(folder), folder / "report.html")
+    assert "No: 1 of 14 checks failed (completion records). Do not use" in words
+    assert "Yes" not in words and "import plm_embed" not in words and "export" not in words
+    assert "completion records: 0001.json: no such file" in whole
+
+
+def test_an_unfinished_campaign_has_what_there_is_and_what_stopped_it(copy: Path) -> None:
+    folder = copy / MODEL
+    page = folder / "report.html"
+    (folder / VALIDATION).unlink()
+    _, whole = text(collect(copy), page)
+    assert "not finished yet" in whole and "Not validated yet" in whole
+    assert "No master file yet" not in whole and "Their lengths are from" in whole
+    for path in (*folder.glob("master_*"), folder / "embedded" / "0002.json"):
         path.unlink()
-    result = CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
-    page = model / "report.html"
-    assert str(page) in result.output
-    text = words(page)
-    assert (
-        "not finished yet" in text
-        and "Not validated yet" in text
-        and "Their lengths are from" in text
-    )
-    assert ("No master file yet" in text) == (missing == "master_esm2_embeddings.h5")
-    assert ("No bucket is finished yet" in text) == (missing == "embedded/*.json")
+    words, whole = text(collect(copy), page)
+    assert "No master file yet" in whole and "No bucket is finished yet" not in whole
+    assert "Not yet: 2 of 3 buckets finished." in words and "import plm_embed" not in words
+    assert "Wait while the run is at work." in words and f"plm-embed watch {copy}" in words
+    log = copy / "logs" / MODEL / "embed" / "0002.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("plm-embed: error: the disk is full\n", encoding="utf-8")
+    assert f"A step failed: the disk is full ({log})" in text(collect(copy), page)[0]
+    for path in folder.glob("embedded/*.json"):
+        path.unlink()
+    assert "No bucket is finished yet" in text(collect(copy), page)[1]
+
+
+def test_each_kind_of_vectors_has_its_reader(tmp_path: Path) -> None:
+    for names, call in (
+        (("mean_l3", "per_residue_l3"), "get(['a'])"),
+        ((SPANS, "per_token_l3"), "per_token('a')"),
+    ):
+        facts = Facts(tmp_path, tmp_path, MODEL, rows=1, names=names, example="a")
+        assert facts.opening.endswith(f"embeddings.{call}")
 
 
 def test_what_repeats_a_run_is_kept_beside_its_report(copy: Path, tmp_path: Path) -> None:
     settings = {"inputs": [str(DEMO / "proteins.fasta")], "model": MODEL, "buckets": 4}
     command = ["report", str(copy), "--settings", json.dumps(settings)]
-    CliRunner().invoke(group, command, catch_exceptions=False)
+    done = CliRunner().invoke(group, command, catch_exceptions=False)
+    assert f"{copy / MODEL / 'report.html'}: open it" in done.output
     kept = copy / MODEL / "config.yaml"
     assert yaml.safe_load(kept.read_text(encoding="utf-8")) == settings
     page = (copy / MODEL / "report.html").read_text(encoding="utf-8")

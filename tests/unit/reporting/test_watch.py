@@ -12,7 +12,19 @@ from click.testing import CliRunner
 from plm_embed.cli.main import group
 from plm_embed.reporting import watch
 from plm_embed.wording import duration
-from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
+from support.watched import (
+    MODEL,
+    PRODUCTS,
+    ago,
+    beat,
+    campaign,
+    finish,
+    look,
+    prove,
+    screen,
+    shown,
+    written,
+)
 
 
 def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
@@ -47,18 +59,6 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert "0.0 %; 0 of 2 buckets done, 0 at work, 2 left\n" in shown(tmp_path)
 
 
-def test_a_killed_run_says_how_to_go_on(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 4)
-    written(model / "weights.json")
-    finish(model, 0)
-    beat(model, 0, updated=300)
-    beat(model, 1, updated=300)
-    text = shown(tmp_path)
-    assert "nothing is running" in text and "rerun the same command" in text
-    beat(model, 2)
-    assert "next: " not in shown(tmp_path)
-
-
 def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     campaign(tmp_path, 2)
     other = tmp_path / "prot_bert"
@@ -73,12 +73,9 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     assert "esmc_300m  ▶weights ✓sequences ·embed" in text
     assert "prot_bert  ·weights ✓sequences ▶embed" in text
     assert "75.0 %; 1 of 2 buckets done, 1 at work, 0 queued; 50 tokens/s" in text
-    for width in (60, 80, 120, 200):
-        lines = screen(tmp_path, width)
-        assert all(len(line) <= width for line in lines)
-        shares = [line for line in lines if " %; " in line]
-        assert len(shares) == 3, "one for each"
-        assert any("0001" in line for line in lines)
+    lines = screen(tmp_path, 60)
+    assert max(map(len, lines)) <= 60 and sum(" %; " in line for line in lines) == 3
+    assert any("0001" in line for line in lines)
 
 
 def test_stalled_workers_stand_out(tmp_path: Path) -> None:
@@ -98,67 +95,28 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     ]
     assert state.tokens_per_second == 100
     text = shown(tmp_path)
-    assert "node1 GPU 1" in text and "12 min" in text
-    assert (
-        "2 workers stalled" in text and "5 min ago" in text and "SILENT" in text and "STUCK" in text
-    )
-
-
-def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 2)
-    finish(model, 0)
-    finish(model, 1)
-    finish(model, 7)
-    for name in ("0000", "0001"):  # cut anew since
-        os.utime(
-            tmp_path / "sequences" / "buckets" / f"{name}.parquet",
-            (time.time() + 60, time.time() + 60),
-        )
-    assert look(tmp_path).done == 0
+    for words in ("node1 GPU 1", "12 min", "2 workers stalled", "5 min ago", "SILENT", "STUCK"):
+        assert words in text
 
 
 def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     model = campaign(tmp_path, 2)
     logs = tmp_path / "logs" / MODEL / "embed"
-    logs.mkdir(parents=True)
-    (logs / "0000.log").write_text(
-        "12:00:00 published\nplm-embed: error: no space on /scratch\nmake room\nmore\n"
+    reasons = ["no space on /scratch\nmake room", "ValueError: broken", "Invalid value: No 'w'."]
+    words = (
+        f"12:00:00 published\nplm-embed: error: {reasons[0]}\nmore\n",
+        f"Traceback (most recent call last):\n  File ...\n{reasons[1]}\n",
+        f"Usage: plm-embed embed [OPTIONS]\n\nError: {reasons[2]}\n",
     )
-    (logs / "0001.log").write_text(
-        "Traceback (most recent call last):\n  File ...\nValueError: broken\n"
-    )
-    (logs / "0002.log").write_text(
-        "Usage: plm-embed embed [OPTIONS]\n\nError: Invalid value: Path 'w' does not exist.\n"
-    )
-    (state,) = watch.look(tmp_path).models
-    assert [(failure.log.name, failure.reason) for failure in state.failures] == [
-        ("0000.log", "no space on /scratch\nmake room"),
-        ("0001.log", "ValueError: broken"),
-        ("0002.log", "Invalid value: Path 'w' does not exist."),
-    ]
+    for bucket, text in enumerate(words):
+        written(logs / f"{bucket:04d}.log", text)
+    assert [failure.reason for failure in look(tmp_path).failures] == reasons
     (logs / "0002.log").unlink()
     text = shown(tmp_path)
     assert "2 failed" in text and f"FAILED {logs}/0000.log" in text.replace("\n", "")
     (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")
     finish(model, 1)
-    (state,) = watch.look(tmp_path).models
-    assert not state.failures
-
-
-def test_a_heartbeat_that_is_being_replaced_is_left_out(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 4)
-    beat(model, 1).write_text('{"host": "no')
-    (model / "embedded" / "jobs" / ".tmp-node1-2.json").write_text("{}")
-    beat(model, 3)
-    assert len(look(tmp_path).workers) == 1
-
-
-def test_one_look_on_the_command_line(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 4)
-    for bucket in range(3):
-        beat(model, bucket)
-    text = CliRunner().invoke(group, ["watch", str(tmp_path), "--once"]).output
-    assert "0 of 4 buckets done, 3 at work, 1 queued" in text and "\x1b" not in text
+    assert not look(tmp_path).failures
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -194,30 +152,9 @@ def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
 def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
     (tmp_path / MODEL / "embedded").mkdir(parents=True)
     written(tmp_path / "logs" / log, "# plm-embed\nplm-embed: error: no column 'nope'\n", at=1)
-    present = watch.look(tmp_path)
-    assert present.failures and present.over
     text = shown(tmp_path)
-    assert "✗" in text and "no column 'nope'" in text
+    assert "✗" in text and "no column 'nope'" in text and watch.look(tmp_path).over
     assert "next: Fix the problem and rerun the same command" in text
-
-
-def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
-    def code(*options: str) -> int:
-        return CliRunner().invoke(group, ["watch", str(tmp_path / "out"), *options]).exit_code
-
-    written(tmp_path / "out", "a file")
-    assert code() == 2
-    (tmp_path / "out").unlink()
-    assert code("--once") == 3
-    model = campaign(tmp_path / "out", 1)
-    written(model / "weights.json")
-    finish(model, 0)
-    written(model / "master_esm2_embeddings.h5")
-    log = written(tmp_path / "out" / "logs" / MODEL / "validate.log", "plm-embed: error: no\n", 1)
-    assert code("--once") == 1
-    log.unlink()
-    prove(model)
-    assert code() == 0
 
 
 @pytest.mark.parametrize(
@@ -226,3 +163,69 @@ def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_a_log_and_an_exit_code_say_how_it_ended(tmp_path: Path) -> None:
+    def code(*options: str) -> int:
+        done = CliRunner().invoke(group, ["watch", str(tmp_path / "out"), *options])
+        assert "\x1b" not in done.output
+        return done.exit_code
+
+    written(tmp_path / "out", "a file")
+    assert code() == 2
+    (tmp_path / "out").unlink()
+    assert code("--once") == 3
+    model = begun(tmp_path / "out", 1)
+    written(model / "master_esm2_embeddings.h5")
+    log = written(tmp_path / "out" / "logs" / MODEL / "validate.log", "plm-embed: error: no\n", 1)
+    assert code("--once") == 1
+    log.unlink()
+    prove(model)
+    assert code() == 0
+
+
+def begun(folder: Path, buckets: int) -> Path:
+    """A model's campaign of which the first bucket was finished a while ago."""
+    model = campaign(folder, buckets)
+    written(model / "weights.json", at=-100)
+    for path in (folder / "sequences").rglob("*"):
+        os.utime(path, (time.time() - 100, time.time() - 100))
+    finish(model, 0, at=-90)
+    return model
+
+
+def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
+    model = begun(tmp_path, 2)
+    assert "·embed" in shown(tmp_path)
+    record, logs = finish(model, 1, at=-80), tmp_path / "logs" / MODEL
+    for name, file in zip(("gather", "validate", "report"), PRODUCTS, strict=True):
+        assert f"·{name}" in shown(tmp_path)
+        written(logs / f"{name}.log", f"# plm-embed {name}\n", at=-30)
+        text = shown(tmp_path)
+        assert f"▶{name}" in text
+        assert "finished:" not in text and not watch.look(tmp_path).finished
+        written(model / file, at=-30)
+    assert watch.look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
+    os.utime(record, (time.time() - 20, time.time() - 20))  # more is embedded since
+    assert "·gather" in shown(tmp_path)
+
+
+def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_path: Path) -> None:
+    """Snakemake has removed the record of the earlier ones; their vectors are all there."""
+    model = begun(tmp_path, 1)
+    prove(model, at=-30)
+    assert watch.look(tmp_path).finished
+    (model / "weights.json").unlink()
+    log = tmp_path / "logs" / MODEL / "weights.log"
+    written(log, "# plm-embed weights\nplm-embed: error: cannot be fetched\n", at=-10)
+    assert not watch.look(tmp_path).finished and "✗weights" in shown(tmp_path)
+
+
+def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 2)
+    for bucket in (0, 1, 7):
+        finish(model, bucket)
+    assert look(tmp_path).done == 2
+    written(tmp_path / "sequences" / "buckets" / "0001.parquet", "x", at=60)  # cut anew since
+    os.utime(tmp_path / "sequences" / "summary.json", (time.time() + 60, time.time() + 60))
+    assert look(tmp_path).done == 1

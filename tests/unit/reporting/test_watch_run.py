@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,21 +115,6 @@ def test_a_job_that_was_killed_is_named_by_its_own_log(tmp_path: Path) -> None:
     assert "FAILED" in shown(tmp_path), "a Snakemake within the job was stopped"
 
 
-def test_a_log_of_watch_has_each_change_and_whole_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    results = Path("results")
-    campaign(results, 1)
-    note_start(results, [MODEL], [], local=False)
-    turns = iter([lambda: None, lambda: note_end(results)])
-    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
-    assert watch.watch(results, once=False) == watch.UNFINISHED
-    text = capsys.readouterr().out
-    assert text.count("results  ") == 2 and text.count("queued or starting") == 1
-    assert "nothing is running" in text and text.endswith("\n")
-
-
 def test_a_killed_run_has_failed_when_its_workers_are_silent(tmp_path: Path) -> None:
     model = campaign(tmp_path, 1)
     written(model / "weights.json")
@@ -164,10 +150,21 @@ def test_a_run_that_was_just_started_is_waited_for(
     note_end(tmp_path, [str(log)])
     assert watch.watch(tmp_path, once=False) == watch.FAILED
     assert sum(waits) == 60, "none was started"
-    turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
-    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
+    begins_and_ends(tmp_path, monkeypatch)
+    capsys.readouterr()
     assert watch.watch(tmp_path, once=False) == watch.UNFINISHED
-    assert "starting or between two steps" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert text.count(f"{tmp_path}  ") == 3, "one for each change, whole lines"
+    assert text.count("starting or between two steps") == 1 and "nothing is running" in text
+
+
+def begins_and_ends(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Let a run begin while watch sleeps for the first time, and end at the third time."""
+    turns = iter([
+        lambda: note_start(results, [MODEL], []), lambda: None, lambda: note_end(results)
+    ])  # fmt: skip
+    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
+    return turns
 
 
 def test_a_finished_campaign_may_just_have_been_started_again(
@@ -180,12 +177,11 @@ def test_a_finished_campaign_may_just_have_been_started_again(
     prove(model)
     note_start(tmp_path, [MODEL], [])
     note_end(tmp_path)
-    turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
-    monkeypatch.setattr(watch.time, "sleep", lambda _: next(turns)())
+    turns = begins_and_ends(tmp_path, monkeypatch)
     assert watch.watch(model, once=False) == watch.VALID
-    assert "finished" in capsys.readouterr().out and len(list(turns)) == 2, "nothing was waited for"
+    assert "finished" in capsys.readouterr().out and len(list(turns)) == 3, "nothing was waited for"
     written(tmp_path / "config.yaml", at=1)
-    turns = iter([lambda: note_start(tmp_path, [MODEL], []), lambda: note_end(tmp_path)])
+    turns = begins_and_ends(tmp_path, monkeypatch)
     assert watch.watch(model, once=False) == watch.VALID
     assert "starting or between two steps" in capsys.readouterr().out and not list(turns)
 

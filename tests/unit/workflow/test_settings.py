@@ -1,7 +1,7 @@
 """A setting has one default and one range, wherever it can be given."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
@@ -10,14 +10,7 @@ import click
 import pytest
 
 import plm_embed
-from plm_embed.fingerprint import (
-    SCORES,
-    ComputeDtype,
-    LongPolicy,
-    Pooling,
-    StorageDtype,
-    Strand,
-)
+from plm_embed.fingerprint import SCORES, ComputeDtype, LongPolicy, Pooling, StorageDtype, Strand
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports import Format
@@ -25,27 +18,14 @@ from plm_embed.reading.search import Metric
 from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.workflow.config import schema, settings_of, with_defaults
 from support.commands import COMMANDS
+from support.configs import keys
 
 ROOT = Path(__file__).parents[3]
-Rules = dict[str, Any]
-
-
-def leaves(rules: Rules, prefix: str = "") -> Iterator[tuple[str, Rules]]:
-    """Each key of the configuration by its dotted name, and the schema of its value."""
-    for name, part in rules["properties"].items():
-        if "properties" in part:
-            yield from leaves(part, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", part
-
-
-KEYS = dict(leaves(schema()))
+KEYS = keys(schema())
 BY_NAME = {key.rpartition(".")[2]: rules for key, rules in KEYS.items()}
 OTHER_NAMES = {"dtype": "compute_dtype"}
 """Keys of the configuration, by the parameters that they set."""
-OF_THE_WORKFLOW = {
-    *("results", "inputs", "model", "weights", "weights_folder", "store", "container"),
-}
+OF_THE_WORKFLOW = {"inputs", "model", "weights_folder", "store", "container", "results", "weights"}
 """Keys that no function has a parameter for, or only one without a default."""
 OPTIONS = {
     "buckets": ("deduplicate", "--buckets"),
@@ -55,13 +35,9 @@ OPTIONS = {
 """Keys that steps take by an option of their own; others they take as JSON."""
 
 
-def allowed(rules: Rules) -> set[str] | None:
-    found = rules.get("enum") or rules.get("items", {}).get("enum")
-    return set(found) if found else None
-
-
-def test_names_of_keys_are_told_apart_without_their_block() -> None:
-    assert len(BY_NAME) == len(KEYS)
+def allowed(key: str) -> set[str]:
+    """The words that a key may have; none where it has other values."""
+    return set(KEYS[key].get("enum") or KEYS[key].get("items", {}).get("enum") or ())
 
 
 @pytest.mark.parametrize("key", OPTIONS)
@@ -72,6 +48,7 @@ def test_an_option_has_the_default_and_the_range_of_its_key(key: str) -> None:
     assert isinstance(kind, click.IntRange | click.FloatRange)
     assert option.to_info_dict()["default"] == rules["default"]
     assert (kind.min, kind.max) == (rules.get("minimum"), rules.get("maximum"))
+    assert key != "buckets" or kind.max == MAX_BUCKETS
 
 
 def test_options_of_embed_have_the_defaults_of_the_settings() -> None:
@@ -101,7 +78,7 @@ def test_what_a_campaign_computes_has_the_defaults_of_the_keys() -> None:
     ],
 )
 def test_a_key_has_the_words_of_its_type(key: str, words: tuple[str, ...]) -> None:
-    assert (allowed(KEYS[key]) or set()) == set(words)
+    assert allowed(key) == set(words)
 
 
 @pytest.mark.parametrize("function", [plm_embed.load, plm_embed.embed])
@@ -126,15 +103,11 @@ def test_what_is_imported_is_stored_as_campaigns_ask_for_it() -> None:
     assert isinstance(words, click.Choice) and set(words.choices) <= set(get_args(ComputeDtype))
 
 
-def test_as_many_buckets_as_can_be_named_are_allowed() -> None:
-    assert BY_NAME["buckets"]["maximum"] == MAX_BUCKETS
-
-
 def test_the_manual_names_every_word_that_is_allowed() -> None:
     manual = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([\w.]+)` (\|.*)$", manual, re.MULTILINE))
-    for key, rules in KEYS.items():
-        for word in allowed(rules) or ():
+    for key in KEYS:
+        for word in allowed(key):
             assert f"`{word}`" in rows[key] or f"`[{word}]`" in rows[key], (key, word)
 
 
