@@ -9,7 +9,6 @@ from typing import Any
 
 from plm_embed.cli.options import COLUMN_REMEDIES
 from plm_embed.errors import ConfigError
-from plm_embed.io.files import missing
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.kernels.devices import cores as usable_cores
 from plm_embed.models.checkpoints import files_of
@@ -37,8 +36,8 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     """Return the complete configuration of these keys and of `key=value` settings, which come
     first, with columns of tables alone, not of FASTA files.
 
-    ConfigError with a line for each problem, or for an input that is missing; InputError for one
-    that, by its first bytes, cannot be read or lacks a column.
+    ConfigError with a line for each problem; InputError for an input that, by its first bytes,
+    cannot be read or lacks a column.
     """
     config: Config = dict(keys)
     for setting in settings:
@@ -55,8 +54,6 @@ def configuration(keys: Mapping[str, Any], settings: Sequence[str]) -> Config:
     entries = zip(listed(config["inputs"]), input_paths(config), input_tables(config), strict=True)
     config["inputs"] = []
     for entry, path, table in entries:
-        if words := missing(Path(path)):
-            raise ConfigError(f"inputs: {path}: {words}", key="inputs", path=path)
         columns = replace(table, remedies=COLUMN_REMEDIES)
         is_fasta = Reader(Path(path), columns).format == "fasta"
         config["inputs"].append(path if is_fasta else entry)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from plm_embed.errors import ConfigError, InputError, PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.inference.settings import Settings
-from plm_embed.io.files import missing, read_shipped
+from plm_embed.io.files import read_shipped
 from plm_embed.io.parquet import read_table
 from plm_embed.jobs.completion_record import FOLDER, completion_records, is_done
 from plm_embed.keys import bucket_names, key_array
@@ -60,13 +60,10 @@ class Speed:
 @contextmanager
 def deduplicated(config: Config) -> Iterator[Path]:
     """Yield the folder of the campaign's sequences: that in its results, or a temporary one where
-    that is missing or of other inputs. InputError for an input that does not exist.
+    that is missing or of other inputs.
     """
     folder, policy = Path(config["results"], "sequences"), residues_of(config)
     paths = [Path(path) for path in input_paths(config)]
-    for path in paths:
-        if words := missing(path):
-            raise InputError(f"inputs: {path}: {words}", path=path)
     if (summary := known_summary(folder)) and summary.policy in (None, policy):
         before = sorted((entry.path, entry.bytes) for entry in summary.inputs)
         if before == sorted((str(path), path.stat().st_size) for path in paths):

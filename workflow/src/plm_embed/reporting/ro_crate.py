@@ -31,60 +31,36 @@ def write_crate(facts: Facts) -> None:
         add(f"#{name}", "SoftwareApplication", name=name, softwareVersion=version)
         for name, version in facts.versions.items()
     ]
-    inputs = [
-        add(
-            f"#input-{number}",
-            "CreativeWork",
-            name=file.path,
-            description=count(file.records, "record"),
-            sha256=file.sha256,
-        )
-        for number, file in enumerate(facts.summary.inputs if facts.summary else (), start=1)
-    ]
+    inputs = []
+    for number, file in enumerate(facts.summary.inputs if facts.summary else (), start=1):
+        about = {"name": file.path, "description": count(file.records, "record")}
+        inputs.append(add(f"#input-{number}", "CreativeWork", **about, sha256=file.sha256))
     if facts.fingerprint:
         model = None if facts.caveat else MODELS.get(facts.model)
-        inputs.append(
-            add(
-                "#weights",
-                "CreativeWork",
-                name=f"Weights of {facts.model}",
-                description=facts.caveat
-                or "The published file; the SHA-256 is that after conversion.",
-                sha256=facts.fingerprint.weights_sha256,
-                url=model and model.address,
-                license=model and model.license,
-            )
-        )
+        origin = facts.caveat or "The published file; the SHA-256 is that after conversion."
+        about = {"name": f"Weights of {facts.model}", "description": origin}
+        terms = {"url": model.address, "license": model.license} if model else {}
+        digest = facts.fingerprint.weights_sha256
+        inputs.append(add("#weights", "CreativeWork", **about, **terms, sha256=digest))
     digests = facts.validation.files if facts.validation else {}
-    files = [
-        add(
-            path.name,
-            "File",
-            name=path.name,
-            description=content,
-            contentSize=str(path.stat().st_size),
-            sha256=digests.get(path.name),
-        )
-        for path, content in outputs(facts.folder, facts.master)
-        if path.name != CRATE and path.is_file()
-    ]
-    attributes = [
-        add(
-            f"#{name}",
-            "PropertyValue",
-            name=name,
-            value=json.dumps(facts.metadata[name], sort_keys=True),
-        )
-        for name in ("fingerprint", "devices")
-        if name in facts.metadata
-    ]
+    files = []
+    for path, content in outputs(facts.folder, facts.master):
+        if path.name != CRATE and path.is_file():
+            about = {"name": path.name, "description": content}
+            about["contentSize"] = str(path.stat().st_size)
+            files.append(add(path.name, "File", **about, sha256=digests.get(path.name)))
+    attributes = []
+    for name in ("fingerprint", "devices"):
+        if name in facts.metadata:
+            value = json.dumps(facts.metadata[name], sort_keys=True)
+            attributes.append(add(f"#{name}", "PropertyValue", name=name, value=value))
     ended = max((run.ended for run in facts.runs), default=None)
-    origin = {"fingerprint": facts.metadata.get("fingerprint_id"), "commit": facts.commit}
+    stated = {"fingerprint": facts.metadata.get("fingerprint_id"), "commit": facts.commit}
     action = add(
         "#embedding",
         "CreateAction",
         name=f"Embedding of sequences with {facts.model}",
-        description=", ".join(f"{name} {value}" for name, value in origin.items() if value) or None,
+        description=", ".join(f"{name} {value}" for name, value in stated.items() if value) or None,
         instrument=software,
         object=inputs,
         result=files,

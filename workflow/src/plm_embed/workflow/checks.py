@@ -59,9 +59,7 @@ def refusals(
     yield from wrong
     # before there are results, Snakemake itself says that an input is missing
     if alone and not wrong and known_summary(Path(config.get("results", "results"), "sequences")):
-        for path in input_paths(config):
-            if words := missing(Path(path)):
-                yield f"inputs: {path}: {words}"
+        yield from _missing_inputs(config)
 
 
 def notices(config: Config, profile: Any) -> Iterator[str]:
@@ -116,11 +114,12 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
 
 
 def checked(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Return the configuration with its defaults. ConfigError with a line for each mistake.
+    """Return the configuration with its defaults. ConfigError with a line for each mistake, or for
+    each input that is not there.
 
     changes: as for `refusals`.
     """
-    if lines := mistakes(config, changes):
+    if lines := mistakes(config, changes) or list(_missing_inputs(config)):
         key = lines[0].partition(":")[0]
         raise ConfigError("\n  ".join(lines), key=key, problems=lines)
     return with_defaults(config)
@@ -160,6 +159,12 @@ def _line(error: Any) -> str:
         hint = did_you_mean(str(error.instance), error.validator_value)
         return f"{place}.{error.instance}: there is no such key{hint}".lstrip(".")
     return f"{place}: {error.message}".removeprefix(": ")[:300]
+
+
+def _missing_inputs(config: Config) -> Iterator[str]:
+    for path in input_paths(config):
+        if words := missing(Path(path)):
+            yield f"inputs: {path}: {words}"
 
 
 def _path_mistakes(config: Config) -> Iterator[str]:

@@ -111,10 +111,6 @@ def _entries(config: Config) -> list[Config]:
     return [entry if isinstance(entry, dict) else {"path": entry} for entry in inputs]
 
 
-def _columns(config: Config) -> list[Config]:
-    return [{key: entry[key] for key in entry if key != "path"} for entry in _entries(config)]
-
-
 def input_paths(config: Config) -> list[str]:
     """Return the paths of the sequence files."""
     return [entry["path"] for entry in _entries(config)]
@@ -122,7 +118,7 @@ def input_paths(config: Config) -> list[str]:
 
 def input_tables(config: Config) -> list[Table]:
     """Return the columns of each input."""
-    return msgspec.convert(_columns(config), list[Table])
+    return msgspec.convert(_entries(config), list[Table])
 
 
 def settings_of(config: Config) -> Settings:
@@ -142,7 +138,8 @@ def residues_of(config: Config) -> ResiduePolicy:
 
 def reading_options(config: Config) -> list[str]:
     """Return the options of `plm-embed deduplicate` that decide what it writes."""
-    residues, tables = json.dumps(vars(residues_of(config))), json.dumps(_columns(config))
+    columns = [{key: entry[key] for key in entry if key != "path"} for entry in _entries(config)]
+    residues, tables = json.dumps(vars(residues_of(config))), json.dumps(columns)
     return [f"--buckets={config['buckets']}", f"--residues={residues}", f"--tables={tables}"]
 
 
