@@ -22,6 +22,8 @@ from support.file_server import REPOSITORY, FileServer, server
 
 __all__ = ["server"]  # a fixture
 
+NAMES = ("config.json", "vocab.txt", "model.safetensors")
+"""Files of a folder of the Nucleotide Transformer."""
 FILES = ["lm_head.safetensors", "manifest.json", "model.safetensors", "self_test.npz"]
 
 
@@ -73,7 +75,7 @@ def test_tensors_in_several_files_are_those_of_the_index(
     kind: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = source("nt_v1")
-    files = {name: (golden / name).read_bytes() for name in ("config.json", "vocab.txt")}
+    files = {name: (golden / name).read_bytes() for name in NAMES[:2]}
     model = replace(served_folder(server, monkeypatch, "nt_v1", files), sharded=True)
     with pytest.raises(PlmEmbedError, match=r"cannot be downloaded: .*pytorch_model\.bin\.index"):
         prepare(model, None, tmp_path / "out")
@@ -98,12 +100,9 @@ def test_another_file_than_the_published_one_is_not_used(
     right = replace(model, sha256=(sha256_file(tmp_path / "tiny.pt"),))
     assert prepare(right, None, tmp_path / "out").published == "sha256"
 
-    files = {"model.safetensors": (source("nt_v2") / "model.safetensors").read_bytes()}
-    files |= {name: (source("nt_v2") / name).read_bytes() for name in ("config.json", "vocab.txt")}
+    files = {name: (source("nt_v2") / name).read_bytes() for name in NAMES}
     model = replace(served_folder(server, monkeypatch, "nt_v2", files), sha256=("1" * 64,))
-    with pytest.raises(
-        PlmEmbedError, match="was not used: its SHA-256 is not the published one\nRun again"
-    ):
+    with pytest.raises(PlmEmbedError, match="its SHA-256 is not the published one\nRun again"):
         prepare(model, None, tmp_path / "hub")
     assert list((tmp_path / "hub").iterdir()) == []
     digest = sha256_file(source("nt_v2") / "model.safetensors")

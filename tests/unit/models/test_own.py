@@ -1,6 +1,5 @@
 """Checkpoints of users' own: any shape of a known family, by a name that no table lists."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
+from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.inference.weights import prepare
 from plm_embed.models import weights
 from plm_embed.models.checkpoints import model_of
@@ -27,7 +26,14 @@ from support.checkpoints import (
     write_fair_esm,
     write_hugging_face,
 )
-from support.families import TINY, golden, relative, source, write_esmc_native
+from support.families import (
+    TINY,
+    golden,
+    relative,
+    source,
+    write_esmc_hub,
+    write_esmc_native,
+)
 from support.packed import packed_batch
 
 FOLDERS = [
@@ -38,6 +44,12 @@ FOLDERS = [
     and model.family.alphabet is not STATES  # the weights are those of ProstT5
 ]
 ODD = replace(TINY_ESM2, name="my-model.v2", layers=5, dim=48, heads=6)
+
+
+def refused(weights: Path, words: str, name: str = "mine") -> None:
+    with pytest.raises(WeightsError, match=words) as error:
+        model_of(name, weights)
+    assert len(str(error.value).splitlines()) <= 2
 
 
 def shape(model: Model) -> tuple[object, ...]:
@@ -66,8 +78,7 @@ def test_folders_of_every_family_give_the_vectors_of_their_formulas(
     folder = tmp_path / "weights"
     assert shape(model_of("mine", folder))[:4] == shape(model)[:4]
     assert model_of("mine", folder).family.max_residues == longest
-    with pytest.raises(WeightsError, match="holds the weights of mine, not of yours"):
-        model_of("yours", folder)
+    refused(folder, "holds the weights of mine, not of yours", "yours")
 
 
 @pytest.mark.parametrize("model", [ODD, replace(TINY_ESM1B, name="mine")], ids=lambda m: m.name)
@@ -85,24 +96,23 @@ def test_esm_models_of_any_shape_in_any_layout(model: Model, tmp_path: Path) -> 
         assert all(torch.equal(read(path, described).tensors[name], state[name]) for name in state)
 
 
-def test_a_folder_of_esm_c_that_transformers_wrote(tmp_path: Path) -> None:
+def test_folders_of_esm_c_need_a_configuration_for_their_heads(tmp_path: Path) -> None:
     state = torch.load(source("esmc"), weights_only=True)
-    folder = write_esmc_native(tmp_path / "native", state, 3)
-    with pytest.raises(
-        WeightsError,
-        match=r"does not say its number of heads \(num_attention_heads in config\.json\)",
-    ):
-        model_of("mine", folder)
-    edit_json(folder / "config.json", num_attention_heads=2)
-    assert shape(model_of("mine", folder)) == shape(TINY["esmc"])
+    folders = [write_esmc_native(tmp_path / "native", state, 3), tmp_path / "hub"]
+    folders[1].mkdir()
+    write_esmc_hub(folders[1] / "model.safetensors", state)
+    (folders[1] / "config.json").write_text('{"model_type": "esmc"}')
+    for folder in folders:
+        refused(folder, r"not say its number of heads \(num_attention_heads in config\.json\)")
+        edit_json(folder / "config.json", num_attention_heads=2)
+        assert shape(model_of("mine", folder)) == shape(TINY["esmc"])
 
 
 def test_published_names_stay_those_of_published_models(tmp_path: Path) -> None:
     demo = MODELS["esm2_t3_untrained"]
     path = write_fair_esm(tmp_path / f"{demo.name}.pt", demo, random_state(demo, 1))
     assert model_of("esm2_8m", path) is MODELS["esm2_t6_8M_UR50D"]
-    with pytest.raises(WeightsError, match=f"is named after {demo.name}: set `model: {demo.name}`"):
-        model_of("mine", path)
+    refused(path, f"is named after {demo.name}: set `model: {demo.name}`")
     with pytest.raises(ConfigError, match="a model of your own needs its `weights`"):
         model_of("mine")
 
@@ -117,51 +127,30 @@ def test_the_head_of_a_task_is_not_used(tmp_path: Path, caplog: pytest.LogCaptur
     state = random_state(ODD, 1)
     folder = write_hugging_face(tmp_path / "hf", ODD, state)
     file = folder / "model.safetensors"
-    tensors = load_file(file)
-    body = {name: tensor for name, tensor in tensors.items() if name.startswith("esm.")}
+    body = {name: tensor for name, tensor in load_file(file).items() if name.startswith("esm.")}
     head = {
         "classifier.dense.weight": torch.ones(48, 48),
         "classifier.out_proj.bias": torch.ones(2),
     }
     save_file(body | head, file)
-    model = model_of("mine", folder)
     caplog.set_level("INFO")
-    checkpoint = read(folder, model)
-    assert set(checkpoint.tensors) == set(state)
+    assert set(read(folder, model_of("mine", folder)).tensors) == set(state)
     assert "head are not used: classifier.dense.weight, classifier.out_proj.bias" in caplog.text
     save_file(body | {"my_head.weight": torch.ones(2, 48)}, file)
-    with pytest.raises(
-        WeightsError, match=r"has my_head\.weight, .*\n.*model\.base_model\.save_pre"
-    ):
-        model_of("mine", folder)
+    refused(folder, r"has my_head\.weight, .*\n.*model\.base_model\.save_pre")
     save_file({name.replace("layer.", "stack."): t for name, t in body.items()}, file)
-    with pytest.raises(
-        WeightsError, match=r"lacks layers\.0, has .*stack\.0.*\ndocs/models\.md lists"
-    ):
-        model_of("mine", folder)
+    refused(folder, r"lacks layers\.0, has .*stack\.0.*\ndocs/models\.md lists")
     rest = {name: tensor for name, tensor in body.items() if "layer.4.output" not in name}
     save_file(rest | head, file)  # a head is no excuse for a body with holes
-    with pytest.raises(WeightsError, match=r"lacks layers\.4\.fc2\.weight"):
-        model_of("mine", folder)
-
-
-def test_a_bare_state_dict_is_refused_with_the_layouts_that_have_settings(tmp_path: Path) -> None:
-    torch.save(random_state(ODD, 1), tmp_path / "my.pt")
-    with pytest.raises(
-        WeightsError, match=r"my\.pt holds tensors without the model's settings \(a "
-    ):
-        model_of("mine", tmp_path / "my.pt")
+    refused(folder, r"lacks layers\.4\.fc2\.weight")
 
 
 def test_what_is_no_whole_model_is_refused_with_the_nearest_family(tmp_path: Path) -> None:
+    torch.save(random_state(ODD, 1), tmp_path / "my.pt")
+    refused(tmp_path / "my.pt", r"my\.pt holds tensors without the model's settings \(a ")
     folder = write_hugging_face(tmp_path / "hf", ODD, random_state(ODD, 1))
-    whole = (folder / "config.json").read_text()
-
-    def refused(problem: str) -> None:
-        with pytest.raises(PlmEmbedError, match=problem) as error:
-            model_of("mine", folder)
-        assert len(str(error.value).splitlines()) <= 2
-
+    config, file = folder / "config.json", folder / "model.safetensors"
+    whole = config.read_text()
     for change, problem in (
         ({"layer_norm_eps": 1e-12}, "as esm2, it says layer_norm_eps: 1e-12, not 1e-05"),
         ({"num_attention_heads": 5}, r"as esm2, it has 5 heads for a width of 48: [^;]*families$"),
@@ -175,28 +164,24 @@ def test_what_is_no_whole_model_is_refused_with_the_nearest_family(tmp_path: Pat
             "as esm2, it says model_type: 'roberta', not 'esm'",
         ),
     ):
-        edit_json(folder / "config.json", **change)
-        refused(problem)
-        (folder / "config.json").write_text(whole)
-    config = json.loads(whole)
-    del config["num_attention_heads"]
-    (folder / "config.json").write_text(json.dumps(config))
-    refused("as esm2, it does not say its number of heads")
-    (folder / "config.json").write_text(whole)
-    tensors = load_file(folder / "model.safetensors")
+        edit_json(config, **change)
+        refused(folder, problem)
+        config.write_text(whole)
+    config.write_text(whole.replace("num_attention_heads", "heads_of_nothing"))
+    refused(folder, "as esm2, it does not say its number of heads")
+    config.write_text(whole)
+    tensors = load_file(file)
     lost = next(name for name in tensors if "layer.4.attention.self.query.weight" in name)
     rest = {name: tensor for name, tensor in tensors.items() if name != lost}
-    save_file(rest | {"esm.new.weight": torch.ones(1)}, folder / "model.safetensors")
+    save_file(rest | {"esm.new.weight": torch.ones(1)}, file)
     refused(
-        r"as esm2, it lacks layers\.4\.self_attn\.q_proj\.weight, has esm\.new\.weight, which no "
+        folder, r"as esm2, it lacks layers\.4\.self_attn\.q_proj\.weight, has esm\.new\.weight, "
     )
-    save_file({name: torch.ones(1) for name in tensors}, folder / "model.safetensors")
-    refused("is not a complete model of any known family")
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[:-3])
-    refused("was not loaded: it is cut short or damaged")
-    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid")
-    refused("is a pointer of git-lfs")
+    save_file({name: torch.ones(1) for name in tensors}, file)
+    refused(folder, "is not a complete model of any known family")
+    file.write_bytes(file.read_bytes()[:-3])
+    refused(folder, "was not loaded: it is cut short or damaged")
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid")
+    refused(folder, "is a pointer of git-lfs")
     np.save(tmp_path / "x.npy", np.ones(3))
-    with pytest.raises(WeightsError, match="was not loaded"):
-        model_of("mine", tmp_path / "x.npy")
+    refused(tmp_path / "x.npy", "was not loaded")

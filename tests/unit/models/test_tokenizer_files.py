@@ -1,4 +1,4 @@
-"""Tokens by a published file: as its library or its authors' rule makes them, or refused."""
+"""Tokens as fair-esm, a published file's library or its authors' rule makes them, or refused."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from shutil import copytree
 
 import pytest
 import torch
+from esm.data import Alphabet
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -17,10 +18,11 @@ from plm_embed.inference.weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models import weights
 from plm_embed.models.families.dnabert import DNABERT
+from plm_embed.models.families.esm import CLS, EOS, ESM2, MASK, PAD
 from plm_embed.models.families.nt import NT_V1
 from plm_embed.models.family import TENSOR, Tokenize, TokenizerFile
 from plm_embed.models.weights import caveat
-from plm_embed.sequences.residues import DNA
+from plm_embed.sequences.residues import DNA, PROTEIN
 from support.checkpoints import read
 from support.families import TINY, add_model, source
 
@@ -32,6 +34,21 @@ text = st.text(DNA.letters, min_size=1, max_size=120) | st.text("ACGTN", min_siz
 def tokenize(file: object, content: bytes) -> Tokenize:
     assert isinstance(file, TokenizerFile)
     return file.read(content)[0]
+
+
+@given(st.text(PROTEIN.letters, min_size=1, max_size=80))
+def test_tokens_of_letters_are_fair_esms(sequence: str) -> None:
+    alphabet = Alphabet.from_architecture("ESM-1b")
+    _, _, expected = alphabet.get_batch_converter()([("", sequence)])
+    assert ESM2.tokenizer.within({}).tokenize(sequence).tolist() == expected[0].tolist()
+    names = ("cls", "pad", "eos", "mask")
+    assert tuple(alphabet.get_idx(f"<{name}>") for name in names) == (CLS, PAD, EOS, MASK)
+
+
+@pytest.mark.parametrize("letter", ["J", "-", ".", "*", "m", "<", " "])
+def test_letters_that_are_no_residues_are_refused(letter: str) -> None:
+    with pytest.raises(ValueError, match="not a normalized sequence"):
+        ESM2.tokenizer.within({}).tokenize(f"MK{letter}T")
 
 
 @given(text)
@@ -60,23 +77,20 @@ def test_six_mers_are_what_the_authors_rule_finds(sequence: str) -> None:
 
 
 def test_the_file_is_kept_and_named_with_the_weights(tmp_path: Path) -> None:
+    """Other tokens are other weights."""
+    made = []
     for name, file in (("dnabert", BPE), ("nt_v1", VOCABULARY)):
         manifest = prepare(TINY[name], source(name), tmp_path / name)
+        made.append(manifest.weights_sha256)
         assert manifest.tokenizer_sha256 == sha256_file(file)
         _, tensors, _ = weights.load(tmp_path / name)
         assert tensors[TENSOR].numpy().tobytes() == file.read_bytes()
-
-
-def test_other_tokens_are_other_weights(tmp_path: Path) -> None:
-    made = prepare(TINY["nt_v2"], source("nt_v2"), tmp_path / "made")
-    words = (source("nt_v2") / "vocab.txt").read_text().split()
-    words[10], words[11] = words[11], words[10]
-    copytree(source("nt_v2"), tmp_path / "changed")
-    changed = tmp_path / "changed" / "vocab.txt"
+    changed = Path(copytree(source("nt_v1"), tmp_path / "changed")) / "vocab.txt"
+    words = changed.read_text().split()
     changed.unlink()
-    changed.write_text("\n".join(words))
-    other = prepare(TINY["nt_v2"], changed.parent, tmp_path / "other")
-    assert other.weights_sha256 != made.weights_sha256
+    changed.write_text("\n".join([*words[:10], words[11], words[10], *words[12:]]))
+    other = prepare(TINY["nt_v1"], changed.parent, tmp_path / "other")
+    assert other.weights_sha256 not in made
 
 
 def test_what_decides_the_tokens_has_one_sha256_in_every_copy() -> None:

@@ -29,25 +29,20 @@ def use(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "gone"])
-def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "out" / "esm2_t3_untrained"
-    made = prepare(MODELS["esm2_t3_untrained"], DEMO, folder)
-    path = folder / name
+def test_damage_is_named_and_its_remedy_heals(name: str, tmp_path: Path, prepared: Path) -> None:
+    folder = Path(shutil.copytree(prepared, tmp_path / "out"))
+    made, path = read_manifest(folder), folder / name
     whole = path.read_bytes()
     place = len(whole) * 2 // 3
-    if kind == "gone":
+    flipped = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+    for damaged in (flipped, whole[:-9], b"", None):
         path.unlink()
-    else:
-        damage = {
-            "flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
-            "cut": whole[:-9],
-        }
-        path.write_bytes(damage.get(kind, b""))
-    with pytest.raises(PlmEmbedError) as error:
-        use(folder)
-    assert str(error.value).startswith(str(path))
-    assert f"delete {folder} and run again" in str(error.value)
+        if damaged is not None:
+            path.write_bytes(damaged)
+        with pytest.raises(PlmEmbedError) as error:
+            use(folder)
+        assert str(error.value).startswith(str(path))
+        assert f"delete {folder} and run again" in str(error.value)
     command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0].split()
     shutil.rmtree(folder)
     command += ["--model", made.model, "--source", str(DEMO), "--output", str(folder)]
@@ -58,12 +53,11 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     assert read_manifest(folder) == made
 
 
-def test_golden_vectors_are_checked_for_the_self_test_alone(tmp_path: Path) -> None:
+def test_golden_vectors_are_checked_for_the_self_test_alone(tmp_path: Path, prepared: Path) -> None:
     """The reference path, and so `validate` and `import`, does without them."""
-    folder = tmp_path / "out"
-    made = prepare(MODELS["esm2_t3_untrained"], DEMO, folder)
+    folder = Path(shutil.copytree(prepared, tmp_path / "out"))
     (folder / "self_test.npz").unlink()
-    assert load(folder)[0] == made
+    assert load(folder)[0] == read_manifest(folder)
     with pytest.raises(PlmEmbedError, match=r"self_test\.npz is missing"):
         load(folder, self_test=True)
 
