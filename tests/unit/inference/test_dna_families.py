@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ import pytest
 import torch
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
+from plm_embed.fingerprint import SPANS, LongSequences, Pooling
 from plm_embed.inference import vector_stream
+from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.loading import Room
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.inference.weights import prepare
 from plm_embed.models.engine import Batch, Engine
-from plm_embed.models.family import pooling_problems
 from plm_embed.sequence_windows import span_ends
 from support.families import TINY, add_model, golden, relative, source
 
@@ -61,18 +62,18 @@ def engine_of(model: LanguageModel) -> Engine:
     return model._room.engine
 
 
-@pytest.mark.parametrize("pooling", ["mean", "mean_special", "max", "bos"])
 @pytest.mark.parametrize("policy", [LongSequences(), LongSequences("window", 150, 20)])
 def test_vectors_are_the_references(
-    model: LanguageModel, folders: dict[str, Path], pooling: Pooling, policy: LongSequences
+    model: LanguageModel, folders: dict[str, Path], policy: LongSequences
 ) -> None:
-    sequences = [*make_dna(8, 400), "N", "ACGTRYSWKMBDHVN"]
-    found = model.embed(sequences, pooling=pooling, long_sequences=policy)
-    asked: Fingerprint = model.fingerprint(pooling, -1, policy)
-    for row, wanted in zip(
-        found, reference_vectors(folders["dnabert"], sequences, asked), strict=True
-    ):
-        np.testing.assert_allclose(row, wanted[f"{pooling}_l3"], atol=2e-5)
+    named = list(named_sequences([*make_dna(8, 400), "N", "ACGTRYSWKMBDHVN"], model.policy))
+    poolings: tuple[Pooling, ...] = ("mean", "mean_special", "max", "bos")
+    asked = replace(model.fingerprint("mean", -1, policy), pooling=poolings)
+    expected = reference_vectors(folders["dnabert"], [one.sequence for one in named], asked)
+    for vectors, wanted in zip(model.vectors(named, asked), expected, strict=True):
+        assert vectors
+        for name in asked.representations:
+            np.testing.assert_allclose(vectors[name], wanted[name], atol=2e-5)
 
 
 def test_batches_are_filled_by_the_true_number_of_tokens(
@@ -173,20 +174,14 @@ def test_rows_per_token_do_not_depend_on_company(
     sequences = [*make_dna(40, 700), "ACGTRYSWKMBDHVN" * 30]
     together = model.embed(sequences, pooling="per_token", long_sequences=policy)
     some = sequences[::8]
-    for sequence, rows in zip(some, together[::8], strict=True):
+    asked = model.fingerprint("per_token", -1, policy)
+    expected = reference_vectors(folders["dnabert"], some, asked)
+    for sequence, rows, wanted in zip(some, together[::8], expected, strict=True):
         (alone,) = model.embed([sequence], pooling="per_token", long_sequences=policy)
         assert np.array_equal(alone.vectors, rows.vectors)
         assert np.array_equal(alone.spans, rows.spans)
-    asked = model.fingerprint("per_token", -1, policy)
-    wanted = reference_vectors(folders["dnabert"], some, asked)
-    for rows, one in zip(together[::8], wanted, strict=True):
-        np.testing.assert_allclose(rows.vectors, one["per_token_l3"], atol=2e-5)
-        assert np.array_equal(rows.spans, span_ends(one[SPANS]))
-
-
-def test_a_row_per_token_is_refused_where_tokens_are_residues() -> None:
-    (problem,) = pooling_problems(["per_token"], TINY["prott5"].family, "prott5")
-    assert problem.endswith("per_token: a token of prott5 is a residue; choose per_residue")
+        np.testing.assert_allclose(rows.vectors, wanted["per_token_l3"], atol=2e-5)
+        assert np.array_equal(rows.spans, span_ends(wanted[SPANS]))
 
 
 @pytest.mark.parametrize(

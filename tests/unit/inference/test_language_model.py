@@ -2,10 +2,11 @@
 
 import gc
 import random
-import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,9 @@ from plm_embed.inference.vector_stream import Step, VectorStream
 from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
-from plm_embed.store.parts import Part
 from support import checkpoints
 from support.buckets import write_bucket
-from support.embedded import Embedder
+from support.embedded import Embedder, stored
 
 MODEL = "esm2_t3_untrained"
 LETTERS = "LAGVSERTIDPKQNFYMHWCX"
@@ -47,30 +47,25 @@ def model(prepared: Path) -> Iterator[LanguageModel]:
 
 
 @pytest.mark.parametrize("long_sequences", [LongSequences(), WINDOWS])
-@pytest.mark.parametrize("pooling", ["mean", "max", "per_residue"])
 def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
-    tmp_path: Path,
-    prepared: Path,
-    model: LanguageModel,
-    pooling: Pooling,
-    long_sequences: LongSequences,
+    tmp_path: Path, prepared: Path, model: LanguageModel, long_sequences: LongSequences
 ) -> None:
     sequences = make_sequences(100)
+    poolings: tuple[Pooling, ...] = ("mean", "max", "per_residue")
     settings = Settings(
-        pooling=(pooling,), storage_dtype="float32", long_sequences=long_sequences, scratch=""
+        pooling=poolings, storage_dtype="float32", long_sequences=long_sequences, scratch=""
     )
     embedder = Embedder(prepared, tmp_path / "store", settings)
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
-    (info,) = record.parts
-    with Part(embedder.store.parts_folder / info.name) as part:
-        rows = part.rows(f"{pooling}_l3", np.arange(part.count))
-        stored = dict(zip(part.keys.astype(str).tolist(), rows, strict=True))
-    assert model.fingerprint(pooling, -1, long_sequences) == embedder.store.fingerprint
+    held = stored(tmp_path, record)
     random.Random(6).shuffle(sequences)
-    found = model.embed(sequences, pooling=pooling, long_sequences=long_sequences)
-    for sequence, vector in zip(sequences, found, strict=True):
-        assert vector.dtype == np.float32
-        assert np.array_equal(vector, stored[key(sequence)])
+    for pooling in poolings:
+        fingerprint = model.fingerprint(pooling, -1, long_sequences)
+        assert fingerprint == replace(embedder.store.fingerprint, pooling=(pooling,))
+        found = model.embed(sequences, pooling=pooling, long_sequences=long_sequences)
+        for sequence, vector in zip(sequences, found, strict=True):
+            assert vector.dtype == np.float32
+            assert np.array_equal(vector, held[key(sequence)][f"{pooling}_l3"])
 
 
 def test_sequences_may_be_given_in_many_ways(model: LanguageModel, tmp_path: Path) -> None:
@@ -94,32 +89,30 @@ def test_sequences_may_be_given_in_many_ways(model: LanguageModel, tmp_path: Pat
 
 def test_embed_is_load_and_embed(model: LanguageModel, prepared: Path) -> None:
     sequences = make_sequences(3)
-    found = plm_embed.embed(sequences, MODEL, weights=prepared, layer=1, pooling="max", bar=False)
+    options = {"weights": prepared, "bar": False, "threads": 1_000_000}  # as many as cores
+    found = plm_embed.embed(sequences, MODEL, layer=1, pooling="max", **options)  # type: ignore[call-overload]
     assert np.array_equal(found, model.embed(sequences, layer=1, pooling="max"))
-    matrices = plm_embed.embed(sequences, MODEL, weights=prepared, pooling="per_residue")
-    assert [each.shape for each in matrices] == [(len(each), 32) for each in sequences]
-
-
-def test_a_policy_for_long_sequences_may_be_a_dictionary(model: LanguageModel) -> None:
-    cropped = model.embed(["MKVLA"], long_sequences=LongSequences("crop", 3))
+    crop = {"policy": "crop", "max_residues": 3}
+    cropped = plm_embed.embed(["MKVLA"], MODEL, long_sequences=crop, **options)  # type: ignore[call-overload]
     assert np.array_equal(cropped, model.embed(["MKV"]))
-    by_keys = {"policy": "crop", "max_residues": 3}
-    assert np.array_equal(model.embed(["MKVLA"], long_sequences=by_keys), cropped)
+    again = model.embed(["MKVLA"], long_sequences=LongSequences("crop", 3))
+    assert np.array_equal(cropped, again)
 
 
-def test_equal_sequences_are_computed_once(
+def test_equal_sequences_are_computed_once_and_have_arrays_of_their_own(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed: list[str] = []
     run = VectorStream.run
     monkeypatch.setattr(
-        VectorStream,
-        "run",
-        lambda self: (computed.extend(self.sequences), run(self))[1],
+        VectorStream, "run", lambda self: (computed.extend(self.sequences), run(self))[1]
     )
-    found = model.embed(["MKV", "AAA", "mkv", "MKV*"])
+    found = model.embed(["MKV", "AAA", "mkv", "MKV*"], pooling="per_residue")
     assert computed == ["MKV", "AAA"]
-    assert (found[[2, 3]] == found[0]).all() and (found[1] != found[0]).any()
+    assert [matrix.shape for matrix in found] == [(3, 32)] * 4
+    assert np.array_equal(found[2], found[0]) and np.array_equal(found[3], found[0])
+    found[0][:] = 0
+    assert found[2].any() and not np.array_equal(found[1], found[2])
 
 
 def test_a_stream_takes_no_more_than_it_needs(model: LanguageModel) -> None:
@@ -147,17 +140,6 @@ def test_text_before_the_first_header_shifts_nothing(
         found = model.embed(fasta, on_error=on_error)
         assert np.array_equal(found, model.embed(["MKV", "AAA"]))
     assert "text before the first header is ignored" in caplog.text
-
-
-def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel) -> None:
-    first, second = model.embed(["MKV", "MKV"], pooling="per_residue")
-    first[:] = 0
-    assert second.any()
-
-
-def test_more_threads_than_cores_are_as_many_as_cores(prepared: Path) -> None:
-    with plm_embed.load(MODEL, weights=prepared, threads=1_000_000) as loaded:
-        assert loaded.embed(["MKTAYIAK"]).shape == (1, 32)
 
 
 @pytest.mark.parametrize(
@@ -189,18 +171,9 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     monkeypatch.setattr(devices, "cores", lambda: before + 1)
     other = plm_embed.load(MODEL, weights=prepared, threads=before + 1)
     monkeypatch.setattr(VectorStream, "run", counted)
-    found: list[bool] = []
-    threads = [
-        threading.Thread(
-            target=lambda each=each: found.append(np.array_equal(each.embed(sequences), expected))
-        )
-        for each in (model, other, model, other)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 4 and together == [1]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda each: each.embed(sequences), [model, other, model, other]))
+    assert all(np.array_equal(vectors, expected) for vectors in found) and together == [1]
     assert sorted(seen) == [before, before, before + 1, before + 1]
     assert torch.get_num_threads() == before
 

@@ -29,10 +29,10 @@ SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
 POOLINGS: tuple[Pooling, ...] = ("mean", "max", "bos", "per_residue")
 
 
-def engine_of(dtype: str, factor: float = 1.0) -> Engine:
+def engine_of(dtype: str, factor: float = 1.0, name: str = "layers.0.fc1.weight") -> Engine:
     model = checkpoints.TINY_ESM2
     state = checkpoints.random_state(model, 9)
-    state["layers.0.fc1.weight"] *= factor
+    state[name] *= factor
     model = checkpoints.decided(model, token_dropout=True)
     return Engine(model, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
 
@@ -136,6 +136,17 @@ def test_a_row_too_large_for_the_store_is_an_error_though_it_was_rounded(
         return
     with pytest.raises(PlmEmbedError, match=r"per_residue_l2 .* not finite or too large to store"):
         list(stream.run())
+
+
+def test_what_float16_cannot_store_is_refused() -> None:
+    """The last norm makes numbers above 65,504; bfloat16 and float32 hold them."""
+    engine = engine_of("float32", 2.0**20, "emb_layer_norm_after.weight")
+    for storage in ("bfloat16", "float32"):
+        (step,) = stream_of(engine, SEQUENCES[:1], storage_dtype=storage).run()
+        ((_, vectors),) = step.finished
+        assert np.abs(vectors["mean_l2"]).max() > 65_504
+    with pytest.raises(PlmEmbedError, match=r"mean_l2 .* not finite or too large to store"):
+        list(stream_of(engine, SEQUENCES[:1], storage_dtype="float16").run())
 
 
 def test_what_goes_wrong_while_packing_is_raised() -> None:

@@ -1,6 +1,7 @@
-"""Weights adopted, converted, checked; downloads: `test_published_weights`."""
+"""Weights adopted, converted, checked, and known to be the published ones or not."""
 
 import hashlib
+import json
 import logging
 import os
 from dataclasses import replace
@@ -14,8 +15,10 @@ from safetensors.torch import load_file
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference.weights import prepare, prepared_weights
 from plm_embed.io.files import sha256_file
+from plm_embed.io.json_files import write_sealed
+from plm_embed.models import registry
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.weights import Manifest, Source, load, read_manifest
+from plm_embed.models.weights import MANIFEST, Manifest, Source, caveat, load, read_manifest
 from support.checkpoints import (
     DEMO,
     DEMO_SEED,
@@ -43,23 +46,14 @@ def test_equal_tensors_give_an_equal_file_from_every_layout(model: Model, tmp_pa
     ]
     made = [prepare(model, source, tmp_path / f"out{i}") for i, source in enumerate(sources)]
     assert len({manifest.weights_sha256 for manifest in made}) == 1
+    first, *others = (manifest.head_sha256 for manifest in made)
+    assert first and others == [first, first, None, first]  # without a prefix there is no head
     assert [manifest.source.layout for manifest in made] == ["fair-esm"] * 2 + ["hugging-face"] * 3
     file = tmp_path / "out0" / "model.safetensors"
     assert (made[0].weights_sha256, made[0].bytes) == (sha256_file(file), file.stat().st_size)
     tensors = load_file(file)
     assert tensors.keys() == state.keys()
     assert all(torch.equal(tensors[name], state[name]) for name in state)
-
-
-def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:
-    left = tmp_path / "out" / f".tmp-{0:016x}-half"
-    left.mkdir(parents=True)
-    (left / "model.safetensors").touch()
-    for path in (left / "model.safetensors", left):
-        os.utime(path, (0, 0))
-    source = write_fair_esm(tmp_path / "esm.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
-    prepare(TINY_ESM2, source, tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
 
 
 def test_the_bytes_of_the_file_are_fixed(tmp_path: Path) -> None:
@@ -82,6 +76,10 @@ def test_half_precision_sources_keep_their_dtype(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) -> None:
+    """And nothing that a killed process left a day ago."""
+    left = tmp_path / "out" / f".tmp-{0:016x}-half"
+    left.mkdir(parents=True)
+    os.utime(left, (0, 0))
     source = write_fair_esm(tmp_path / "esm1b.pt", TINY_ESM1B, random_state(TINY_ESM1B, 1))
     made = prepare(TINY_ESM1B, source, tmp_path / "out")
     assert made == Manifest(
@@ -130,15 +128,10 @@ def test_a_damaged_folder_is_made_whole(tmp_path: Path) -> None:
     made = prepare(TINY_ESM2, source, out)
     whole = {path.name: path.read_bytes() for path in out.iterdir()}
     for name, content in whole.items():
-        for damage in (
-            b"",
-            content[:-9],
-            content[:-30] + bytes([content[-30] ^ 1]) + content[-29:],
-            None,
-        ):
-            if damage is None:
-                (out / name).unlink()
-            else:
+        (out / name).unlink()
+        flipped = content[:-30] + bytes([content[-30] ^ 1]) + content[-29:]
+        for damage in (None, content[:-9], flipped):
+            if damage is not None:
                 (out / name).write_bytes(damage)
             assert prepare(TINY_ESM2, source, out) == made
             assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
@@ -210,14 +203,6 @@ def test_weights_whose_vectors_are_not_finite_are_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_failed_conversion_leaves_no_output(tmp_path: Path) -> None:
-    source = tmp_path / "esm2.pt"
-    source.write_bytes(b"<html>")
-    with pytest.raises(PlmEmbedError):
-        prepare(TINY_ESM2, source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_local_checkpoint_is_checked_like_a_download(tmp_path: Path) -> None:
     source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
     whole = source.read_bytes()
@@ -249,3 +234,46 @@ def test_a_checkpoint_that_others_made_is_adopted(tmp_path: Path) -> None:
     made = prepare(MODELS["esm2_t3_untrained"], GOLDEN, tmp_path / "out")
     assert made.source.sha256 == "1a5fecfb004982dee64bada5be12d07f9908131541574503fea411d955b42ea8"
     assert made.token_dropout
+
+
+def test_the_published_file_is_known_by_its_sha256(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = random_state(TINY_ESM2, 1)
+    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state)
+    folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, state)
+    bare = write_hugging_face(tmp_path / "bare", TINY_ESM2, state, prefix="")
+    digests = sha256_file(source), sha256_file(folder / "model.safetensors")
+    model = replace(TINY_ESM2, sha256=digests)
+    monkeypatch.setitem(registry.MODELS, model.name, model)
+    renamed = source.rename(tmp_path / "renamed.pt")
+    first, second, other = (
+        prepare(model, place, tmp_path / f"out{number}")
+        for number, place in enumerate((renamed, folder, bare))
+    )
+    assert first.weights_sha256 == second.weights_sha256 == other.weights_sha256
+    assert (first.published, caveat(model.name, first)) == ("sha256", "")
+    assert (second.published, caveat(model.name, second)) == ("sha256", "")
+    words = "not verified as the published weights: not a published"
+    assert other.published == "no" and caveat(model.name, other).startswith(words)
+
+
+def test_own_weights_under_the_name_of_the_demo_are_not_the_demo(tmp_path: Path) -> None:
+    demo = MODELS["esm2_t3_untrained"]
+    own = write_fair_esm(tmp_path / "own.pt", demo, random_state(demo, 7))
+    for number, (source, words) in enumerate(
+        ((DEMO, "random numbers, not"), (own, "unpublished weights of another origin"))
+    ):
+        made = prepare(demo, source, tmp_path / f"out{number}")
+        assert caveat(demo.name, made).startswith(words)
+
+
+def test_manifests_of_earlier_versions(tmp_path: Path) -> None:
+    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
+    made = prepare(TINY_ESM2, source, tmp_path / "out")
+    content = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    content.pop("sha256")
+    write_sealed(tmp_path / "out" / MANIFEST, content | {"published": "known answers"})
+    read = read_manifest(tmp_path / "out")
+    assert replace(read, published="no") == made
+    assert caveat(TINY_ESM2.name, read) == caveat(TINY_ESM2.name, made) != ""

@@ -1,5 +1,6 @@
 """SaProt in memory: strings of residues and 3Di states, and its checkpoints."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,20 +50,19 @@ def test_strings_of_both_have_the_vectors_of_the_formulas(
         assert len(model.embed(["MdEvVpQpLrVyQdYa"], long_sequences=few)) == 1
 
 
-@pytest.mark.parametrize("pooling", ["mean", "per_residue"])
-def test_windows_are_of_residues(
-    pooling: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_are_of_residues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_model(monkeypatch, MODEL)
     windows = LongSequences("window", 20, 4)
     sequence = max(KNOWN.sequences, key=len)
     with plm_embed.load(MODEL.name, weights=folder, dtype="float32", device="cpu") as model:
-        (found,) = model.embed([sequence], pooling=pooling, long_sequences=windows)  # type: ignore[call-overload]
-        fingerprint = model.fingerprint(pooling, -1, windows)  # type: ignore[arg-type]
-    (expected,) = reference_vectors(folder, [sequence], fingerprint)
-    (vectors,) = expected.values()
-    assert len(vectors) == (len(sequence) // 2 if pooling == "per_residue" else 32)
-    assert relative(found, vectors) < 1e-5
+        (mean,) = model.embed([sequence], long_sequences=windows)
+        (rows,) = model.embed([sequence], pooling="per_residue", long_sequences=windows)
+        fingerprint = model.fingerprint("mean", -1, windows)
+    both = replace(fingerprint, pooling=("mean", "per_residue"))
+    (expected,) = reference_vectors(folder, [sequence], both)
+    assert len(rows) == len(sequence) // 2
+    assert relative(mean, expected["mean_l3"]) < 1e-5
+    assert relative(rows, expected["per_residue_l3"]) < 1e-5
 
 
 def test_a_checkpoint_is_told_from_esm_2_of_its_shape() -> None:

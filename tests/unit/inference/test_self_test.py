@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from plm_embed.accuracy import Rounding
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, DeviceError
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.inference import loading
 from plm_embed.inference.loading import self_test
 from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
@@ -22,12 +23,12 @@ from plm_embed.models import weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.registry import Model
-from plm_embed.models.weights import MANIFEST, Manifest, read_manifest
+from plm_embed.models.weights import MANIFEST, read_manifest
 from support.checkpoints import random_state, write_fair_esm
 from support.families import TINY, add_model, source
 
 CPU = torch.device("cpu")
-MODEL = Model("esm2_t4_sharp", ESM2, 4, 128, 8)
+MODEL = Model("esm2_t3_sharp", ESM2, 3, 64, 4)
 DTYPES: tuple[ComputeDtype, ...] = ("float32", "bfloat16", "float16", "int8")
 QUERIES_AND_KEYS = "q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"
 
@@ -112,8 +113,11 @@ def test_a_kernel_that_depends_on_the_place_of_a_row_is_noticed(folder: Path) ->
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_rounding_is_measured_by_the_formulas_of_each_family(name: str, tmp_path: Path) -> None:
+def test_rounding_is_measured_by_the_formulas_of_each_family(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wider numbers are nearer, and what was measured is about what the engine shows."""
+    monkeypatch.setattr(loading, "PAIR_TOKENS", 60)
     manifest = prepare(TINY[name], source(name), tmp_path)
     roundings = manifest.roundings
     assert roundings
@@ -126,17 +130,9 @@ def test_rounding_is_measured_by_the_formulas_of_each_family(name: str, tmp_path
         assert error < 3 * roundings[dtype].mean + 1e-6
 
 
-def coarse(cosine: float) -> Mapping[str, Rounding]:
+def coarse(cosine: float, dtype: ComputeDtype = "bfloat16") -> Mapping[str, Rounding]:
     near = Rounding(1e-3, 1e-3, 0.999999)
-    return dict.fromkeys(accuracy.FLOOR, near) | {"bfloat16": Rounding(0.1, 0.2, cosine)}
-
-
-def manifest_with(folder: Path, cosine: float) -> Manifest:
-    return replace(weights.load(folder)[0], roundings=dict(coarse(cosine)))
-
-
-def chosen(dtype: ComputeDtype | Literal["auto"], made: Manifest, device: torch.device) -> str:
-    return choose_dtype(dtype, device, made.roundings, made.model)
+    return dict.fromkeys(accuracy.FLOOR, near) | {dtype: Rounding(0.1, 0.2, cosine)}
 
 
 def test_a_dtype_that_moves_vectors_notably_is_said(folder: Path) -> None:
@@ -144,34 +140,27 @@ def test_a_dtype_that_moves_vectors_notably_is_said(folder: Path) -> None:
     assert accuracy.remark("bfloat16", None) == ""
     line = accuracy.remark("bfloat16", coarse(0.9978))
     assert "cosine of 0.9978" in line and line.endswith("float16, tfloat32 or float32 is nearer")
-    engine = engine_of(folder, "bfloat16")
-    assert self_test(engine, manifest_with(folder, 0.9978)).rounding == line
-
-
-def test_int8_is_refused_where_it_is_too_coarse(folder: Path) -> None:
-    manifest = manifest_with(folder, 0.9999)
-    assert manifest.roundings
-    manifest.roundings["int8"] = Rounding(0.1, 0.2, 0.9901)
-    assert chosen("int8", manifest, CPU) == "int8"
-    line = accuracy.remark("int8", manifest.roundings)
-    assert line.endswith("0.9901 with exact arithmetic; bfloat16 or float32 is nearer")
-    manifest.roundings["int8"] = Rounding(0.1, 0.2, 0.9899)
-    with pytest.raises(ConfigError, match=r"0\.9899 .*\nset bfloat16 or float32$"):
-        chosen("int8", manifest, CPU)
+    manifest = replace(read_manifest(folder), roundings=dict(coarse(0.9978)))
+    assert self_test(engine_of(folder, "bfloat16"), manifest).rounding == line
 
 
 def test_a_dtype_that_is_too_coarse_is_refused_and_auto_takes_the_next(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    near, far = manifest_with(folder, 0.9901), manifest_with(folder, 0.9899)
-    assert chosen("bfloat16", near, CPU) == "bfloat16"
+    near, far = coarse(0.9901), coarse(0.9899)
+    assert choose_dtype("bfloat16", CPU, near) == "bfloat16"
     with pytest.raises(ConfigError, match=r"0\.9899 .*\nset float16, tfloat32 or float32"):
-        chosen("bfloat16", far, CPU)
-    assert chosen("auto", far, CPU) == "float32"
+        choose_dtype("bfloat16", CPU, far)
+    assert choose_dtype("auto", CPU, far) == "float32"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     cuda = torch.device("cuda", 0)
-    assert chosen("auto", near, cuda) == "bfloat16"
-    assert chosen("auto", far, cuda) == "tfloat32"
+    assert choose_dtype("auto", cuda, near) == "bfloat16"
+    assert choose_dtype("auto", cuda, far) == "tfloat32"
+    assert choose_dtype("int8", CPU, coarse(0.9901, "int8")) == "int8"
+    line = accuracy.remark("int8", coarse(0.9901, "int8"))
+    assert line.endswith("0.9901 with exact arithmetic; bfloat16 or float32 is nearer")
+    with pytest.raises(ConfigError, match=r"0\.9899 .*\nset bfloat16 or float32$"):
+        choose_dtype("int8", CPU, coarse(0.9899, "int8"))
 
 
 def test_weights_are_refused_for_a_dtype_when_they_are_prepared(

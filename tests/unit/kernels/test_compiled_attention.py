@@ -53,7 +53,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 2, 7, 8, 16, 24, 36, 64, 80, 128, 256])
+@pytest.mark.parametrize("width", [1, 7, 16, 24, 36, 64, 128, 256])
 def test_heads_of_any_width(dtype: torch.dtype, width: int) -> None:
     qkv, packed = draw(dtype, LENGTHS, 3, width), pack(LENGTHS, CPU)
     if dtype == torch.bfloat16 and width % 2:  # it takes two numbers at a time
@@ -105,7 +105,7 @@ def test_biases_by_distance(dtype: torch.dtype, scale: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [2, 16, 24, 64])
+@pytest.mark.parametrize("width", [16, 24, 64])
 def test_it_rotates_queries_and_keys_on_its_way(dtype: torch.dtype, width: int) -> None:
     qkv, packed = draw(dtype, LENGTHS, 4, width), pack(LENGTHS, CPU)
     random = torch.Generator().manual_seed(7)
