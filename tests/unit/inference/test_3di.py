@@ -6,6 +6,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import InputError
+from plm_embed.fingerprint import master_name
 from plm_embed.inference.weights import prepare
 from plm_embed.models.registry import MODELS, find_model
 from plm_embed.workflow.checks import mistakes
@@ -42,4 +43,4 @@ def test_a_campaign_of_them_is_one_of_its_own() -> None:
     ours = find_model("prostt5_3di")
     assert ours is MODELS["ProstT5-3Di"]
     assert ours.address == MODELS["ProstT5"].address != MODELS["ProstT5_fp16"].address
-    assert ours.family.master == "master_prostt5_3di_embeddings"
+    assert master_name(ours.family.name) == "master_prostt5_3di_embeddings"

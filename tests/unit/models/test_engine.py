@@ -170,8 +170,6 @@ ENCODERS = {
         rows=33,
         positions=Rotary(neighbors=True),
         norm="rms",
-        norm_bias=False,
-        final_norm_bias=False,
         query_key_norm=True,
         final_norm=False,
     ),

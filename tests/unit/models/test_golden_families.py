@@ -9,12 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.weights import prepare
+from plm_embed.kernels.elementwise import Elementwise
+from plm_embed.kernels.linear import Linear
 from plm_embed.models import weights
 from plm_embed.models.engine import Engine
+from plm_embed.models.layers import LATE_BIASES
 from plm_embed.models.registry import Model
 from support import checkpoints
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source
@@ -67,6 +71,31 @@ def test_every_layer_is_what_the_formulas_give(name: str, root: Path, folder: Pa
                 assert relative(mean, known.means[i, layer]) < 5e-6, (i, layer)
                 if i in known.tokens:
                     assert relative(found.numpy(), known.tokens[i][layer]) < 1e-5, (i, layer)
+
+
+class SumsWithinProducts(Elementwise):
+    """As on CUDA: linear layers lack the biases of sums, which the next norm adds."""
+
+    def add(self, x: Tensor, linear: Linear, y: Tensor) -> None:
+        linear.add_to(x, y)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", TINY)
+def test_every_layer_has_the_biases_before_it(
+    name: str, exact: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._C, "_has_mkldnn", False)  # weights are not packed
+    monkeypatch.setitem(LATE_BIASES, "cpu", True)
+    known, engine = golden(name), engine_of(name, folder)
+    assert all(layer.out.bias is None and layer.fc2.bias is None for layer in engine._layers)
+    engine.elementwise = SumsWithinProducts()
+    batch = packed_batch(engine, known.sequences)
+    for layer in range(4):
+        states = batch.split(engine.forward(batch, [layer], exact)[layer])
+        for i, (state, (first, stop)) in enumerate(zip(states, batch.residues, strict=True)):
+            mean = state[first:stop].double().mean(0).numpy()
+            assert relative(mean, known.means[i, layer]) < 5e-6, (i, layer)
 
 
 @pytest.mark.parametrize(

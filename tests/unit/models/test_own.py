@@ -93,7 +93,8 @@ def test_esm_models_of_any_shape_in_any_layout(model: Model, tmp_path: Path) -> 
     for path in layouts:
         described = model_of(model.name, path)
         assert shape(described) == shape(model)
-        assert all(torch.equal(read(path, described).tensors[name], state[name]) for name in state)
+        tensors = read(path, described).tensors
+        assert all(torch.equal(tensors[name], state[name]) for name in state)
 
 
 def test_folders_of_esm_c_need_a_configuration_for_their_heads(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -122,37 +123,38 @@ def test_other_tokens_than_the_published_are_named(
             assert caveat(TINY[name].name, known).endswith(f"weights: {wanted}")
 
 
+def edited(**parts: object) -> Callable[[str], str]:
+    """Return what changes parts of tokenizer.json."""
+
+    def edit(text: str) -> str:
+        whole = json.loads(text)
+        return json.dumps(whole | parts | {"model": whole["model"] | parts.get("model", {})})
+
+    return edit
+
+
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "words"),
     [
         ("dnabert", None, "lacks tokenizer.json, which decides the tokens of dnabert_tiny"),
         ("dnabert", lambda text: text[:-9], "tokenizer.json is not the tokenizer .*damaged"),
-        (
-            "dnabert",
-            lambda text: json.dumps(json.loads(text) | {"post_processor": None}),
-            "it makes .* of N",
-        ),
-        (
-            "dnabert",
-            lambda text: json.dumps(
-                json.loads(text) | {"model": json.loads(text)["model"] | {"dropout": 0.1}}
-            ),
-            "not a byte-pair encoding without dropout",
-        ),
+        ("dnabert", edited(post_processor=None), "it makes .* of N"),
+        ("dnabert", edited(model={"dropout": 0.1}), "not a byte-pair encoding without dropout"),
         ("nt_v1", lambda text: text.replace("AAAAAA", "AAAAA"), "not a list of the 6-mers"),
         ("nt_v1", lambda text: text + "<eos>\n", "has 4,106 tokens, the model 4,105"),
         ("nt_v1", lambda text: text + "AAAAAA\n", "not a list of the 6-mers"),
     ],
 )
-def test_a_wrong_file_is_refused(name: str, change: object, said: str, tmp_path: Path) -> None:
-    folder = tmp_path / "published"
-    copytree(source(name), folder)
+def test_a_wrong_file_is_refused(
+    name: str, change: Callable[[str], str] | None, words: str, tmp_path: Path
+) -> None:
+    folder = Path(copytree(source(name), tmp_path / "published"))
     file = folder / (BPE if name == "dnabert" else VOCABULARY).name
     content = file.read_text()
     file.unlink()
-    if callable(change):
+    if change:
         file.write_text(change(content))
-    with pytest.raises(WeightsError, match=said):
+    with pytest.raises(WeightsError, match=words):
         read(folder, TINY[name])
 
 

@@ -294,6 +294,7 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     """
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
     bias, norm_before = encoder.attention_bias, encoder.embedding_norm
+    norm_bias = encoder.norm == "layer"
     modules: list[tuple[str, tuple[int, ...], bool]] = []  # name, shape, and a bias or none
     modules += [("embed_tokens", (encoder.rows, dim), False)]
     if isinstance(encoder.positions, Learned):
@@ -306,10 +307,10 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
         norm_before == "optional"
         and any(name.startswith("emb_layer_norm_before") for name in tensors)
     ):
-        modules += [("emb_layer_norm_before", (dim,), encoder.norm == "layer")]
+        modules += [("emb_layer_norm_before", (dim,), norm_bias)]
     for layer in (f"layers.{number}." for number in range(model.layers)):
-        modules += [(f"{layer}self_attn_layer_norm", (dim,), encoder.norm_bias)]
-        modules += [(f"{layer}final_layer_norm", (dim,), encoder.norm_bias)]
+        modules += [(f"{layer}self_attn_layer_norm", (dim,), norm_bias)]
+        modules += [(f"{layer}final_layer_norm", (dim,), norm_bias)]
         modules += [(f"{layer}self_attn.{part}_proj", (inner, dim), bias) for part in "qkv"]
         if encoder.query_key_norm:
             modules += [(f"{layer}self_attn.{part}_layer_norm", (inner,), False) for part in "qk"]
@@ -319,7 +320,7 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
             modules += [(f"{layer}fc_gate", (hidden, dim), encoder.up_bias)]
         modules += [(f"{layer}fc2", (dim, hidden), encoder.down_bias)]
     if encoder.order == "pre" and encoder.final_norm:
-        modules += [("emb_layer_norm_after", (dim,), encoder.final_norm_bias)]
+        modules += [("emb_layer_norm_after", (dim,), norm_bias and encoder.final_norm_bias)]
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape, biased in modules:
         shapes[f"{name}.weight"] = shape

@@ -140,10 +140,11 @@ def pack(
 
 @dataclass(frozen=True)
 class BatchContext:
-    """Facts of a batch that every layer needs: its precision, its kernels, and where its sequences
-    lie.
+    """Facts of a batch that every layer needs: its precision, its kernels, the rows of each matrix
+    product, and where its sequences lie.
     """
 
+    rows: list[slice]
     dtype: torch.dtype
     fused: elementwise.Elementwise
     kernel: attention.Kernel
@@ -186,7 +187,7 @@ class Engine:
         head of the language model after the states (T, D) of the last layer.
         """
         assert self.head, "its head is not loaded"
-        return torch.cat([self.head.log_probabilities(states[i]) for i in self._slices(states)])
+        return torch.cat([self.head.log_probabilities(x) for x in torch.split(states, self.rows)])
 
     @torch.inference_mode()
     def token_scores(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -194,12 +195,14 @@ class Engine:
         distribution at its place, (T, 2) fp32, after the states (T, D) of the last layer.
         """
         assert self.head, "its head is not loaded"
-        scores = states.new_empty((len(states), 2))
-        for rows in self._slices(states):
-            logs = self.head.log_probabilities(states[rows])  # (rows, V)
-            scores[rows, :1] = logs.gather(1, tokens[rows, None].long())
-            scores[rows, 1] = -(logs.exp() * logs).sum(1)
-        return scores
+        scores = []
+        for x, ids in zip(
+            *(torch.split(part, self.rows) for part in (states, tokens)), strict=True
+        ):
+            logs = self.head.log_probabilities(x)  # (rows, V)
+            chosen = logs.gather(1, ids[:, None].long())[:, 0]
+            scores.append(torch.stack([chosen, -(logs.exp() * logs).sum(1)], dim=1))
+        return torch.cat(scores)
 
     @torch.inference_mode()
     def forward(
@@ -267,24 +270,21 @@ class Engine:
         heads, width = self.model.heads, self.model.inner
         qkv = x.new_empty((len(x), 3, heads, width // heads), dtype=ctx.dtype)  # (T, 3, H, d)
         rotary = None if ctx.kernel.rotates else ctx.packed.rotary
-        for rows in self._slices(x):
+        for rows in ctx.rows:
             layer.qkv(y(rows), out=qkv[rows].view(-1, 3 * width))
             if layer.query_key_norms is not None or rotary is not None:
                 angles = None if rotary is None else (rotary[0][rows], rotary[1][rows])
                 ctx.fused.query_key(qkv[rows], layer.query_key_norms, angles)
         mixed = ctx.kernel.attend(qkv, ctx.packed)  # (T, A)
-        for rows in self._slices(x):
+        for rows in ctx.rows:
             ctx.fused.add(x[rows], layer.out, mixed[rows])
 
     def _feed_forward(self, layer: Layer, x: Tensor, y: Rows, ctx: BatchContext) -> None:
         """Add the feed-forward of y (T, D) to x (T, D)."""
-        for rows in self._slices(x):
+        for rows in ctx.rows:
             z = ctx.fused.up(y(rows), layer.fc1, layer.gate, self._encoder.activation)  # (rows, F)
             z = z.float() if layer.fc2.dtype == torch.float32 else z
             ctx.fused.add(x[rows], layer.fc2, z)
-
-    def _slices(self, x: Tensor) -> list[slice]:
-        return [slice(start, start + self.rows) for start in range(0, len(x), self.rows)]
 
     def _context(self, batch: Batch, exact: bool) -> BatchContext:
         width = self.model.inner // self.model.heads
@@ -305,9 +305,12 @@ class Engine:
             scale = width**-0.5 if self._encoder.scaled_scores else 1.0
             self._distances = Distances(table.to(self.device), scale)
         packed = Packed(batch.lengths, batch.boundaries, self._distances, rotary)
+        starts = range(0, len(batch.tokens), self.rows)
+        rows = [slice(start, start + self.rows) for start in starts]
         if exact:
-            return BatchContext(torch.float32, elementwise.PLAIN, self._fp32_attention, packed)
-        return BatchContext(self.dtype, self.elementwise, self.attention, packed)
+            fused, kernel = elementwise.PLAIN, self._fp32_attention
+            return BatchContext(rows, torch.float32, fused, kernel, packed)
+        return BatchContext(rows, self.dtype, self.elementwise, self.attention, packed)
 
     def tokenize(self, sequence: str) -> Ids:
         """Return the token ids of a normalized sequence with special tokens. May run in threads."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import BY_CHAIN, Fingerprint, LongSequences, master_name
+from plm_embed.fingerprint import BY_CHAIN, Fingerprint, LongSequences
 from plm_embed.sequence_windows import Span, edges, spans, stored_spans
 from plm_embed.sequences.residues import PROTEIN, SEPARATOR, Alphabet
 
@@ -182,10 +182,8 @@ class Encoder:
     final_norm: bool = True
     """A norm after the last layer, in the order `pre`."""
     norm: Literal["layer", "rms"] = "layer"
-    norm_bias: bool = True
-    """Biases of the layers' norms. Set False for RMS norms, which have none here."""
     final_norm_bias: bool = True
-    """The same of the norm after the last layer."""
+    """A bias of the norm after the last layer, as those of the layers have; RMS norms have none."""
     epsilon: float = 1e-5
     attention_bias: bool = True
     """Biases of q, k, v and the output projection."""
@@ -408,11 +406,6 @@ class Family:
         last.
         """
         return len(self.tokenizer.prefix), tokens - len(self.tokenizer.suffix)
-
-    @property
-    def master(self) -> str:
-        """The name of a master of this family and of its index, without .h5 or .parquet."""
-        return master_name(self.name)
 
 
 def score_problem(family: Family, model: str, linker: str = "") -> str:

@@ -2,7 +2,7 @@
 
 import re
 
-from plm_embed.fingerprint import POOLING_DEFINITIONS, SCORE_DEFINITIONS
+from plm_embed.fingerprint import POOLING_DEFINITIONS, SCORE_DEFINITIONS, master_name
 from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
 from plm_embed.wording import count
@@ -86,7 +86,7 @@ def _weights(facts: Facts) -> str:
 def _papers(facts: Facts) -> tuple[str, ...]:
     """Return the papers of the model, or those of another of its family if it is the user's own."""
     name = facts.master.stem if facts.master else ""
-    family = (model for model in MODELS.values() if model.family.master == name)
+    family = (model for model in MODELS.values() if master_name(model.family.name) == name)
     model = MODELS.get(facts.model) or next(family, None)
     return model.papers if model else ()
 

@@ -24,8 +24,6 @@ AMPLIFY = Family(
         positions=Rotary(neighbors=True),
         final_norm=False,
         norm="rms",
-        norm_bias=False,
-        final_norm_bias=False,
         attention_bias=False,
         activation="silu",
         gated=True,

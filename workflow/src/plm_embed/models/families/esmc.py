@@ -22,22 +22,16 @@ _MODULES: dict[str, str | tuple[str, ...]] = {
     "blocks.N.ffn.1": _GATE_UP,
     "blocks.N.ffn.3": "layers.N.fc2",
     # the first safetensors of the hub, whose norms are fused
-    **{
-        f"blocks.N.{module}.layer_norm_{kind}": f"layers.N.{norm}.{kind}"
-        for module, norm in (
-            ("attn.layernorm_qkv", "self_attn_layer_norm"),
-            ("ffn", "final_layer_norm"),
-        )
-        for kind in ("weight", "bias")
-    },
+    "blocks.N.attn.layernorm_qkv.layer_norm_weight": "layers.N.self_attn_layer_norm.weight",
+    "blocks.N.attn.layernorm_qkv.layer_norm_bias": "layers.N.self_attn_layer_norm.bias",
+    "blocks.N.ffn.layer_norm_weight": "layers.N.final_layer_norm.weight",
+    "blocks.N.ffn.layer_norm_bias": "layers.N.final_layer_norm.bias",
     "blocks.N.attn.layernorm_qkv": _QKV,
     "blocks.N.ffn.fc1_weight": tuple(f"{name}.weight" for name in _GATE_UP),
     "blocks.N.ffn.fc2_weight": "layers.N.fc2.weight",
     # transformers' own
     "layers.N.input_layernorm": "layers.N.self_attn_layer_norm",
-    "layers.N.self_attn.q_proj": "layers.N.self_attn.q_proj",
-    "layers.N.self_attn.k_proj": "layers.N.self_attn.k_proj",
-    "layers.N.self_attn.v_proj": "layers.N.self_attn.v_proj",
+    **{name: name for name in _QKV},
     "layers.N.self_attn.q_norm": "layers.N.self_attn.q_layer_norm",
     "layers.N.self_attn.k_norm": "layers.N.self_attn.k_layer_norm",
     "layers.N.self_attn.o_proj": "layers.N.self_attn.out_proj",
