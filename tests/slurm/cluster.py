@@ -60,8 +60,11 @@ class Cluster(Daemons):
     """A running SLURM.
 
     `env` is what a process needs to speak to it. The attribute `folder` has `log/` and, for each
-    node, `scratch/{node}`: that node's own disk, in jobs called SLURM_TMPDIR.
+    node, `scratch/{node}`: that node's own disk, in jobs called SLURM_TMPDIR. `python` runs
+    Snakemake there.
     """
+
+    python = sys.executable
 
     def __enter__(self) -> Self:
         reason = missing()

@@ -3,6 +3,7 @@ word that it was left out where there can be none.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from daemons import NODES
 from slurm_campaign import Campaign
 
 from support.shared import once
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "executors" / "pbs" / "tests"))
+
+from lean import lean_python
 
 REASON = pytest.StashKey[str]()
 
@@ -43,8 +48,10 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    python = lean_python(tmp_path_factory.mktemp("python"), "executor_plugin_pbs", slurm=True)
     with Cluster() as running:
+        running.python = python
         yield running
 
 

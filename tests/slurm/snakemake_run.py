@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,8 +14,6 @@ from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import LEAST_MEMORY_MB, Table
 
 ROOT = Path(__file__).parents[2]
-# It ends when the test session does, however that ends.
-SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
 MODEL = "esm2_t3_untrained"
 RULES = ("embed", "deduplicate", "gather_esm2", "validate", "report")
 LENGTHS = (1000, 3000)
@@ -123,9 +120,14 @@ class SnakemakeRun:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(record, copy)
 
+    @property
+    def snakemake(self) -> tuple[str, ...]:
+        """Return what starts Snakemake. It ends when the test session does, however that ends."""
+        return ("setpriv", "--pdeathsig", "KILL", self.cluster.python, "-m", "snakemake")
+
     def command(self, *options: str) -> list[str]:
         command = [
-            *SNAKEMAKE,
+            *self.snakemake,
             "--snakefile",
             str(ROOT / "workflow" / "Snakefile"),
             "--profile",

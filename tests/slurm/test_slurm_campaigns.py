@@ -4,26 +4,19 @@ Each campaign ends with the master of an undisturbed run, value for value.
 """
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from random import Random
 
-import numpy as np
-import pytest
-import yaml
 from cluster import Cluster
 from daemons import NODES
 from processes import kill
 from slurm_campaign import GATHERED, Campaign
-from snakemake_run import MODEL, ROOT
+from snakemake_run import MODEL
 
-import plm_embed
 from plm_embed.master.validation_record import read_validation
-from support.families import TINY, source, write_dnabert_s
 
 
 def scratch_folders(cluster: Cluster) -> set[Path]:
@@ -35,55 +28,6 @@ def test_a_whole_campaign(undisturbed: Campaign) -> None:
     proof = read_validation(undisturbed.folder / "results" / MODEL / "validation.json")
     assert proof and proof.status == "passed"
     assert proof.counts.statuses == {"embedded": undisturbed.sequences}
-
-
-@pytest.fixture
-def tiny_models(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs and commands know the tests' models of all families."""
-    folders = (ROOT / "tests" / "support" / "tiny_models_known", ROOT / "tests")
-    monkeypatch.setitem(cluster.env, "PYTHONPATH", os.pathsep.join(map(str, folders)))
-
-
-@pytest.mark.usefixtures("tiny_models")
-def test_two_models(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """ESM-2 and ProtBERT over the same sequences, which one job reads: the rest is each model's."""
-    campaign = Campaign(tmp_path / "c", cluster, buckets=1, sequences=20, lengths=(50, 200))
-    campaign.adopt_weights(undisturbed)
-    path, other = campaign.folder / "config" / "config.yaml", "protbert_tiny"
-    config = yaml.safe_load(path.read_text())
-    models, weights = [MODEL, other], {other: str(source("protbert"))}
-    path.write_text(yaml.safe_dump(config | {"model": models, "weights": weights}))
-    with campaign.running(*(f"results/{model}/checksums.sha256" for model in models)):
-        pass
-    each = ("embed", "gather", "validate")
-    assert list(campaign.states().values()) == [["COMPLETED"]] * (1 + 2 * len(each))
-    for model in models:
-        proof = read_validation(campaign.folder / "results" / model / "validation.json")
-        assert proof and proof.status == "passed" and proof.counts.statuses == {"embedded": 20}
-
-
-@pytest.mark.usefixtures("tiny_models")
-def test_dna(cluster: Cluster, tmp_path: Path) -> None:
-    """DNABERT-S, by the layout of its checkpoint, on contigs and their reverse complements, which
-    are one.
-    """
-    campaign = Campaign(tmp_path / "c", cluster, buckets=1, sequences=1)
-    random, turned = Random(1), str.maketrans("ACGT", "TGCA")
-    contigs = ["".join(random.choices("ACGT", k=random.randint(100, 900))) for _ in range(20)]
-    contigs += [contig.translate(turned)[::-1] for contig in contigs[:5]]
-    lines = (f">c{number}\n{contig}\n" for number, contig in enumerate(contigs))
-    (campaign.folder / "proteins.fasta").write_text("".join(lines))
-    path, model = campaign.folder / "config" / "config.yaml", TINY["dnabert"].name
-    config = yaml.safe_load(path.read_text())
-    weights = str(write_dnabert_s(tmp_path / "published"))
-    own = {"model": model, "weights": weights, "residues": {"strand": "canonical"}}
-    path.write_text(yaml.safe_dump(config | own))
-    with campaign.running(f"results/{model}/records.parquet"):
-        pass
-    assert list(campaign.states().values()) == [["COMPLETED"]] * 3
-    with plm_embed.open(campaign.folder / "results" / model) as embeddings:
-        assert len(embeddings) == 20
-        assert np.array_equal(embeddings["c0"], embeddings["c20"])
 
 
 def test_scratch_that_cannot_be_used(embedding: Callable[..., Campaign]) -> None:

@@ -1,6 +1,4 @@
-"""The test-bed itself: that it behaves as a cluster with GPUs does, and that nothing of it
-remains.
-"""
+"""The test-bed itself: nothing of it remains."""
 
 import subprocess
 import sys
@@ -8,63 +6,6 @@ import time
 from pathlib import Path
 
 import cluster as bed
-import pytest
-from cluster import Cluster
-from daemons import GPU_NODES, GPUS
-
-# Prints node and GPUs, then holds them until told otherwise.
-HOLD = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"; until [ -e {release} ]; do sleep 0.1; done'
-
-
-@pytest.mark.parametrize(
-    ("request_flags", "nodes"),
-    [
-        (("--nodes=1", "--gpus=1"), GPU_NODES),
-        (("--gres=gpu:h100:1",), ("g2",)),
-        (("--nodes=1", "--gpus-per-node=1"), GPU_NODES),
-    ],
-    ids=["gpu", "typed gres", "gpus-per-node"],
-)
-def test_concurrent_jobs_get_distinct_gpus(
-    cluster: Cluster, tmp_path: Path, request_flags: tuple[str, ...], nodes: tuple[str, ...]
-) -> None:
-    jobs = len(nodes) * GPUS
-    release = tmp_path / "release"
-    for job in range(jobs):
-        hold = HOLD.format(release=release)
-        cluster.run(
-            "sbatch",
-            "-p",
-            "gpu",
-            *request_flags,
-            "--output",
-            f"{tmp_path}/{job}.log",
-            "--wrap",
-            hold,
-        )
-
-    def devices() -> set[str]:
-        return {line for log in tmp_path.glob("*.log") for line in log.read_text().splitlines()}
-
-    try:
-        cluster.wait_for("one GPU for each job", lambda: len(devices()) == jobs)
-        assert devices() == {f"{node} {gpu}" for node in nodes for gpu in range(GPUS)}
-    finally:
-        release.touch()
-        cluster.wait_for("the end of the jobs", lambda: not cluster.jobs())
-
-
-def test_a_dead_node_ends_its_job_and_can_come_back(cluster: Cluster, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    sleep = ("--output", str(log), "--wrap", "hostname; sleep 300")
-    job = cluster.run(
-        "sbatch", "--parsable", "-w", "g1", "-p", "gpu", "--no-requeue", *sleep
-    ).strip()
-    cluster.wait_for("the job's start", lambda: log.exists() and log.read_text() == "g1\n")
-    assert cluster.processes("g1")
-    cluster.kill_node("g1")
-    cluster.wait_for("NODE_FAIL", lambda: cluster.jobs("NF") == {job: "g1"})
-    cluster.start_node("g1")
 
 
 def test_a_killed_session_leaves_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from cluster import Cluster
 from slurm_campaign import GATHERED, MASTER, Campaign
-from snakemake_run import ROOT, SNAKEMAKE
+from snakemake_run import ROOT
 
 import plm_embed
 
@@ -46,7 +46,7 @@ class Written(Campaign):
 
     def command(self, *options: str) -> list[str]:
         return [
-            *SNAKEMAKE,
+            *self.snakemake,
             "--snakefile",
             str(ROOT / "workflow" / "Snakefile"),
             "--profile",

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -16,6 +17,7 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import SCORES
+from plm_embed.io.json_files import write_sealed
 from plm_embed.keys import key
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.weights import HEAD, read_record
@@ -40,7 +42,7 @@ def sequences() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished campaign with all scores, and windows."""
-    folder = working_folder(tmp_path_factory.mktemp("scored"), buckets=2)
+    folder = working_folder(tmp_path_factory.mktemp("scored"), buckets=1)
     lines = [f">{id}\n{sequence}\n" for id, sequence in sequences().items()]
     (folder / "p.fasta").write_text("".join(lines) + ">bad\nMK1\n")
     done = run(folder, list(SCORES))
@@ -181,16 +183,12 @@ def test_what_cannot_have_scores_is_refused_before_any_job(folder: Path) -> None
 
 def test_weights_without_a_head_are_completed(folder: Path) -> None:
     """As an earlier version prepared them: when they are prepared, and when a job needs them."""
-    from dataclasses import replace
-
-    from plm_embed.io.json_files import write_sealed
-
     weights = read_record(folder / "results" / MODEL)
     assert weights and weights.folder
     prepared = Path(weights.folder)
     options = {"embedding": {"scores": ["entropy"]}, "inputs": ["p.fasta"]}
     options |= {"results": "third", "weights_folder": "weights"}
-    for target in (f"third/{MODEL}/weights.json", "all"):
+    for target in (f"third/{MODEL}/weights.json", f"third/{MODEL}/embedded/0000.json"):
         (prepared / HEAD).unlink()
         write_sealed(prepared / "manifest.json", replace(weights, head_sha256=None, folder=None))
         done = snakemake(folder, target, "--cores", "1", **options)

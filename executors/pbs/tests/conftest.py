@@ -51,7 +51,7 @@ def pbs(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return lean_python(tmp_path_factory.mktemp("python"))
+    return lean_python(tmp_path_factory.mktemp("python"), "numpy")
 
 
 @pytest.fixture

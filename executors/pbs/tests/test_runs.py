@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import PATIENCE, UNTIL_GO, Site, run, until
+from helpers import PATIENCE, UNTIL_GO, Site, until
 from lean import lean_python
 from standin import Queue, StandIn
 
@@ -51,7 +51,7 @@ def test_folders_of_any_name_work(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / ODD / "run"
     folder.mkdir(parents=True)
-    lever = Site(folder, [], lean_python(tmp_path / ODD / ".venv"))
+    lever = Site(folder, [], lean_python(tmp_path / ODD / ".venv", "numpy"))
     lever.write("echo $PBS_JOBID > {output:q}")
     text = (folder / "Snakefile").read_text()
     (folder / "Snakefile").write_text(text.replace('"out/', "\"out größe (it's) & so; [x] $HOME/"))
@@ -133,20 +133,6 @@ def test_walltime_is_told_beside_the_job_and_a_longer_retry_works(lever: Site) -
     assert code == 0, out
     words = r"PBS job 1.pbs01 failed: it ran out of its walltime of 00:03:00: ask for more"
     assert re.search(rf"Error in rule one:\n    message: {words}", out)
-
-
-def test_why_a_job_was_lost_is_told_beside_it(lever: Site, pbs: StandIn) -> None:
-    lever.write(UNTIL_GO, count=2)
-    process = lever.start("--keep-going")
-    for number in (1, 2):
-        pbs.wait_for(number, "R")
-    run("qdel -W force 1; qdel 2", lever.folder)
-    out = lever.end(process)
-    assert process.returncode == 1
-    for number, words in ((1, "it was killed by force"), (2, "it was deleted or preempted")):
-        message = rf"Error in rule one:\n    message: PBS job {number}.pbs01 failed: {words}"
-        assert re.search(message, out), out
-    assert not lever.left()
 
 
 def test_why_a_group_failed_is_told(lever: Site) -> None:

@@ -208,17 +208,6 @@ def test_a_pause_ends_when_a_job_has_left_the_queue(pbs: StandIn, driver: Make) 
     assert pbs.count("qsub") == 2
 
 
-def test_the_same_request_is_not_sent_again_after_a_refusal_for_good(
-    pbs: StandIn, driver: Make
-) -> None:
-    refused = driver()
-    for name in ("train-0", "train-1"):
-        with pytest.raises(RefusedError, match=r"exit code 170\): qsub: Unknown queue -> set --pb"):
-            refused.submit(refused.request(name, queue="nosuch"))
-    assert pbs.count("qsub") == 1
-    assert not refused.ledger.entries()
-
-
 def test_a_qsub_cut_while_the_server_hung_is_not_repeated(pbs: StandIn, driver: Make) -> None:
     """Nor are others sent once Snakemake is told to stop."""
     first = driver()

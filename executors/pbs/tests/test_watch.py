@@ -160,17 +160,6 @@ def test_a_running_job_that_uses_no_cpu_time_is_named_once(looker: Looker) -> No
     assert "`qdel 35.pbs01`" in message
 
 
-def test_two_hundred_jobs_cost_two_commands_a_look(looker: Looker) -> None:
-    jobs = [looker.job(number) for number in range(1, 201)]
-    ids = "".join(f"{job.id}\n" for job in jobs)
-    for _ in range(10):
-        assert looker.look(*jobs, qselect=ids, qstat="") == {}
-    assert [len(words.split()) for words in looker.questions()] == [42] * 5
-    assert len((looker.bin / "qselect.calls").read_text().splitlines()) == 10
-    looker.look(*jobs, qstat="")
-    assert len(looker.questions()[-1].split()) == 102
-
-
 def test_a_server_that_is_away_ends_nothing_and_is_told_once(looker: Looker) -> None:
     """Also where it goes between the two questions, or takes other options than at the start."""
     job = looker.job(36)

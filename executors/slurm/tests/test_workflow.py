@@ -2,12 +2,12 @@
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from lean import lean_python
 from standin import StandIn
 
 pytestmark = pytest.mark.snakemake
@@ -33,9 +33,9 @@ PATIENCE = 300.0
 class Run:
     """A working folder, and Snakemake in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder / "it's a $HOME & (co)"
-        self.program = ["-m", "snakemake"]
+        self.python, self.program = python, ["-m", "snakemake"]
         self.folder.mkdir(parents=True)
         self.slurm = StandIn(folder / "slurm", self.folder)
         self.write("echo $SLURMD_NODENAME > {output}")
@@ -44,7 +44,7 @@ class Run:
         (self.folder / "Snakefile").write_text(SNAKEFILE.replace("COMMAND", command))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, *self.program, "--executor", "slurm-steady", "--jobs", "2"]
+        command = [self.python, *self.program, "--executor", "slurm-steady", "--jobs", "2"]
         command += ["--slurm-steady-jobname-prefix", "plm-embed", "--latency-wait", "20"]
         return subprocess.Popen(
             [*command, *words],
@@ -66,9 +66,15 @@ class Run:
         return process.returncode, output
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("python")
+    return lean_python(folder, "executor_plugin_pbs", slurm=True)
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+def run(tmp_path: Path, python: str) -> Run:
+    return Run(tmp_path, python)
 
 
 def wait_for(condition: object) -> None:

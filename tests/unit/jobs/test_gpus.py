@@ -9,14 +9,11 @@ from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.kernels.devices import nvidia_gpus
 
 TOOL = """#!/bin/sh
-case "$*" in
-  --list-gpus)
-    echo "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)"
-    echo "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-8a56a4bc)" ;;
-  *) exit 6 ;;
-esac
+[ "$*" = --list-gpus ] || exit 6
+echo "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)"
+echo "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-8a56a4bc)"
 """
-SLICES = """
+SLICES = """#!/bin/sh
 echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5d5ba0d6)"
 echo "  MIG 1g.10gb     Device  0: (UUID: MIG-c6d4f1ef)"
 echo "  MIG 3g.40gb     Device  1: (UUID: MIG-cba663e8)"
@@ -43,24 +40,33 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tool
 
 
+@pytest.mark.parametrize(
+    ("variable", "gpus"),
+    [
+        ("2,GPU-7f", ["2", "GPU-7f"]),
+        ("", []),
+        ("1,-1,2", ["1"]),
+        ("0, 1 ,MIG-c7", ["0", "1", "MIG-c7"]),
+        ("NoDevFiles", []),
+        (None, ["0", "1"]),
+    ],
+)
 @pytest.mark.usefixtures("nvidia_smi")
-def test_the_scheduler_says_which_gpus() -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2,GPU-7f"}) == ["2", "GPU-7f"]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1,-1,2"}) == ["1"]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0, 1 ,MIG-c7"}) == ["0", "1", "MIG-c7"]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}) == []
+def test_the_scheduler_says_which_gpus_or_else_the_driver(
+    variable: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert visible_gpus() == gpus
 
 
-@pytest.mark.usefixtures("nvidia_smi")
-def test_without_a_scheduler_the_driver_says() -> None:
-    assert visible_gpus({}) == ["0", "1"]
-
-
-def test_slices_stand_for_the_gpu_that_is_cut_into_them(nvidia_smi: Path) -> None:
-    nvidia_smi.write_text(f"#!/bin/sh\n{SLICES}")
-    assert visible_gpus({}) == ["MIG-c6d4f1ef", "MIG-cba663e8", "1"]
+def test_slices_stand_for_the_gpu_that_is_cut_into_them(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvidia_smi.write_text(SLICES)
+    assert visible_gpus() == ["MIG-c6d4f1ef", "MIG-cba663e8", "1"]
     whole = "NVIDIA H100 80GB HBM3"
     assert [gpu.name for gpu in nvidia_gpus()] == [
         f"{whole} MIG 1g.10gb",
@@ -85,9 +91,8 @@ def told(job: "subprocess.Popen[str]") -> str:
     return job.stdout.readline().strip()
 
 
-@pytest.mark.usefixtures("nvidia_smi")
 def test_jobs_that_nobody_binds_to_a_gpu_take_free_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     first, second = start(tmp_path, 1), start(tmp_path, 1)
@@ -104,8 +109,5 @@ def test_jobs_that_nobody_binds_to_a_gpu_take_free_ones(
     assert told(both) == "0,1"  # which had to wait for all others
     for job in (given, more, both, taken["1"]):
         job.communicate("")
-
-
-def test_without_a_driver_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert visible_gpus({}) == []
+    nvidia_smi.unlink()
+    assert visible_gpus() == []

@@ -12,7 +12,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -52,23 +52,17 @@ def _is_quoted(text: str) -> bool:
         return False
 
 
-def stop_without_deadlock(before: Callable[[], None] | None = None) -> None:
-    """Answer SIGTERM in a thread of its own, and call `before` first.
+def stop_without_deadlock() -> None:
+    """Answer SIGTERM in a thread of its own.
 
     Snakemake's handler takes a lock that the thread it interrupts may hold, while jobs are chosen
     or their outputs are awaited: it would wait for itself, for ever.
     """
-    handler = signal.getsignal(signal.SIGTERM)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        return
-    stop = handler
-
-    def answer(number: int) -> None:
-        if before:
-            before()
-        stop(number, None)
-
-    signal.signal(signal.SIGTERM, lambda number, _: _thread.start_new_thread(answer, (number,)))
+    stop = signal.getsignal(signal.SIGTERM)
+    if callable(stop) and threading.current_thread() is threading.main_thread():
+        signal.signal(
+            signal.SIGTERM, lambda number, _: _thread.start_new_thread(stop, (number, None))
+        )
 
 
 def interrupt_for_certain() -> None:
@@ -77,10 +71,9 @@ def interrupt_for_certain() -> None:
     Snakemake drops a KeyboardInterrupt in it (`ColorizingTextHandler.emit`), and the run would go
     on.
     """
-    previous = signal.getsignal(signal.SIGINT)
-    if not callable(previous) or threading.current_thread() is not threading.main_thread():
+    interrupt = signal.getsignal(signal.SIGINT)
+    if not callable(interrupt) or threading.current_thread() is not threading.main_thread():
         return
-    interrupt = previous
 
     def again(number: int) -> None:
         time.sleep(_BETWEEN_MESSAGES)

@@ -3,8 +3,9 @@
 import fcntl
 import logging
 import os
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -20,17 +21,13 @@ SECONDS_BETWEEN_LOOKS = 1.0
 """Pause between two looks at GPUs that are taken: short beside a job."""
 
 
-def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
+def visible_gpus() -> list[str]:
     """Return what CUDA_VISIBLE_DEVICES may be set to for one worker each."""
-
-    def names_gpu(name: str) -> bool:
-        return name.isdecimal() or name.startswith(("GPU-", "MIG-"))
-
-    if "CUDA_VISIBLE_DEVICES" not in environment:
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
         return [gpu.id for gpu in nvidia_gpus()]
-    names = map(str.strip, environment["CUDA_VISIBLE_DEVICES"].split(","))
+    names = map(str.strip, os.environ["CUDA_VISIBLE_DEVICES"].split(","))
     # CUDA too stops at what names none: -1, or SLURM's NoDevFiles
-    return list(takewhile(names_gpu, names))
+    return list(takewhile(re.compile(r"\d+$|GPU-|MIG-").match, names))
 
 
 def take_gpus(count: int) -> None:

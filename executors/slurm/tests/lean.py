@@ -1,0 +1,1 @@
+../../pbs/tests/lean.py
