@@ -52,15 +52,10 @@ SequenceInput = str | Path | Reader | Mapping[str, str | Chains] | Iterable[Sequ
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
 
-class Block(NamedTuple):
-    """Consecutive sequences as they are given, numbered from `first`; with 0, text of a file before
-    them. `faults` has the reasons of those that cannot be used.
-    """
-
-    first: int
-    ids: list[str]
-    residues: list[str]
-    faults: Faults
+Block = tuple[int, list[str], list[str], Faults]
+"""Ids and residues of consecutive sequences as they are given, after the number of the first (0:
+text of a file before them), and the reasons of those that cannot be used.
+"""
 
 
 class NamedSequence(NamedTuple):
@@ -98,7 +93,7 @@ def named_sequences(sequences: SequenceInput, policy: ResiduePolicy) -> Iterator
     if isinstance(sequences, Reader):
         path = sequences.path
         blocks = (
-            Block(batch.first, batch.ids.to_pylist(), batch.residues.to_pylist(), batch.faults)
+            (batch.first, batch.ids.to_pylist(), batch.residues.to_pylist(), batch.faults)
             for batch in sequences
         )
     elif isinstance(sequences, set | frozenset):
@@ -186,7 +181,7 @@ def _blocks(sequences: object, in_pairs: bool) -> Iterator[Block]:
             for texts in zip(*pairs, strict=True)
         )
         faults: Faults = {i: NO_VALUE for i, (_, residue) in enumerate(pairs) if residue is None}
-        yield Block(first, ids, residues, faults)
+        yield first, ids, residues, faults
         first += len(block)
 
 

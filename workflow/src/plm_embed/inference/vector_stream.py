@@ -60,17 +60,6 @@ class Step(NamedTuple):
     finished: list[tuple[int, Vectors]]
 
 
-class Pass(NamedTuple):
-    """A masked pass of a sequence that waits in place `owner`: the letters of a window, the number
-    of the residue that is masked there, and the token that is hidden.
-    """
-
-    owner: int
-    text: str
-    residue: int
-    token: int
-
-
 class Launched(NamedTuple):
     """A batch on its way, and its rows by name: on CUDA in pinned memory, complete after the event
     `copied`.
@@ -152,24 +141,24 @@ class VectorStream:
         yield each with it as soon as its passes are done. Of windows, each residue is masked in
         that in which it lies farther from an edge.
         """
-        passes = []
+        owners, texts, residues, hidden = list[int](), list[str](), list[int](), list[int]()
         for owner, (i, _) in enumerate(waiting):
             cut = self._windows[i]
             for (start, stop), (low, high) in zip(cut, pairwise(edges(cut)), strict=True):
                 text = self.sequences[i][start:stop]
-                tokens = self._engine.own_tokens(text).tolist()
-                masked = range(low - start, high - start)
-                passes += [Pass(owner, text, residue, tokens[residue]) for residue in masked]
-        bounds = np.searchsorted([run.owner for run in passes], range(len(waiting) + 1))
-        left, logs = np.diff(bounds), np.empty(len(passes))
+                owners += [owner] * (high - low)
+                texts += [text] * (high - low)
+                residues += range(low - start, high - start)
+                hidden += self._engine.own_tokens(text)[low - start : high - start].tolist()
+        bounds = np.searchsorted(owners, range(len(waiting) + 1))
+        left, logs = np.diff(bounds), np.empty(len(owners))
         plain = replace(self.fingerprint, pooling=(), scores=())
-        texts, residues = [run.text for run in passes], [run.residue for run in passes]
         stream = VectorStream(self.room, plain, texts, residues)
         for step in stream.run():
             finished = []
             for number, vectors in step.finished:
-                owner = passes[number].owner
-                logs[number] = vectors[MASKED][passes[number].token]
+                owner = owners[number]
+                logs[number] = vectors[MASKED][hidden[number]]
                 left[owner] -= 1
                 if not left[owner]:
                     mean = logs[slice(*bounds[owner : owner + 2])].mean()
@@ -177,7 +166,7 @@ class VectorStream:
                     finished.append((waiting[owner][0], waiting[owner][1] | perplexity))
             yield step._replace(finished=finished)
         for number, reason in stream.left_out.items():
-            self.left_out[waiting[passes[number].owner][0]] = reason
+            self.left_out[waiting[owners[number]][0]] = reason
 
     def _batches(self) -> Iterator[tuple[list[int], list[Vectors]]]:
         """Yield the pieces of batch after batch, and their vectors. What memory did not hold comes
@@ -237,12 +226,8 @@ class VectorStream:
         with more tokens than positions is left out.
         """
         limit = self._family.max_tokens
-
-        def letters(piece: int) -> int:
-            start, stop = self._pieces[piece][1]
-            return stop - start
-
-        order = sorted(range(len(self._pieces)), key=letters, reverse=True)
+        letters = [stop - start for _, (start, stop) in self._pieces]
+        order = sorted(range(len(letters)), key=letters.__getitem__, reverse=True)
         starts = range(0, len(order), TOKENIZED_TOGETHER)
         groups = [order[start : start + TOKENIZED_TOGETHER] for start in starts]
         tokenized = spread(
@@ -359,9 +344,7 @@ class VectorStream:
         """
         cut, sequence = self._windows[i], self.sequences[i]
         pieces = [windows[span] for span in cut]
-        for name in pieces[0]:
-            if not name.endswith(LARGEST):
-                continue
+        for name in (name for name in pieces[0] if name.endswith(LARGEST)):
             scores = name.startswith(TOKEN_SCORES)
             stored_as = "float32" if scores else self.fingerprint.storage_dtype
             words = "scores" if scores else name.removesuffix(LARGEST)

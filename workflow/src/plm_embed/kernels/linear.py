@@ -57,8 +57,8 @@ class Linear:
     def __call__(
         self, x: Tensor, activation: Activation | None = None, out: Tensor | None = None
     ) -> Tensor:
-        """The result; it is written to `out` when there is one. x in fp32 has half-precision
-        weights used in fp32.
+        """The result, without an activation written to `out` when there is one. x in fp32 has
+        half-precision weights used in fp32.
         """
         y: Tensor
         if x.dtype != self.dtype:
@@ -67,16 +67,15 @@ class Linear:
         elif self._weight is None:
             post, algorithm = _ONEDNN[activation]
             y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, post, [], algorithm)
-            return y if out is None else out.copy_(y)
-        elif out is not None and activation is None:
+            activation = None  # it is applied
+        elif out is not None:
             if self.bias is None:
                 return torch.mm(x, self._weight.t(), out=out)
             return torch.addmm(self.bias, x, self._weight.t(), out=out)
-        elif out is None and activation == "relu" and hasattr(torch, "_addmm_activation"):
+        elif activation == "relu" and hasattr(torch, "_addmm_activation"):
             # on CUDA cuBLASLt applies it before y is written; it asks for a bias
             bias = self._weight.new_zeros(len(self._weight)) if self.bias is None else self.bias
-            y = torch._addmm_activation(bias, x, self._weight.t())
-            return y
+            y, activation = torch._addmm_activation(bias, x, self._weight.t()), None
         else:
             y = F.linear(x, self._weight, self.bias)
         y = y if activation is None else _PLAIN[activation](y)
@@ -139,10 +138,6 @@ class Int8Linear(Linear):
 
     def add_to(self, x: Tensor, y: Tensor) -> None:
         x += self(y)
-
-    @property
-    def weight(self) -> Tensor:
-        return (self._integers * self._scale).t()
 
 
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
