@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SITES = {"sites/generic.yaml", "sites/polaris.yaml"}
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
 
 
@@ -24,12 +25,7 @@ def build(kind: str, folder: Path, output: Path) -> Path:
 @pytest.mark.parametrize(
     ("folder", "package", "files", "tests"),
     [
-        (
-            "pbs",
-            "snakemake_executor_plugin_pbs",
-            {"sites/generic.yaml", "sites/polaris.yaml"},
-            "test_recorded.py",
-        ),
+        ("pbs", "snakemake_executor_plugin_pbs", SITES, "test_recorded.py"),
         ("slurm", "snakemake_executor_plugin_slurm_steady", set(), "test_reasons.py"),
     ],
 )
@@ -39,9 +35,8 @@ def test_an_executor_is_built_and_serves_without_this_repository(
     """The wheel comes from the source archive, whose tests run on it; its manual is for any
     workflow.
     """
-    shutil.copytree(
-        ROOT / "executors", tmp_path / "copy", symlinks=True
-    )  # shared modules are links
+    # shared modules are links
+    shutil.copytree(ROOT / "executors", tmp_path / "copy", symlinks=True)
     archive = build("sdist", tmp_path / "copy" / folder, tmp_path)
     shutil.rmtree(tmp_path / "copy")
     with tarfile.open(archive) as content:
@@ -52,24 +47,22 @@ def test_an_executor_is_built_and_serves_without_this_repository(
     shutil.rmtree(source / "src")
     modules = {path.name for path in (ROOT / "executors" / folder / "src" / package).glob("*.py")}
     built = tmp_path / "wheel" / package
-    assert {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()} == {
-        *modules,
-        *files,
-        "py.typed",
-    }
+    names = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}
+    assert names == {*modules, *files, "py.typed"}
     (metadata,) = (tmp_path / "wheel").glob("*.dist-info/METADATA")
     assert "embed" not in metadata.read_text(encoding="utf-8").replace("plm-embed developers", "")
     assert list(metadata.parent.rglob("LICENSE"))
-    place = f"import {package} as p; assert p.__file__.startswith({str(built)!r}), p.__file__"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "wheel")}
-    for command in (["-c", place], ["-m", "pytest", "-q", f"tests/{tests}"]):
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=source,
-            env=environment,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
+    program = (
+        f"import sys, pytest, {package} as p; assert p.__file__.startswith({str(built)!r}); "
+        f"sys.exit(pytest.main(['-q', 'tests/{tests}']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=source,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "wheel")},
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout

@@ -44,18 +44,18 @@ def test_a_place_where_no_folder_can_be_made() -> None:
 
 
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
-    final = tmp_path / "file.txt"
-    final.write_text("old")
-    code = f"""
+    (tmp_path / "file.txt").write_text("old")
+    code = """
 import os, signal
 from pathlib import Path
 from plm_embed.io.files import atomic_path
-with atomic_path(Path({str(final)!r})) as temporary:
+with atomic_path(Path("file.txt")) as temporary:
     temporary.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    assert final.read_text() == "old"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert done.returncode == -9
+    assert (tmp_path / "file.txt").read_text() == "old"
 
 
 def test_who_lists_a_folder_does_not_see_what_is_being_written_there(tmp_path: Path) -> None:
@@ -78,32 +78,26 @@ def test_a_size_counts_all_files_of_a_folder(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_makes_a_file(tmp_path: Path) -> None:
     """Also after one that was killed."""
-    final = tmp_path / "new" / "folder"
-    code = f"""
+    code = """
 import os, signal
 from pathlib import Path
 from plm_embed.io.files import exclusive
 for _ in range(200):
-    with exclusive(Path({str(final)!r})):
-        mine = Path({str(tmp_path / "mine")!r})
-        mine.open("x").close()
-        mine.unlink()
-with exclusive(Path({str(final)!r})):
+    with exclusive(Path("new/folder")):
+        Path("mine").open("x").close()
+        Path("mine").unlink()
+with exclusive(Path("new/folder")):
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    processes = [subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) for _ in range(3)]
     assert [process.wait() for process in processes] == [-9, -9, -9]
-    assert [path.name for path in final.parent.iterdir()] == [".folder.lock"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".folder.lock"]
 
 
 def test_a_lock_that_one_may_only_read_is_waited_for(tmp_path: Path) -> None:
     lock = tmp_path / ".folder.lock"
     lock.touch(0o444)
-    with (
-        exclusive(tmp_path / "folder"),
-        lock.open() as other,
-        pytest.raises(BlockingIOError),
-    ):
+    with exclusive(tmp_path / "folder"), lock.open() as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -120,27 +114,23 @@ def test_nobody_waits_where_no_lock_can_be_made(
 
 
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
-    def aged(path: Path, hours: float) -> Path:
-        os.utime(path, (0, time.time() - 3600 * hours))
+    def left(name: str, hours: float, content: float = 0) -> Path:
+        """A file, or a folder with content, that last changed so many hours ago."""
+        path = tmp_path / name
+        path.mkdir() if content else path.touch()
+        for changed, age in ((path / "content", content), (path, hours)):
+            if age:
+                changed.touch()
+                os.utime(changed, (0, time.time() - 3600 * age))
         return path
 
-    def left(name: str) -> Path:
-        path = tmp_path / f".tmp-{len(name):016x}-{name}"
-        path.write_text("half")
-        return path
-
-    def folder(name: str, hours: float) -> Path:
-        path = tmp_path / f".tmp-{len(name):016x}-{name}"
-        path.mkdir()
-        (path / "content").write_text("half")
-        aged(path / "content", hours)
-        return aged(path, 25)
-
-    aged(left("old"), 25)
-    folder("old folder", 25)
-    foreign = tmp_path / ".tmp-of-somebody"
-    foreign.touch()
-    kept = {aged(left("live"), 23), folder("live folder", 1), aged(foreign, 25)}
+    left(f".tmp-{1:016x}-old", 25)
+    left(f".tmp-{2:016x}-old folder", 25, 25)
+    kept = {
+        left(f".tmp-{3:016x}-live", 23),
+        left(f".tmp-{4:016x}-live folder", 25, 1),
+        left(".tmp-of-somebody", 25),
+    }
     remove_abandoned(tmp_path, tmp_path, tmp_path / "absent")
     assert set(tmp_path.iterdir()) == kept
 

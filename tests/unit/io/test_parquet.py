@@ -59,10 +59,7 @@ def test_row_groups_are_of_bounded_size(tmp_path: Path) -> None:
 def test_no_rows_make_a_valid_file_and_a_failure_makes_none(tmp_path: Path) -> None:
     with row_group_writer(tmp_path / "empty", SCHEMA):
         pass
-    assert (
-        pq.read_schema(tmp_path / "empty") == SCHEMA
-        and pq.read_table(tmp_path / "empty").num_rows == 0
-    )
+    assert pq.read_table(tmp_path / "empty").schema == SCHEMA
     with pytest.raises(RuntimeError), row_group_writer(tmp_path / "failed", SCHEMA) as writer:
         writer.write(rows([3]))
         raise RuntimeError
@@ -91,8 +88,7 @@ def test_row_groups_without_a_wanted_number_are_not_read(tmp_path: Path) -> None
 
 def test_each_reader_names_a_file_that_is_missing_or_damaged(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    cases = ((None, "there is no such file"), (b"no", "not a whole Parquet file"))
-    for content, words in cases:
+    for content, words in ((b"", "there is no such file"), (b"no", "not a whole Parquet file")):
         if content:
             path.write_bytes(content)
         for read in (

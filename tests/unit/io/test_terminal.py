@@ -68,26 +68,18 @@ def test_errors_logs_and_answers_of_commands(tmp_path: Path) -> None:
     first = said.splitlines()[0]
     assert first.startswith("# ") and " deduplicate " in first and SHOWN in first
     assert "no column 'sequence'" in said
-    assert SHOWN in plm_embed("summary", tmp_path / EVIL)
     assert SHOWN in plm_embed(EVIL)
-
     records = [record | {"id": EVIL} for record in make_records()]
     campaign = gathered_campaign(tmp_path / EVIL, records=records)
     assert SHOWN in plm_embed("summary", campaign.results)
-
-
-@pytest.mark.workflow
-def test_looks_at_an_unfinished_campaign(tmp_path: Path) -> None:
-    fasta, results = tmp_path / f"{EVIL}.fasta", tmp_path / EVIL
-    fasta.write_text(f">{EVIL}\nMKV\n", encoding="utf-8", newline="")
-    plm_embed("deduplicate", fasta, "--output", results / "sequences")
-    (results / "model" / "embedded").mkdir(parents=True)
-    logs = results / "logs" / "model" / "embed"
-    logs.mkdir(parents=True)
-    (logs / "0000.log").write_text(f"plm-embed: error: {EVIL}\n", encoding="utf-8", newline="")
-    assert r"a\x1b" in plm_embed("watch", results, "--once")
-    plm_embed("report", results)
-    page = (results / "model" / "report.html").read_text(encoding="utf-8")
+    log = campaign.results / "logs" / campaign.fingerprint.model / "embed" / "0000.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"plm-embed: error: {EVIL}\n", encoding="utf-8", newline="")
+    campaign.master.unlink()
+    (campaign.embedded / "0000.json").unlink()
+    assert r"a\x1b" in plm_embed("watch", campaign.results, "--once")
+    plm_embed("report", campaign.results)
+    page = campaign.master.with_name("report.html").read_text(encoding="utf-8")
     assert SHOWN in page and not {"\x1b", "\x07", "\x9b"} & set(page)
 
 

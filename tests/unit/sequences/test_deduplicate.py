@@ -1,5 +1,3 @@
-import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.errors import InputError, PlmEmbedError, no_space
+from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.sequences.residues import ResiduePolicy
 from plm_embed.sequences.settings import Table
@@ -15,8 +13,6 @@ from support.deduplicated import all_rows, check, files, rows, run
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 
 NASTY = Path(__file__).parents[2] / "data" / "bad_inputs"
-
-
 # what each file of the collection comes to: accepted, unique, skipped by reason, records with an
 # event; or an error
 NASTY_ENDS: dict[str, tuple[int, int, dict[str, int], dict[str, int]] | str] = {
@@ -218,48 +214,27 @@ def test_a_failure_leaves_no_output(tmp_path: Path, inputs: list[Path]) -> None:
     assert not (output / "summary.json").exists()
 
 
-def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: list[Path]) -> None:
-    with pytest.raises(PlmEmbedError, match=r"absent\.fasta: cannot be read: No such file"):
-        run([*inputs, tmp_path / "absent.fasta"], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "options", "message"),
     [
-        ({"buckets": 0}, "buckets: 0 is not between 1 and 20,000"),
+        ("absent.fasta", {}, r"absent\.fasta: cannot be read: No such file"),
+        ("link", {}, r"link: is the same file as \S*a\.fasta; name it once"),
+        ("", {"buckets": 0}, "buckets: 0 is not between 1 and 20,000"),
         (
+            "",
             {"table": Table("protein_id", "sequence", ("length",))},
             "keep: length: the results have a column of their own",
         ),
-        ({"table": Table("protein_id", "sequence", ("a", "a"))}, "keep: 'a' is named twice"),
+        ("", {"table": Table("protein_id", "sequence", ("a", "a"))}, "keep: 'a' is named twice"),
     ],
 )
-def test_options_that_cannot_work_are_refused(
-    tmp_path: Path, inputs: list[Path], options: dict[str, Any], message: str
+def test_what_cannot_work_is_refused_before_any_input_is_read(
+    tmp_path: Path, inputs: list[Path], name: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(PlmEmbedError, match=message):
-        run(inputs, tmp_path / "out", **options)
-
-
-def test_an_input_under_two_names_is_refused(tmp_path: Path, inputs: list[Path]) -> None:
     (tmp_path / "link").symlink_to(inputs[0])
-    with pytest.raises(InputError, match=rf"link: is the same file as {inputs[0]}; name it once"):
-        run([*inputs, tmp_path / "link"], tmp_path / "out")
-
-
-def test_a_full_disk_is_named(
-    tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> Iterator[None]:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("plm_embed.sequences.sorting.sort_rows", full)
-    with pytest.raises(OSError) as raised:
-        run(inputs, tmp_path / "out")
-    assert f"no space left on the disk, or no quota ({tmp_path / 'out'}" in no_space(raised.value)
-    # which was whole when the disk was full
-    assert set(files(tmp_path / "out")) <= {"records.parquet"}
+    with pytest.raises(PlmEmbedError, match=message):
+        run([*inputs, *[tmp_path / name] * bool(name)], tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_bytes_do_not_depend_on_the_memory(

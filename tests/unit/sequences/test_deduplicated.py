@@ -1,9 +1,7 @@
 """Files of deduplicate are read as they were written, or named."""
 
-import hashlib
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,14 +11,12 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import read_bucket
-from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.residues import ResiduePolicy
-from plm_embed.sequences.settings import Table
+from plm_embed.keys import key
 from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
-from support.campaigns import Campaign, make_campaign, seal_sequences
+from support.campaigns import make_campaign, seal_sequences
+from support.deduplicated import run
 from support.nasty_inputs import M2, NEP, PLAIN, write
 
-TABLE = Table("id", "sequence")
 AGAIN = r"(delete \S*sequences/summary\.json and )?run the campaign again"
 
 
@@ -29,9 +25,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     many = "".join(f">{number}\n{NEP[number % 50 :]}{M2[number % 7 :]}\n" for number in range(60))
     path = write(folder / "a.fasta", PLAIN + many + ">j\nJJ\n")
-    sequences = folder / "sequences"
-    deduplicate([path], sequences, buckets=3, table=TABLE, policy=ResiduePolicy(), memory_mb=500)
-    return sequences
+    run([path], folder / "sequences")
+    return folder / "sequences"
 
 
 def read_everything(sequences: Path) -> None:
@@ -65,15 +60,12 @@ def swap(path: Path, _: random.Random) -> None:
     path.with_suffix(".tmp").rename(other)
 
 
-@pytest.mark.parametrize("damage", [flip, cut, remove, swap])
 @pytest.mark.parametrize(
     "name", ["summary.json", "records.parquet", "buckets/0001.parquet", "members/0002.parquet"]
 )
-def test_a_changed_file_is_named_with_what_to_run(
-    tmp_path: Path, whole: Path, damage: Callable[[Path, random.Random], None], name: str
-) -> None:
+def test_a_changed_file_is_named_with_what_to_run(tmp_path: Path, whole: Path, name: str) -> None:
     generator = random.Random(name)
-    for number in range(20 if damage is flip else 1):
+    for number, damage in enumerate([*[flip] * 20, cut, remove, swap]):
         sequences = tmp_path / str(number) / "sequences"
         shutil.copytree(whole, sequences)
         damage(sequences / name, generator)
@@ -95,34 +87,28 @@ def test_a_summary_that_is_not_believed_is_unknown_where_it_is_not_needed(
 
 def test_each_sequence_of_a_bucket_has_its_key(tmp_path: Path) -> None:
     """Also where a bucket file stands alone."""
-    path = tmp_path / "alone" / "0000.parquet"
-    path.parent.mkdir()
-    key = hashlib.sha256(M2.encode()).hexdigest()
+    (tmp_path / "alone").mkdir()
+    path, digest = tmp_path / "alone" / "0000.parquet", key(M2)
     for sequence in (M2[:-1] + "A", None):
-        pq.write_table(
-            pa.table({"key": [key], "sequence": pa.array([sequence], pa.string())}), path
-        )
-        with pytest.raises(
-            PlmEmbedError, match=rf"0000\.parquet: {key} is not the SHA-256 of its sequence; run"
-        ):
+        sequences = pa.array([sequence], pa.string())
+        pq.write_table(pa.table({"key": [digest], "sequence": sequences}), path)
+        words = rf"0000\.parquet: {digest} is not the SHA-256 of its sequence; run"
+        with pytest.raises(PlmEmbedError, match=words):
             bucket_table(path, ["key", "sequence"])
-        assert bucket_table(path, ["key"])["key"].to_pylist() == [key]
+        assert bucket_table(path, ["key"])["key"].to_pylist() == [digest]
 
 
 def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(
     tmp_path: Path, whole: Path
 ) -> None:
-    campaign: Campaign = make_campaign(tmp_path)
-    bucket = campaign.sequences / "buckets" / "0001.parquet"
+    campaign = make_campaign(tmp_path)
+    bucket, record = campaign.sequences / "buckets/0001.parquet", campaign.embedded / "0001.json"
     shutil.copyfile(whole / "buckets" / "0001.parquet", bucket)
-    for read in (
-        lambda: bucket_table(bucket, ["key", "sequence"]),
-        lambda: read_bucket(bucket, campaign.embedded / "0001.json"),
-    ):
-        with pytest.raises(
-            PlmEmbedError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"
-        ):
-            read()
+    changed = rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"
+    with pytest.raises(PlmEmbedError, match=changed):
+        bucket_table(bucket, ["key", "sequence"])
+    with pytest.raises(PlmEmbedError, match=changed):
+        read_bucket(bucket, record)
     seal_sequences(campaign.sequences)
     with pytest.raises(PlmEmbedError, match="made for other sequences"):
-        read_bucket(bucket, campaign.embedded / "0001.json")
+        read_bucket(bucket, record)

@@ -4,7 +4,6 @@ import csv
 import io
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.tables import DelimitedText
-from support.nasty_inputs import TABLE, write
+from support.nasty_inputs import Records, read, write
 
 PLAIN_CELL = st.text("MKa", max_size=6).map(str.encode)
 ODD = [
@@ -31,46 +29,28 @@ PLAIN_ROW = st.tuples(st.lists(PLAIN_CELL, min_size=3, max_size=3), st.just(b"\n
 ROW = PLAIN_ROW | st.tuples(st.lists(CELL, min_size=2, max_size=4), LINE_END)
 
 
-def outcome(path: Path, table: Table) -> list[Any]:
-    """All that is told about each record, and the error that ends them."""
-    found: list[Any] = []
-    reader = Reader(path, table)
+def outcome(path: Path) -> Records | str:
+    """All that is told about each record, or the error."""
     try:
-        for batch in reader:
-            for place, told in enumerate(
-                zip(
-                    *(
-                        column.to_pylist()
-                        for column in (batch.ids, batch.headers, batch.residues, *batch.columns)
-                    ),
-                    strict=True,
-                )
-            ):
-                found.append((batch.first + place, *told, batch.faults.get(place)))
+        return read(path)
     except PlmEmbedError as error:
-        return [reader.records, str(error)]
-    assert reader.records == len(found)
-    return found
+        return str(error)
 
 
 @settings(deadline=None, max_examples=100)
 @given(
-    rows=st.lists(ROW, max_size=12),
+    lines=st.lists(ROW, max_size=12),
     quoted=st.booleans(),
     delimiter=st.sampled_from([b",", b"\t"]),
     size=st.sampled_from([1, 20, 1 << 22]),
     at_once=st.sampled_from([1, 7, 1 << 20]),
 )
 def test_both_parsers_read_the_same(
-    rows: list[tuple[list[bytes], bytes]],
-    quoted: bool,
-    delimiter: bytes,
-    size: int,
-    at_once: int,
+    lines: list[tuple[list[bytes], bytes]], quoted: bool, delimiter: bytes, size: int, at_once: int
 ) -> None:
     sign = b'"' if quoted else b""
     content = delimiter.join([b"id", b"seq", b"note"]) + b"\n"
-    for cells, end in rows:
+    for cells, end in lines:
         content += delimiter.join(sign + cell + sign for cell in cells) + end
     both = []
     with (
@@ -79,15 +59,15 @@ def test_both_parsers_read_the_same(
         patch("plm_embed.io.streams._PIECE", at_once),
     ):
         path = write(Path(folder, "table"), content)
-        both.append(outcome(path, TABLE))
+        both.append(outcome(path))
         with patch.object(DelimitedText, "_by_arrow", lambda *_: None):
-            both.append(outcome(path, TABLE))
+            both.append(outcome(path))
     assert both[0] == both[1]
-    if len(both[0]) != 2 or not isinstance(both[0][1], str):
+    if isinstance(found := both[0], Records):
         text = io.StringIO(content.decode(errors="plm_embed.latin1"), newline="")
-        read = [row for row in csv.reader(text, delimiter=delimiter.decode(), strict=True) if row]
-        whole = [(each[1], each[3], each[4]) for each in both[0] if len(read[each[0]]) == 3]
-        assert whole == [tuple(row) for row in read[1:] if len(row) == 3]
+        rows = [row for row in csv.reader(text, delimiter=delimiter.decode(), strict=True) if row]
+        columns = zip(found.ids, found.residues, found.kept[0], rows[1:], strict=True)
+        assert all([*cells] == row for *cells, row in columns if len(row) == 3)
 
 
 @pytest.mark.parametrize("at_once", [1, 1 << 20])
@@ -99,9 +79,9 @@ def test_lines_are_counted_and_marks_kept(tmp_path: Path, mark: str, at_once: in
         patch("plm_embed.sequences.tables.BLOCK", 1),
         patch("plm_embed.io.streams._PIECE", at_once),
     ):
-        found = outcome(path, TABLE)
-    assert [each[1] for each in found] == ["a", f"{mark}b", "c", "d", f"{mark}e", "f", "g"]
-    assert [each[-1][1] for each in found if each[-1]] == [
+        found = read(path)
+    assert found.ids == ["a", f"{mark}b", "c", "d", f"{mark}e", "f", "g"]
+    assert [detail for _, detail in found.faults.values()] == [
         "line 8: 2 fields instead of 3",
         "line 10: 1 fields instead of 3",
     ]
@@ -112,5 +92,5 @@ def test_one_column(tmp_path: Path, rows: str) -> None:
     path = write(tmp_path / "one.csv", "seq\n" + rows)
     table = Table("seq", "seq")
     with patch.object(DelimitedText, "_by_arrow", lambda *_: None):
-        expected = outcome(path, table)
-    assert outcome(path, table) == expected and len(expected) == 2
+        expected = read(path, table)
+    assert read(path, table) == expected and len(expected.ids) == 2

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, InputError, StoreError
 from plm_embed.keys import key
-from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.residues import DNA, ResiduePolicy
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import Summary, check_kind, read_summary
+from support.deduplicated import all_rows, rows, run
 from support.nasty_inputs import COMPRESS, M2, NEP, write
 
 GIVEN = ResiduePolicy(alphabet="dna")
@@ -50,32 +49,22 @@ def inputs(tmp_path: Path) -> list[Path]:
     ]
 
 
-def run(inputs: list[Path], output: Path, policy: ResiduePolicy) -> Summary:
-    return deduplicate(inputs, output, buckets=2, table=Table(), policy=policy, memory_mb=500)
-
-
-def records(output: Path) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = pq.read_table(output / "records.parquet").to_pylist()
-    return found
+def deduplicated(inputs: list[Path], output: Path, policy: ResiduePolicy) -> Summary:
+    return run(inputs, output, table=Table(), policy=policy)
 
 
 def sequences(output: Path) -> set[str]:
-    files = (output / "buckets").glob("*.parquet")
-    return {each for file in files for each in pq.read_table(file)["sequence"].to_pylist()}
+    return {row["sequence"] for row in all_rows(output / "buckets")}
 
 
 def test_each_record_of_dna_comes_to_its_end(tmp_path: Path, inputs: list[Path]) -> None:
     output = tmp_path / "out"
-    summary = run(inputs, output, GIVEN)
+    summary = deduplicated(inputs, output, GIVEN)
     assert sequences(output) == {GENE, OTHER, "ACGT"} and summary.unique == 3
-    assert summary.skipped == {
-        "unknown_residues": 2,
-        "empty": 1,
-        "glued_header": 1,
-        "missing_value": 1,
-    }
+    skipped = {"unknown_residues": 2, "empty": 1, "glued_header": 1, "missing_value": 1}
+    assert summary.skipped == skipped
     assert summary.events == {"upper_cased": 2, "u_to_t": 1, "gaps_removed": 1}
-    found = {row["header"]: row for row in records(output)}
+    found = {row["header"]: row for row in rows(output / "records.parquet")}
     assert found["RNA"]["events"] == f"u_to_t={GENE.count('T')}"
     assert found["stop"]["detail"] == f"* at {len(GENE) + 1}"
     assert found["masked"]["detail"] == "X at 10, 11"
@@ -85,10 +74,10 @@ def test_each_record_of_dna_comes_to_its_end(tmp_path: Path, inputs: list[Path])
 
 def test_the_two_strands_of_a_gene_are_one_sequence(tmp_path: Path, inputs: list[Path]) -> None:
     output = tmp_path / "out"
-    summary = run(inputs, output, CANONICAL)
+    summary = deduplicated(inputs, output, CANONICAL)
     turned = min(GENE, OTHER)
     assert turned in sequences(output) and max(GENE, OTHER) not in sequences(output)
-    found = {row["header"]: row for row in records(output)}
+    found = {row["header"]: row for row in rows(output / "records.parquet")}
     for name in ("plain", "soft-masked", "RNA", "aligned", "other strand", "a", "b"):
         assert found[name]["key"] == key(turned), name
     counted = sum("reverse_complemented" in (row["events"] or "") for row in found.values())
@@ -96,28 +85,21 @@ def test_the_two_strands_of_a_gene_are_one_sequence(tmp_path: Path, inputs: list
     assert "substituted=1" in found["stop"]["events"]
 
 
-def test_the_command_takes_the_alphabet_and_the_strand(tmp_path: Path, inputs: list[Path]) -> None:
+def test_a_folder_of_sequences_says_of_what_kind_they_are(
+    tmp_path: Path, inputs: list[Path]
+) -> None:
     command = ["deduplicate", *map(str, inputs), "--output", str(tmp_path / "out"), "--buckets=2"]
     policy = '{"alphabet": "%s", "strand": "canonical", "unknown": "substitute"}'
     group.main([*command, "--residues", policy % "dna"], standalone_mode=False)
     assert read_summary(tmp_path / "out").policy == CANONICAL
-    run(inputs, tmp_path / "same", CANONICAL)
-    assert sequences(tmp_path / "out") == sequences(tmp_path / "same")
-    with pytest.raises(ConfigError, match="strand: canonical: the model reads proteins"):
-        group.main([*command, "--residues", policy % "protein"], standalone_mode=False)
-
-
-def test_a_folder_of_sequences_says_of_what_kind_they_are(
-    tmp_path: Path, inputs: list[Path]
-) -> None:
-    run(inputs, tmp_path / "out", GIVEN)
-    assert read_summary(tmp_path / "out").policy == GIVEN
     bucket = tmp_path / "out" / "buckets" / "0000.parquet"
-    check_kind(bucket, "dna", "as_given")
-    with pytest.raises(StoreError, match="alphabet dna, strand canonical; delete"):
-        check_kind(bucket, "dna", "canonical")
+    check_kind(bucket, "dna", "canonical")
+    with pytest.raises(StoreError, match="alphabet dna, strand as_given; delete"):
+        check_kind(bucket, "dna", "as_given")
     with pytest.raises(StoreError, match="was not made for alphabet protein, strand as_given"):
         check_kind(bucket, "protein", "as_given")
+    with pytest.raises(ConfigError, match="strand: canonical: the model reads proteins"):
+        group.main([*command, "--residues", policy % "protein"], standalone_mode=False)
 
 
 def test_files_of_the_other_kind_are_refused_and_leave_nothing(
@@ -126,15 +108,14 @@ def test_files_of_the_other_kind_are_refused_and_leave_nothing(
     proteins = write(tmp_path / "proteins.csv", f"id,sequence\na,{M2}\nb,{NEP}\n")
     for given in inputs:
         with pytest.raises(InputError, match=f"{given.name}: these are nucleotides") as error:
-            run([proteins, given], tmp_path / "out", ResiduePolicy())
+            deduplicated([proteins, given], tmp_path / "out", ResiduePolicy())
         assert error.value.path == given
     with pytest.raises(InputError, match=r"proteins\.csv: these are proteins") as error:
-        run([*inputs, proteins], tmp_path / "out", GIVEN)
+        deduplicated([*inputs, proteins], tmp_path / "out", GIVEN)
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("policy", [GIVEN, CANONICAL])
-def test_contigs_and_lines_of_any_length_are_read(tmp_path: Path, policy: ResiduePolicy) -> None:
+def test_contigs_and_lines_of_any_length_are_read(tmp_path: Path) -> None:
     contig = (GENE * 1000)[:100_003]
     lines = "\n".join(contig[at : at + 80] for at in range(0, len(contig), 80))
     whole = GENE * 8000
@@ -143,8 +124,6 @@ def test_contigs_and_lines_of_any_length_are_read(tmp_path: Path, policy: Residu
         f">wrapped\n{lines}\n>one line\n{whole.lower()}\n>chromosome\n{'ACGT' * (5 << 20)}\n"
         f">last\n{contig}\n",
     )
-    summary = run([path], tmp_path / "out", policy)
+    summary = deduplicated([path], tmp_path / "out", GIVEN)
     assert summary.skipped == {"too_large": 1} and summary.accepted == 3
-    assert summary.lengths == {len(contig): 1, len(whole): 1}
-    if policy is GIVEN:
-        assert sequences(tmp_path / "out") == {contig, whole}
+    assert sequences(tmp_path / "out") == {contig, whole}

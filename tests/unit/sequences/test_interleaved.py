@@ -16,49 +16,40 @@ from support.deduplicated import all_rows, rows, run
 from support.nasty_inputs import write
 
 BOTH = ResiduePolicy(alphabet="protein_3di")
+BY_TURNS = "not a residue and its 3Di letter by turns"
 REPLACED = ResiduePolicy(alphabet="protein_3di", unknown="substitute")
 
 
 @pytest.mark.parametrize(
-    ("raw", "sequence", "events"),
+    ("raw", "outcome"),
     [
-        ("MdEvVp", "MdEvVp", {}),
-        ("M#EvV#", "M#EvV#", {}),
-        ("#dXvUp", "#dXvUp", {}),
-        (" Md\nEv\tVp", "MdEvVp", {"whitespace_removed": 2}),
-        ("MEV", "M#E#V#", {"structure_unknown": 3}),
-        ("m-ev*", "M#E#V#", {"upper_cased": 3, "gaps_removed": 1, "stop_removed": 1}),
+        ("MdEvVp", Normalized("MdEvVp", {})),
+        ("M#EvV#", Normalized("M#EvV#", {})),
+        ("#dXvUp", Normalized("#dXvUp", {})),
+        (" Md\nEv\tVp", Normalized("MdEvVp", {"whitespace_removed": 2})),
+        ("MEV", Normalized("M#E#V#", {"structure_unknown": 3})),
+        ("me", Normalized("M#E#", {"upper_cased": 2, "structure_unknown": 2})),
+        ("M-", Normalized("M#", {"gaps_removed": 1, "structure_unknown": 1})),
+        ("M*", Normalized("M#", {"stop_removed": 1, "structure_unknown": 1})),
+        ("MdEvV", Skipped("not_interleaved", f"5 letters, {BY_TURNS}")),
+        ("MdevVp", Skipped("not_interleaved", f"6 letters, {BY_TURNS}")),
+        ("M#EV", Skipped("not_interleaved", f"4 letters, {BY_TURNS}")),
+        ("MdJvVx", Skipped("unknown_residues", "J at 2, x at 3")),
+        ("Md--Ev", Skipped("unknown_residues", "- at 2, - at 2")),
+        ("ME1", Skipped("unknown_residues", "1 at 3")),
+        ("", Skipped("empty", None)),
     ],
 )
-def test_a_state_belongs_to_each_residue(raw: str, sequence: str, events: dict[str, int]) -> None:
-    alone = {} if raw[:1] != "m" else {"structure_unknown": 3}
-    assert normalize(raw, BOTH) == Normalized(sequence, events | alone)
-
-
-@pytest.mark.parametrize(
-    ("raw", "reason", "detail"),
-    [
-        ("MdEvV", "not_interleaved", "5 letters, not a residue and its 3Di letter by turns"),
-        ("MdevVp", "not_interleaved", "6 letters, not a residue and its 3Di letter by turns"),
-        ("M#EV", "not_interleaved", "4 letters, not a residue and its 3Di letter by turns"),
-        ("MdJvVx", "unknown_residues", "J at 2, x at 3"),
-        ("Md--Ev", "unknown_residues", "- at 2, - at 2"),
-        ("ME1", "unknown_residues", "1 at 3"),
-        ("", "empty", None),
-    ],
-)
-def test_what_is_no_residue_and_state_is_skipped(raw: str, reason: str, detail: str | None) -> None:
-    assert normalize(raw, BOTH) == Skipped(reason, detail)
+def test_a_state_belongs_to_each_residue(raw: str, outcome: Normalized | Skipped) -> None:
+    assert normalize(raw, BOTH) == outcome
 
 
 def test_unknown_letters_become_unknown_but_gaps_never_do() -> None:
     assert normalize("MdJvVx", REPLACED) == Normalized("Md#vV#", {"substituted": 2})
-    assert normalize("Md--Jx", REPLACED) == Skipped(
-        "unknown_residues", "- at 2, - at 2, J at 3, x at 3"
-    )
-    assert normalize("MJ", REPLACED) == Normalized(
-        "M#X#", {"substituted": 1, "structure_unknown": 2}
-    )
+    skipped = Skipped("unknown_residues", "- at 2, - at 2, J at 3, x at 3")
+    assert normalize("Md--Jx", REPLACED) == skipped
+    events = {"substituted": 1, "structure_unknown": 2}
+    assert normalize("MJ", REPLACED) == Normalized("M#X#", events)
 
 
 @given(
@@ -88,11 +79,8 @@ def test_a_table_has_residues_and_states_in_two_columns(tmp_path: Path) -> None:
     fasta = write(tmp_path / "more.fasta", ">a\nMdEv\nVp\n>b\nMdE\n")
     table = Table("name", "seq", structure="states")
     summary = run([path, fasta], tmp_path / "out", table=table, policy=BOTH)
-    assert {row["sequence"] for row in all_rows(tmp_path / "out" / "buckets")} == {
-        "MdEvVp",
-        "MdE#Vp",
-        "M#E#V#",
-    }
+    unique = {row["sequence"] for row in all_rows(tmp_path / "out" / "buckets")}
+    assert unique == {"MdEvVp", "MdE#Vp", "M#E#V#"}
     assert (summary.residues, summary.lengths) == (9, {3: 3})
     records = {row["id"]: row for row in rows(tmp_path / "out" / "records.parquet")}
     assert (records["both"]["key"], records["both"]["length"]) == (key("MdEvVp"), 3)
@@ -107,19 +95,11 @@ def test_a_table_has_residues_and_states_in_two_columns(tmp_path: Path) -> None:
         "odd": ("unknown_residues", "x at 2"),
         "ß": ("unlike_lengths", "2 residues, 1 3Di letters"),
         "name": ("repeated_header", None),
-        "b": ("not_interleaved", "3 letters, not a residue and its 3Di letter by turns"),
+        "b": ("not_interleaved", f"3 letters, {BY_TURNS}"),
     }
     assert "records without 3Di letters, each read as unknown (#): 2" in summary.warnings
     with pytest.raises(PlmEmbedError, match="no column '3di'; the columns are 'name', 'seq', 'sta"):
         run([path], tmp_path / "none", table=Table("name", "seq", structure="3di"), policy=BOTH)
-
-
-def test_a_protein_model_counts_them_and_says_so(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.fasta", ">one\nMdEvVpQpLrVyQdYaKv\n>two\nMEVQ\n")
-    summary = run([path], tmp_path / "out", policy=ResiduePolicy())
-    assert (summary.accepted, summary.skipped) == (1, {"interleaved_structure": 1})
-    (warning,) = summary.warnings
-    assert "record 1 (one) is skipped: residues and 3Di letters by turns, as for SaProt" in warning
 
 
 def test_a_column_of_states_is_for_models_that_read_them() -> None:

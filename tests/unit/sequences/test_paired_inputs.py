@@ -4,19 +4,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from plm_embed.errors import InputError
 from plm_embed.keys import key
-from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.residues import (
-    Normalized,
-    ResiduePolicy,
-    Skipped,
-    normalize,
-)
+from plm_embed.sequences.residues import Normalized, ResiduePolicy, Skipped, normalize
 from plm_embed.sequences.settings import Table
 from plm_embed.sequences.summary import Summary
+from support.deduplicated import all_rows, rows, run
 from support.nasty_inputs import write
 
 PAIRS = ResiduePolicy(alphabet="protein_pair")
@@ -50,12 +43,12 @@ FATES = {
 }
 
 
-def run(path: Path, output: Path, table: Table = TABLE) -> Summary:
-    return deduplicate([path], output, buckets=2, table=table, policy=PAIRS, memory_mb=500)
+def paired(path: Path, output: Path, table: Table = TABLE) -> Summary:
+    return run([path], output, table=table, policy=PAIRS)
 
 
 def check(output: Path, fates: dict[str, str | tuple[str, str | None]]) -> None:
-    records = pq.read_table(output / "records.parquet").to_pylist()
+    records = rows(output / "records.parquet")
     assert [record["id"] for record in records] == [*fates]
     for record, fate in zip(records, fates.values(), strict=True):
         first = record["first_chain_length"]
@@ -68,48 +61,34 @@ def check(output: Path, fates: dict[str, str | tuple[str, str | None]]) -> None:
 
 
 def test_each_row_of_a_table_with_two_chains_comes_to_its_end(tmp_path: Path) -> None:
-    summary = run(write(tmp_path / "pairs.csv", ROWS), tmp_path / "out")
-    check(tmp_path / "out", FATES)
+    output = tmp_path / "out"
+    summary = paired(write(tmp_path / "pairs.csv", ROWS), output)
+    check(output, FATES)
     assert (summary.records, summary.accepted, summary.unique) == (11, 4, 3)
     assert summary.residues == 10 + 10 + 8 and summary.lengths == {10: 2, 8: 1}
-    members = [
-        line
-        for file in (tmp_path / "out" / "members").glob("*.parquet")
-        for line in pq.read_table(file).to_pylist()
-    ]
-    assert {line["id"]: line["first_chain_length"] for line in members} == {
-        **{"ab": 6, "again": 6, "turned": 4, "twice": 4}
-    }
-    again = next(line for line in members if line["id"] == "again")
-    assert again["events"] == "upper_cased=6;gaps_removed=1;stop_removed=1"
-    buckets = [*(tmp_path / "out" / "buckets").glob("*.parquet")]
-    rows = [row for file in buckets for row in pq.read_table(file).to_pylist()]
-    assert {row["sequence"]: row["length"] for row in rows} == {
-        **{"EVQLVE:DIQM": 10, "DIQM:EVQLVE": 10, "DIQM:DIQM": 8}
-    }
+    members = {line["id"]: line for line in all_rows(output / "members")}
+    first = {id: line["first_chain_length"] for id, line in members.items()}
+    assert first == {"ab": 6, "again": 6, "turned": 4, "twice": 4}
+    assert members["again"]["events"] == "upper_cased=6;gaps_removed=1;stop_removed=1"
+    unique = {row["sequence"]: row["length"] for row in all_rows(output / "buckets")}
+    assert unique == {"EVQLVE:DIQM": 10, "DIQM:EVQLVE": 10, "DIQM:DIQM": 8}
 
 
 def test_a_parquet_table_and_one_column_for_both_chains(tmp_path: Path) -> None:
     columns = {"name": ["ab", "none"], "heavy": ["EVQLVE", "EVQLVE"], "light": ["DIQM", None]}
     pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
-    run(tmp_path / "pairs.parquet", tmp_path / "out", Table("name", "heavy", partner="light"))
+    paired(tmp_path / "pairs.parquet", tmp_path / "out", Table("name", "heavy", partner="light"))
     check(tmp_path / "out", {"ab": "EVQLVE:DIQM", "none": ("missing_value", None)})
     homodimers = Table("name", "heavy", partner="heavy")
-    run(tmp_path / "pairs.parquet", tmp_path / "out", homodimers)
+    paired(tmp_path / "pairs.parquet", tmp_path / "out", homodimers)
     check(tmp_path / "out", dict.fromkeys(("ab", "none"), "EVQLVE:EVQLVE"))
 
 
 def test_fasta_has_a_colon_between_the_chains(tmp_path: Path) -> None:
     fasta = write(tmp_path / "pairs.fasta", ">ab\nEVQLVE:\nDIQM\n>alone\nEVQLVE\n>no\n\n")
-    run(fasta, tmp_path / "out")
+    paired(fasta, tmp_path / "out")
     alone = "not_a_pair", "1 chain, where ':' stands between two"
     check(tmp_path / "out", {"ab": "EVQLVE:DIQM", "alone": alone, "no": ("empty", "chain 1")})
-
-
-def test_a_table_without_the_column_of_the_second_chain(tmp_path: Path) -> None:
-    path = write(tmp_path / "pairs.csv", ROWS)
-    with pytest.raises(InputError, match=r"no column 'lights'.*; did you mean 'light'"):
-        run(path, tmp_path / "out", Table("name", "heavy", partner="lights"))
 
 
 def test_single_chains_have_no_colon() -> None:

@@ -34,7 +34,6 @@ def check(alphabet: Alphabet, *residues: str) -> None:
 @pytest.mark.parametrize(
     "residues",
     [
-        [bases(300)],
         [bases(300).lower()],
         [bases(300).replace("T", "U")],
         ["N" * 50_000 + bases(50_000) + "N" * 50_000],
@@ -52,28 +51,9 @@ def test_nucleotides_are_no_proteins(residues: list[str]) -> None:
         check(PROTEIN, *residues)
 
 
-def test_words_that_repeat_are_no_sequences() -> None:
-    for words in (
-        ["enzyme", "transporter", "Enzyme"],
-        ["HA", "NA", "PB2", "M1"],
-        ["HEMAGGLUTININ", "NEURAMINIDASE", "MATRIX PROTEIN"],
-    ):
-        assert are_words(pa.array(words * 7))
-    for no_words in (
-        ["enzyme", "transporter", "Enzyme"] * 6,  # too few to tell
-        ["GILGFVFTL", "NLVPMVATV"] * 20,  # peptides
-        [NEP.lower(), M2.lower()] * 20,
-        [bases(12).lower() for _ in range(30)],
-        [""] * 20,
-        [],
-    ):
-        assert not are_words(pa.array(no_words, pa.string()))
-
-
 @pytest.mark.parametrize(
     "residues",
     [
-        [M2, NEP],
         [M2.lower(), NEP],
         [bases(400, "LAGVSERTIDPKQNFYMHWC")],
         [bases(10_000), *[NEP] * 12],  # one odd record among proteins
@@ -87,32 +67,24 @@ def test_proteins_are_no_nucleotides(residues: list[str]) -> None:
         check(DNA, *residues)
 
 
-@pytest.mark.parametrize(
-    "residues",
-    [["ACGT"], ["ACGT", "GATC", "TAG"] * 8, ["N" * 5_000], ["X" * 5_000], [""], ["-*. 12"]],
-    ids=lambda residues: f"{len(residues)} of {residues[0][:6]}",
-)
-def test_too_few_letters_that_tell_decide_nothing(residues: list[str]) -> None:
-    check(PROTEIN, *residues)
-    check(DNA, *residues)
-
-
-@pytest.mark.parametrize("residues", [METALLOTHIONEIN * 4, SILK, ANTIFREEZE, "GATTAGA" * 50])
-def test_proteins_of_few_kinds_of_residues_are_taken(residues: str) -> None:
-    check(PROTEIN, residues)
+def test_what_tells_too_little_is_taken() -> None:
+    few = (["ACGT"], ["ACGT", "GATC", "TAG"] * 8, ["N" * 5_000], ["X" * 5_000], [""], ["-*. 12"])
+    for residues in few:
+        check(PROTEIN, *residues)
+        check(DNA, *residues)
+    for protein in (METALLOTHIONEIN * 4, SILK, ANTIFREEZE, "GATTAGA" * 50):  # of few kinds
+        check(PROTEIN, protein)
 
 
 def test_the_first_letters_decide_wherever_batches_end() -> None:
     letters = LetterCheck(PROTEIN)
-    letters.look(pa.array(["ACGT"]))
     for _ in range(1000):
         letters.look(pa.array([NEP]))
     letters.look(pa.array([bases(1000)] * 1000))  # not looked at any more
     letters = LetterCheck(PROTEIN, Path("reads.fna"))
     letters.look(pa.array(["ACGT"] * 24))
-    with pytest.raises(InputError, match=r"^reads\.fna: these are nucleotides") as error:
+    with pytest.raises(InputError, match=r"^reads\.fna: these are nucleotides"):
         letters.look(pa.array(["ACGT"]))
-    assert error.value.path == Path("reads.fna")
 
 
 def warnings(path: Path, content: str) -> tuple[dict[str, int], list[str]]:
@@ -126,6 +98,8 @@ def wrapped(*lines: str, width: int = 60) -> str:
 
 
 THREE = "MetThrHisAlaThrGlyThrGln"
+COILS = "CCCCHHHHHHHHHHHHCCCCCCHHHHHHHHHHHCCCC"
+LABELS = "S" * 20 + "O" * 20 + "M" * 30 + "I" * 27
 STRUCTURE = "    HHHHHHHHTT  EEEE GGG     TTT SSBTTTB"
 
 
@@ -143,37 +117,22 @@ STRUCTURE = "    HHHHHHHHTT  EEEE GGG     TTT SSBTTTB"
             {"three_letter_code": 4},
             r"records 1 \(a\), 2 \(b\), 3 \(c\) and 1 more are skipped: in three-letter code",
         ),
+        (f"id,seq\na,{THREE}\nb,{M2}\n", {"three_letter_code": 1}, r"1 \(a\) is skipped: in th"),
         (
-            f"id,seq\na,{THREE}\nb,{M2}\n",
-            {"three_letter_code": 1},
-            r"record 1 \(a\) is skipped: in three",
+            ">one\nMdEvVpQpLrVyQdYaKv\n>two\nMEVQ\n",
+            {"interleaved_structure": 1},
+            r"record 1 \(one\) is skipped: residues and 3Di letters by turns, as for SaProt",
         ),
         (f">a\n{M2}\n>s\n{STRUCTURE}\n", {}, r"record 2 \(s\) looks like secondary structure"),
-        (
-            ">s\nCCCCHHHHHHHHHHHHCCCCCCHHHHHHHHHHHCCCC\n",
-            {},
-            r"record 1 \(s\) looks like secondary structure",
-        ),
+        (f">s\n{COILS}\n", {}, r"record 1 \(s\) looks like secondary structure"),
         (
             f">a\n{M2 * 9}\n>s\n{'ATGGCTTGCNAC' * 3}\n>r\n{'AUGGCUUGCUAC' * 3}\n",
             {},
             r"records 2 \(s\), 3 \(r\) look like nucleotides and not like residues; embedded",
         ),
-        (
-            f">a\n{M2}\n{'S' * 20}{'O' * 20}{'M' * 30}{'I' * 27}\n",
-            {},
-            r"record 1 \(a\) has lines that look like labels of residues",
-        ),
-        (
-            f">a\n{wrapped(M2, 'S' * 20 + 'O' * 20 + 'M' * 30 + 'I' * 27)}\n",
-            {},
-            r"record 1 \(a\) has lines that look like labels of residues",
-        ),
-        (
-            f">a\nHEAT SHOCK PROTEIN\n{wrapped(M2)}\n",
-            {},
-            "looks like words, .*'HEAT SHOCK PROTEIN'",
-        ),
+        (f">a\n{M2}\n{LABELS}\n", {}, r"record 1 \(a\) has lines that look like labels of resi"),
+        (f">a\n{wrapped(M2, LABELS)}\n", {}, r"1 \(a\) has lines that look like labels of resi"),
+        (f">a\nHEAT SHOCK PROTEIN\n{wrapped(M2)}\n", {}, "words, .*'HEAT SHOCK PROTEIN'"),
         (f">a\n{wrapped(M2)}\nKilled\n", {}, r"record 1 \(a\) has a line .* words, .*: 'Killed'"),
         (f">a\n{M2 * 2}\nDONE\n>b\n{M2}\n", {}, r"record 1 \(a\) .* words, .*: 'DONE'"),
         ("id,seq\na,heat shock protein\nb,MKV\n", {}, r"record 1 \(a\) .*: 'heat shock protein'"),
@@ -189,23 +148,33 @@ def test_text_that_is_no_sequence_is_skipped_or_warned_of_by_name(
     assert re.search(warning, line) and "\n" not in line
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        [METALLOTHIONEIN, SILK, ANTIFREEZE, "GGGGS" * 12, "E" * 40, "H" * 40, "PGP" * 20, "S" * 24],
-        ["MGSSHHHHHHSSGLVPRGSH", "HHHHHHGSGSGSGSHHHHHH", "SESESEEEEEEESSSSEEEE", "ALAALAALAALA"],
-        ["SERSERSERSER", "METLYS", "QQQQQQQQQQQQQQQQQQQQQQQQHHHHHHHPPPPPPPPPP", "MKUSO"],
-    ],
-)
+ODD = [
+    *(METALLOTHIONEIN, SILK, ANTIFREEZE, "GGGGS" * 12, "E" * 40, "H" * 40, "PGP" * 20, "S" * 24),
+    *("MGSSHHHHHHSSGLVPRGSH", "HHHHHHGSGSGSGSHHHHHH", "SESESEEEEEEESSSSEEEE", "ALAALAALAALA"),
+    *("SERSERSERSER", "METLYS", "QQQQQQQQQQQQQQQQQQQQQQQQHHHHHHHPPPPPPPPPP", "MKUSO"),
+]
+
+
 @pytest.mark.parametrize("width", [30, 60, 1000])
-def test_odd_proteins_are_no_text(tmp_path: Path, records: list[str], width: int) -> None:
-    content = "".join(f">{at}\n{wrapped(each, width=width)}\n" for at, each in enumerate(records))
-    assert warnings(tmp_path / "in.fasta", content) == ({}, [])
-    soft = "".join(
-        f">{at}\n{wrapped(each[:width] + each[width:].lower(), width=width)}\n"
-        for at, each in enumerate(records)
-    )
-    assert warnings(tmp_path / "in.fasta", soft)[1] == []
+def test_odd_proteins_are_no_text(tmp_path: Path, width: int) -> None:
+    for masked in (str, str.lower):
+        texts = [wrapped(each[:width] + masked(each[width:]), width=width) for each in ODD]
+        content = "".join(f">{number}\n{text}\n" for number, text in enumerate(texts))
+        assert warnings(tmp_path / "in.fasta", content) == ({}, [])
+
+
+def test_words_that_repeat_are_no_sequences() -> None:
+    names = ["HEMAGGLUTININ", "NEURAMINIDASE", "MATRIX PROTEIN"]
+    for words in (["enzyme", "transporter", "Enzyme"], ["HA", "NA", "PB2", "M1"], names):
+        assert are_words(pa.array(words * 7))
+    for no_words in (
+        ["enzyme", "transporter", "Enzyme"] * 6,  # too few to tell
+        ["GILGFVFTL", "NLVPMVATV"] * 20,  # peptides
+        [NEP.lower(), M2.lower()] * 20,
+        [bases(12).lower() for _ in range(30)],
+        [""] * 20,
+    ):
+        assert not are_words(pa.array(no_words))
 
 
 def test_real_proteins_are_no_text_and_the_names_of_a_table_are(tmp_path: Path) -> None:

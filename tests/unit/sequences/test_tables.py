@@ -5,7 +5,6 @@ import hashlib
 import io
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -56,19 +55,11 @@ def test_text_is_never_taken_for_a_number_or_a_missing_value(tmp_path: Path) -> 
 
 def test_missing_values_are_faults_only_in_the_sequence_column(tmp_path: Path) -> None:
     words = ["NaN", "nan", "N/A", "None", "null", "NULL", "<NA>", " NaN "]
-    content = (
-        "id,seq,note\n"
-        + "".join(f"{word},{word},{word}\n" for word in words)
-        + "a,,\nb,NAN,\n\nc, ,\nd,NA,"
-    )
-    found = read(write(tmp_path / "missing.csv", content))
+    rows = [*(f"{word},{word},{word}" for word in words), "a,,", "b,NAN,", "", "c, ,", "d,NA,"]
+    found = read(write(tmp_path / "missing.csv", "\n".join(["id,seq,note", *rows])))
     assert found.faults == dict.fromkeys(range(len(words)), ("missing_value", None))
-    assert found.ids == [*words, "a", "b", "c", "d"] and found.residues[-4:] == [
-        "",
-        "NAN",
-        " ",
-        "NA",
-    ]
+    assert found.ids == [*words, "a", "b", "c", "d"]
+    assert found.residues[-4:] == ["", "NAN", " ", "NA"]
 
 
 def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
@@ -101,26 +92,21 @@ def test_the_header_of_a_table_that_was_joined_is_no_peptide(tmp_path: Path, las
     ],
 )
 def test_a_quote_never_swallows_records(tmp_path: Path, content: str) -> None:
-    with pytest.raises(
-        PlmEmbedError,
-        match=r"line \d after 0 complete records: .*is there a quote that is never closed",
-    ):
+    words = r"line \d after 0 complete records: .*is there a quote that is never closed"
+    with pytest.raises(PlmEmbedError, match=words):
         read(write(tmp_path / "quotes.csv", content))
 
 
 @pytest.mark.parametrize("end", ["M", "\n"])
 def test_a_row_too_large_for_memory_is_named(tmp_path: Path, end: str) -> None:
     row = ",".join([f'"{"M" * (LARGEST_RECORD // 4)}{end}"'] * 5)
-    with pytest.raises(
-        PlmEmbedError,
-        match=r"line \d after 1 complete records: a row of more than 16,777,216 characters",
-    ):
+    words = r"line \d after 1 complete records: a row of more than 16,777,216 characters"
+    with pytest.raises(PlmEmbedError, match=words):
         read(write(tmp_path / "wide.csv", f"id,seq,note,b,c\na,MK,x,,\n{row}\n"))
 
 
 def test_one_column_may_serve_twice_and_one_column_is_a_table(tmp_path: Path) -> None:
-    path = write(tmp_path / "one.csv", "seq\nMK\nMT\n")
-    found = read(path, Table("seq", "seq", ("seq",)))
+    found = read(write(tmp_path / "one.csv", "seq\nMK\nMT\n"), Table("seq", "seq", ("seq",)))
     assert found.ids == found.residues == found.kept[0] == ["MK", "MT"]
 
 
@@ -149,7 +135,7 @@ CELLS = st.none() | st.sampled_from(["NaN", " null\u2003", "<NA>\x1c", "流", "n
 def test_parquet_cells_are_read_as_they_were_written(
     rows: list[tuple[str | None, ...]], largest: int
 ) -> None:
-    ids, residues, notes = ([row[place] for row in rows] for place in range(3))
+    ids, residues, notes = map(list, zip(*rows, strict=True))
     with (
         TemporaryDirectory() as folder,
         patch("plm_embed.sequences.tables.LARGEST_RECORD", largest),
@@ -160,9 +146,10 @@ def test_parquet_cells_are_read_as_they_were_written(
     words = {place for place, text in enumerate(residues) if (text or "NaN").strip() in MISSING}
     empty = {place for place, text in enumerate(residues) if text == ""}
     large = {place for place, text in enumerate(residues) if len(text or "") > largest} - words
-    assert {place: word for place, (word, _) in found.faults.items()} == (
-        dict.fromkeys(words - empty, "missing_value") | dict.fromkeys(large, "too_large")
-    )
+    assert found.faults == dict.fromkeys(words - empty, ("missing_value", None)) | {
+        place: ("too_large", f"{len(residues[place] or '')} characters, more than {largest}")
+        for place in large
+    }
     assert found.ids == [text or "" for text in ids] and found.kept == [notes]
     assert found.residues == [
         "" if place in large else text or "" for place, text in enumerate(residues)
@@ -172,11 +159,7 @@ def test_parquet_cells_are_read_as_they_were_written(
 def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
     path = tmp_path / "sums.parquet"
     table = pa.table({"id": ["a", "b"], "seq": ["MKTAYIAKQR", "GGGG"], "note": ["x", "y"]})
-    plain: dict[str, Any] = {
-        "compression": "none",
-        "use_dictionary": False,
-        "write_statistics": False,
-    }
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     pq.write_table(table, path, write_page_checksum=True, **plain)
     content = bytearray(path.read_bytes())
     content[content.index(b"MKTAYIAKQR")] ^= 1
@@ -184,52 +167,30 @@ def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
         read(write(path, bytes(content)))
 
 
-def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "large.parquet"
-    pq.write_table(
-        pa.table({"id": ["a", "b"], "seq": ["M" * (LARGEST_RECORD + 1), "MK"], "note": ["", ""]}),
-        path,
-    )
-    found = read(path)
-    assert found.residues == ["", "MK"]
-    assert found.faults == {0: ("too_large", "16,777,217 characters, more than 16,777,216")}
-
-
 def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:
     path = tmp_path / "many.parquet"
-    pq.write_table(
-        pa.table({"id": [str(number) for number in range(20_000)], "seq": ["MK"] * 20_000}), path
-    )
+    pq.write_table(pa.table({"id": [*map(str, range(20_000))], "seq": ["MK"] * 20_000}), path)
     reader = Reader(path, Table("id", "seq"))
-    firsts = [batch.first for batch in reader]
-    assert (
-        firsts == [1, 8193, 16_385]
-        and reader.records == 20_000
-        and reader.bytes_read == reader.bytes
-    )
+    assert [batch.first for batch in reader] == [1, 8193, 16_385] and reader.records == 20_000
+    assert reader.bytes_read == reader.bytes
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.parquet"
+
+    def refused(words: str) -> None:
+        with pytest.raises(PlmEmbedError, match=words):
+            read(path)
+
     pq.write_table(pa.table({"id": ["a"], "seq": [["M", "K"]], "note": [""]}), path)
-    with pytest.raises(
-        PlmEmbedError,
-        match=r"bad.parquet: column 'seq' holds list<element: string>, not text; join each list",
-    ):
-        read(path)
-    with pytest.raises(
-        PlmEmbedError,
-        match=r"no column 'sequ'; the columns are 'id', 'seq', 'note'; did you mean 'seq'",
-    ):
-        read(path, Table("id", "sequ"))
+    refused(r"bad.parquet: column 'seq' holds list<element: string>, not text; join each list")
+    pq.write_table(pa.table({"id": ["a"], "sequ": ["MK"], "note": [""]}), path)
+    refused("no column 'seq'; the columns are 'id', 'sequ', 'note'; did you mean 'sequ'")
     pq.write_table(pa.table({"id": [""], "seq": ["MK"], "note": [""]}).slice(0, 0), path)
-    with pytest.raises(PlmEmbedError, match="no rows"):
-        read(path)
+    refused("no rows")
     content = path.read_bytes()
-    with pytest.raises(PlmEmbedError, match="the Parquet file is damaged or cut short"):
-        read(write(path, content[:-9]))
-    with pytest.raises(
-        PlmEmbedError, match=r"a Parquet file \(gzip compressed\) .* decompress it first"
-    ):
-        read(write(path, COMPRESS["gzip"](content)))
+    write(path, content[:-9])
+    refused("the Parquet file is damaged or cut short")
+    write(path, COMPRESS["gzip"](content))
+    refused(r"a Parquet file \(gzip compressed\) .* decompress it first")

@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.keys import key
-from plm_embed.store.hdf5 import Extent, decode, encode, flat_rows, take_bits
+from plm_embed.store.hdf5 import Extent, decode, encode, take_bits
 from plm_embed.store.parts import DamagedPartError, Part, PartRows, write_part
-from support.campaigns import EVERYTHING, MEAN, part_rows, vectors
+from support.campaigns import DIM, EVERYTHING, MEAN, part_rows, vectors
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]
+FLOAT32 = replace(MEAN, storage_dtype="float32")
 KEYS = np.sort(np.array([key(sequence) for sequence in SEQUENCES], dtype="S64"))
 
 
@@ -35,14 +37,13 @@ def test_bfloat16_is_a_float_to_h5py(tmp_path: Path) -> None:
     fingerprint = replace(MEAN, storage_dtype="bfloat16")
     write_part(tmp_path / "part.h5", part_rows(SEQUENCES, fingerprint), fingerprint, {})
     order = sorted(SEQUENCES, key=key)
-    expected = torch.from_numpy(
-        np.stack([vectors(sequence, MEAN)["mean_l3"] for sequence in order])
-    )
+    expected = np.stack([vectors(sequence, MEAN)["mean_l3"] for sequence in order])
     with h5py.File(tmp_path / "part.h5") as file:
         dataset = file["representations/mean_l3"]
         assert dataset.id.get_type().get_size() == 2
         assert dataset.dtype == np.float32
-        np.testing.assert_array_equal(dataset[...], expected.bfloat16().float().numpy())
+        rounded = torch.from_numpy(expected).bfloat16().float().numpy()
+        np.testing.assert_array_equal(dataset[...], rounded)
 
 
 def test_a_part_keeps_scores_in_float32(tmp_path: Path) -> None:
@@ -67,26 +68,22 @@ def test_a_part_keeps_scores_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="float32")]
 )
-def test_part_gives_back_what_was_written(tmp_path: Path, fingerprint) -> None:
+def test_part_gives_back_what_was_written(tmp_path: Path, fingerprint: Fingerprint) -> None:
     path = tmp_path / "part.h5"
     write_part(path, part_rows(SEQUENCES, fingerprint), fingerprint, {"worker": "CPU"})
-    order = sorted(SEQUENCES, key=key)
-    indices = np.array([4, 1, 1, 5])
+    order, every = sorted(SEQUENCES, key=key), np.arange(6)
+    windows = [2 if len(text) > 40 and fingerprint != MEAN else 1 for text in order]
     with Part(path) as part:
         part.check(fingerprint)
-        assert (part.keys == KEYS).all()
-        assert part.column_at("length", np.arange(part.count)).tolist() == [
-            len(sequence) for sequence in order
-        ]
-        assert part.column_at("windows", np.arange(part.count)).tolist() == [
-            2 if len(seq) > 40 and fingerprint != MEAN else 1 for seq in order
-        ]
+        assert (part.keys == KEYS).all() and part.count == 6
+        assert part.column_at("length", every).tolist() == [*map(len, order)]
+        assert part.column_at("windows", every).tolist() == windows
         assert part.provenance == {"worker": "CPU"}
+        assert part.dims == dict.fromkeys(fingerprint.representations, DIM)
         for name in fingerprint.representations:
-            for at, found in zip(indices, part.rows(name, indices), strict=True):
-                np.testing.assert_allclose(
-                    found, vectors(order[at], fingerprint)[name], rtol=1e-3, atol=1e-3
-                )
+            for row, values in zip((4, 1, 1, 5), part.rows(name, [4, 1, 1, 5]), strict=True):
+                expected = vectors(order[row], fingerprint)[name]
+                np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_equal_rows_in_any_order_give_equal_bytes(tmp_path: Path) -> None:
@@ -99,23 +96,20 @@ def test_equal_rows_in_any_order_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_fit_together_are_a_bug(tmp_path: Path) -> None:
-    good = part_rows(SEQUENCES, MEAN)
-    for bad in (
-        part_rows([], replace(MEAN, pooling=())),
-        part_rows(["MKV", "MKV"], MEAN),
-        replace(good, length=good.length[1:]),
-        replace(good, representations={"max_l3": good.representations["mean_l3"]}),
-        replace(good, representations={"mean_l3": good.representations["mean_l3"][1:]}),
+    good, matrices = part_rows(SEQUENCES, MEAN), part_rows(SEQUENCES, EVERYTHING)
+    vectors = good.representations["mean_l3"]
+    shorter = [matrix[1:] for matrix in matrices.representations["per_residue_l3"]]
+    mixed = {**matrices.representations, "per_residue_l3": shorter}
+    for rows, fingerprint in (
+        (part_rows([], replace(MEAN, pooling=())), MEAN),
+        (part_rows(["MKV", "MKV"], MEAN), MEAN),
+        (replace(good, length=good.length[1:]), MEAN),
+        (replace(good, representations={"max_l3": vectors}), MEAN),
+        (replace(good, representations={"mean_l3": vectors[1:]}), MEAN),
+        (replace(matrices, representations=mixed), EVERYTHING),
     ):
         with pytest.raises(ValueError):
-            write_part(tmp_path / "part.h5", bad, MEAN, {})
-    two = part_rows(SEQUENCES, EVERYTHING)
-    shorter = [matrix[1:] for matrix in two.representations["per_residue_l3"]]
-    with pytest.raises(ValueError, match="differ in their numbers of rows"):
-        mixed = replace(
-            two, representations=dict(two.representations) | {"per_residue_l3": shorter}
-        )
-        write_part(tmp_path / "part.h5", mixed, EVERYTHING, {})
+            write_part(tmp_path / "part.h5", rows, fingerprint, {})
 
 
 def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> None:
@@ -127,34 +121,33 @@ def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> No
         Part(path)
 
 
-@given(data=st.data())
+def numbered(path: Path, count: int, dim: int) -> None:
+    """A part of `count` rows, each of `dim` times its number."""
+    keys = np.array([f"{row:064x}" for row in range(count)], dtype="S64")
+    ones = np.ones(count, dtype=np.int32)
+    values = np.repeat(np.arange(count, dtype=np.float32)[:, None], dim, axis=1)
+    write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), FLOAT32, {})
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 9_999), st.integers(1, 5000)), max_size=8)
+
+
+@given(runs=RUNS, step=st.sampled_from([1, 2, 5, 50]))
 @settings(max_examples=25, deadline=None)
 def test_any_rows_are_taken_exactly(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    runs: list[tuple[int, int]], step: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "numbers.h5"
-    count = 10_000
     if not path.exists():
-        values = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
-        fingerprint = replace(MEAN, storage_dtype="float32")
-        keys = np.array([f"{at:064x}" for at in range(count)], dtype="S64")
-        ones = np.ones(count, dtype=np.int32)
-        write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), fingerprint, {})
-    runs = data.draw(
-        st.lists(st.tuples(st.integers(0, count - 1), st.integers(1, 5000)), max_size=8)
-    )
-    steps = data.draw(st.sampled_from([1, 2, 5, 50]))
-    rows = np.unique(
-        np.concatenate(
-            [np.arange(first, min(first + n, count), steps) for first, n in [*runs, (0, 1)]]
-        )
-    )
+        numbered(path, 10_000, 2)
+    parts = [np.arange(first, min(first + count, 10_000), step) for first, count in runs]
+    rows = np.unique(np.concatenate([[0], *parts]))
     with Part(path) as part:
         for bits in (
             take_bits(part.vectors["mean_l3"], rows),
             part.unchecked_bits("mean_l3", rows),
         ):
-            np.testing.assert_array_equal(bits.view("<f4")[:, 1], 2 * rows + 1)
+            assert (bits.view("<f4") == rows[:, None]).all()
         assert (part.locate(part.keys[rows]) == rows).all()
 
 
@@ -169,16 +162,8 @@ def test_vectors_that_hdf5_has_scattered_are_read_as_well(tmp_path: Path) -> Non
 
 def test_a_part_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "part.h5"
-    ones = np.ones(2000, dtype=np.int32)
-    keys = np.array([f"{at:064x}" for at in range(2000)], dtype="S64")
-    values = np.ones((2000, 64), dtype=np.float32)
-    write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), MEAN, {})
+    numbered(path, 2000, 64)
     with Part(path) as part:
         os.truncate(path, path.stat().st_size // 2)
         with pytest.raises(DamagedPartError, match=r"part\.h5: damaged.*ends at byte"):
             part.unchecked_bits("mean_l3", np.arange(2000))
-
-
-def test_flat_rows_of_sequences() -> None:
-    assert flat_rows(np.array([3, 0]), np.array([4, 3])).tolist() == [3, 4, 5, 6, 0, 1, 2]
-    assert flat_rows(np.array([3]), np.array([0])).tolist() == []

@@ -1,21 +1,20 @@
 """The store: what is published is whole, found by key, and never computed again."""
 
-import errno
 import hashlib
-import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from plm_embed.errors import PlmEmbedError, no_space
-from plm_embed.keys import key
+from plm_embed.errors import PlmEmbedError
+from plm_embed.keys import bucket_bounds, key
 from plm_embed.reading.open import Embeddings
-from plm_embed.store.parts import Part, write_part
+from plm_embed.store.parts import Part, PartInfo, write_part
 from plm_embed.store.store import PartList, Store, read_fingerprint
 from support.campaigns import DIM, MEAN, part_rows, publish
 
@@ -42,33 +41,28 @@ def test_a_part_bears_its_range_its_rows_and_its_hash(store: Store) -> None:
     (path,) = store.parts_folder.iterdir()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert path.name == f"{KEYS[0].decode()[:8]}-{KEYS[-1].decode()[:8]}-6-{digest[:16]}.h5"
-    (info,) = Store(store.folder.parent, MEAN).covering(KEYS)
-    assert (info.name, info.rows, info.bytes, info.sha256) == (
-        path.name,
-        6,
-        path.stat().st_size,
-        digest,
-    )
+    info = PartInfo(path.name, 6, path.stat().st_size, digest)
+    assert Store(store.folder.parent, MEAN).covering(KEYS) == [info]
 
 
-def test_parts_are_chosen_by_name_alone(store: Store) -> None:
-    names = ["00000000-0fffffff-3-0123456789abcdef.h5", "10000000-1fffffff-3-0123456789abcdef.h5"]
-    others = [".tmp-1234-" + names[0], names[0] + ".damaged", "notes.txt"]
-    for name in names + others:
-        (store.parts_folder / name).write_bytes(b"never opened")
-
-    def chosen(first: str, last: str) -> list[str]:
-        return [
-            path.name
-            for path in PartList(store.parts_folder).between(
-                first.ljust(64, "0"), last.ljust(64, "0")
-            )
-        ]
-
-    assert chosen("0", "f") == names
-    assert chosen("1", "2") == names[1:]
-    assert chosen("0fffffff", "0fffffff") == names[:1]
-    assert chosen("2", "f") == []
+def test_one_listing_serves_all_buckets_and_finds_every_part(tmp_path: Path) -> None:
+    """By the names alone: no part is opened, nor are the folder's other files named."""
+    random = np.random.default_rng(3)
+    names = [".tmp-1234-00000000-0fffffff-3-0123456789abcdef.h5", "notes.txt"]
+    for number in range(500):
+        first = int(random.integers(0, 1 << 32))
+        last = min((1 << 32) - 1, first + int(2 ** random.uniform(0, 32)))
+        names.append(f"{first:08x}-{last:08x}-3-{number:016x}.h5")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in (*names, f"{names[-1]}.damaged"):
+        (folder / name).touch()
+    parts = PartList(folder)
+    shutil.rmtree(folder)
+    for low, high in pairwise(bucket_bounds(300)):
+        first, last = f"{low:016x}".ljust(64, "0"), f"{high - 1:016x}".ljust(64, "f")
+        expected = [name for name in names[2:] if name[:8] <= last[:8] and first[:8] <= name[9:17]]
+        assert parts.between(first, last) == [folder / name for name in sorted(expected)]
 
 
 def test_covering_leaves_out_parts_without_any_of_the_keys(store: Store) -> None:
@@ -110,41 +104,24 @@ def test_a_truncated_part_is_set_aside_and_its_keys_are_missing(
 def test_a_part_that_is_no_part_is_set_aside(store: Store) -> None:
     publish(store, SEQUENCES)
     (path,) = store.parts_folder.iterdir()
-    damages = {
-        "no fingerprint": lambda file: file.attrs.__delitem__("fingerprint"),
-        "no vectors": lambda file: file.__delitem__("representations/mean_l3"),
-        "no keys": lambda file: [
-            file.__delitem__("emb_keys"),
-            file.__setitem__("emb_keys", KEYS[:0]),
-        ],
-        "fewer vectors": lambda file: [
-            file.__delitem__("emb_keys"),
-            file.__setitem__("emb_keys", KEYS[:3]),
-        ],
-        "other type": lambda file: [
-            file.__delitem__("representations/mean_l3"),
-            file.__setitem__("representations/mean_l3", np.zeros((6, DIM), "f8")),
-        ],
-        "unsorted": lambda file: file["emb_keys"].__setitem__(0, KEYS[3]),
-    }
     whole = path.read_bytes()
-    for name, damage in damages.items():
+    for name, value in (
+        ("representations/mean_l3", None),
+        ("representations/mean_l3", np.zeros((6, DIM), "f2")),
+        ("representations/mean_l3", np.zeros((6, DIM), "f8")),
+        ("emb_keys", KEYS[:0]),
+        ("emb_keys", KEYS[:3]),
+        ("emb_keys", KEYS[::-1]),
+        ("fingerprint", None),
+    ):
         path.write_bytes(whole)
         with h5py.File(path, "r+") as file:
-            damage(file)
-        assert store.missing(KEYS).all(), name
-        assert not path.exists()
-
-
-def test_changed_bytes_are_noticed_before_a_part_is_named(store: Store) -> None:
-    publish(store, SEQUENCES)
-    (path,) = store.parts_folder.iterdir()
-    with h5py.File(path, "r+") as file:
-        file["representations/mean_l3"][0, 0] = 7
-    again = Store(store.folder.parent, MEAN)
-    assert again.missing(KEYS).all()
-    assert again.covering(KEYS) == []
-    assert path.with_name(f"{path.name}.damaged").exists() and not path.exists()
+            del (file.attrs if name == "fingerprint" else file)[name]
+            if value is not None:
+                file[name] = value
+        again = Store(store.folder.parent, MEAN)
+        assert again.missing(KEYS).all() and again.covering(KEYS) == [], name
+        assert path.with_name(f"{path.name}.damaged").exists() and not path.exists()
 
 
 def test_a_part_of_another_fingerprint_is_refused_and_left_alone(
@@ -190,22 +167,3 @@ def test_a_part_whose_fingerprint_was_damaged_is_set_aside(store: Store) -> None
     path.write_bytes(path.read_bytes().replace(MEAN.weights_sha256.encode(), b"0" * 64))
     assert Store(store.folder.parent, MEAN).missing(KEYS).all()
     assert not path.exists()
-
-
-def test_a_full_disk_is_said_and_leaves_nothing(store: Store, tmp_path: Path, monkeypatch) -> None:
-    def full(_source: Path, _target: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    write_part(tmp_path / "local.h5", part_rows(SEQUENCES, MEAN), MEAN, {})
-    monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(OSError) as raised:
-        store.publish(tmp_path / "local.h5")
-    assert re.search(rf"no space left .*\({store.parts_folder}/.*\)\n", no_space(raised.value))
-    assert not list(store.parts_folder.iterdir())
-
-
-def test_dimensions_are_known_without_reading(store: Store) -> None:
-    publish(store, SEQUENCES)
-    with Part(next(store.parts_folder.iterdir())) as part:
-        assert part.dims == {"mean_l3": DIM}
-        assert part.count == len(SEQUENCES)
