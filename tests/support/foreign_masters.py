@@ -1,5 +1,6 @@
 """Masters as another program leaves them, and their adoption."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ SETTINGS = Settings(compute_dtype="float32", scratch="")
 IDS = [f"fig|{number}.peg" for number in range(len(SEQUENCES))]
 
 
+@cache
+def _states(prepared: Path, layer: int) -> list[np.ndarray]:
+    """The representations (L + 2, D) of `SEQUENCES`."""
+    return [states[layer].numpy() for states in hidden_states(prepared, SEQUENCES, [layer])]
+
+
 def mean_vectors(prepared: Path, sequences: list[str], layer: int = 3) -> np.ndarray:
     """The means (n, D) over the residues of sequences, float32."""
     states = hidden_states(prepared, sequences, [layer])
@@ -44,34 +51,25 @@ def foreign_master(
     """
     folder.mkdir(exist_ok=True)
     vectors = []
-    for number, states in enumerate(hidden_states(prepared, SEQUENCES, [layer])):
+    for number, states in enumerate(_states(prepared, layer)):
         batch = SEQUENCES[number - number % 8 :][:8]
         padded = defect and len(SEQUENCES[number]) < max(map(len, batch))
-        vectors.append(states[layer].numpy()[1 : None if padded else -1].mean(axis=0))
+        vectors.append(states[1 : None if padded else -1].mean(axis=0))
+    path, sequences = folder / "master_esm2_embeddings.h5", folder / "proteins.csv"
     keys = [f"{number:064x}" for number in range(len(SEQUENCES))]  # of another hash
-    with h5py.File(folder / "master_esm2_embeddings.h5", "w") as file:
-        file.create_dataset(
-            "emb", data=np.stack(vectors).astype("f2"), chunks=(48, 32), compression="lzf"
-        )
+    stated = {"model_name": "ESM2_t3_untrained", "max_length": 1024, "pooling": "mean"}
+    stated |= {"layer": "last", "precision": "float16", "version": 1, **attrs}
+    with h5py.File(path, "w") as file:
+        means = np.stack(vectors).astype("f2")
+        file.create_dataset("emb", data=means, chunks=(48, 32), compression="lzf")
         file["emb_keys"] = np.array(IDS if by == "id" else keys, dtype=h5py.string_dtype())
-        said = {
-            "model_name": "ESM2_t3_untrained",
-            "max_length": 1024,
-            "pooling": "mean",
-            "layer": "last",
-        }
-        file.attrs.update(said | {"precision": "float16", "version": 1} | attrs)
-    index = pa.table(
-        {"cache_key": keys, "row": np.arange(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS}
-    )
-    pq.write_table(index, folder / "master_esm2_embeddings.parquet")
+        file.attrs.update(stated)
+    index = {"cache_key": keys, "row": range(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS}
+    pq.write_table(pa.table(index), path.with_suffix(".parquet"))
     lines = [f"{id},{sequence.lower()}*" for id, sequence in zip(IDS, SEQUENCES, strict=True)]
-    (folder / "proteins.csv").write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
+    sequences.write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
     table = Table("brc_fea_id", "seq")
-    path = folder / "master_esm2_embeddings.h5"
-    return Files(
-        path, path.with_suffix(".parquet"), (folder / "proteins.csv",), table, "brc_fea_id"
-    )
+    return Files(path, path.with_suffix(".parquet"), (sequences,), table, "brc_fea_id")
 
 
 def adopted(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:

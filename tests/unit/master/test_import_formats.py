@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import h5py
 import numpy as np
@@ -52,18 +52,9 @@ def stored(store: Path) -> dict[bytes, bytes]:
     return bits
 
 
-@pytest.mark.parametrize(
-    ("to", "name"),
-    [
-        ("parquet", "vectors.parquet"),
-        ("csv", "vectors.csv"),
-        ("tsv", "vectors.tsv"),
-        ("npy", "vectors.npy"),
-        ("anndata", "vectors.h5ad"),
-        ("uniprot-h5", "per-protein.h5"),
-    ],
-)
-def test_exports_are_read_back(tmp_path: Path, results: Path, to: Format, name: str) -> None:
+@pytest.mark.parametrize("to", get_args(Format))
+def test_exports_are_read_back(tmp_path: Path, results: Path, to: Format) -> None:
+    name = {"anndata": "vectors.h5ad", "uniprot-h5": "vectors.h5"}.get(to, f"vectors.{to}")
     master = results / MODEL / "master_esm2_embeddings.h5"
     with h5py.File(master) as file:
         expected = dict(zip(file["emb_keys"][...].tolist(), map(bytes, file["emb"]), strict=True))
@@ -100,29 +91,23 @@ def adopted_from(
     return adopted(Files(vectors, index, (sequences,), Table(), ""), prepared)
 
 
-def test_datasets_of_accessions(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
-    """UniProt's per-protein.h5."""
-    names = [f"P{number:05d}" for number in range(len(SEQUENCES))]
-    path = write_datasets(tmp_path / "per-protein.h5", names, means.astype("f2"))
-    headers = [f"sp|{name}|{name}_HUMAN A protein" for name in names]
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("P{:05d}", "sp|P{:05d}|NAME_HUMAN A protein"),  # UniProt's per-protein.h5
+        ("{:032x}", "fig|{}.peg"),  # biotrainer's and bio_embeddings', whose attribute has the id
+        ("tr|A{}_1_2|X of a virus", "tr|A{}.1/2|X of a virus"),  # ProtTrans'
+    ],
+)
+def test_datasets_named_by_accessions_hashes_or_headers(
+    tmp_path: Path, prepared: Path, means: np.ndarray, name: str, header: str
+) -> None:
+    names, headers = ([*map(text.format, range(48))] for text in (name, header))
+    ids = {"original_id": IDS} if headers == IDS else {}
+    vectors = means.astype("f2") if name.startswith("P") else means
+    path = write_datasets(tmp_path / "datasets.h5", names, vectors, **ids)
     done = adopted_from(path, fasta(tmp_path / "in.fasta", headers), prepared)
     assert (done.rows, done.by_key, done.left_out) == (48, False, {})
-
-
-def test_datasets_of_hashes_with_ids(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
-    """biotrainer's and bio_embeddings' files."""
-    hashes = [f"{number:032x}" for number in range(len(SEQUENCES))]
-    path = write_datasets(tmp_path / "reduced.h5", hashes, means, original_id=IDS)
-    done = adopted_from(path, fasta(tmp_path / "in.fasta", IDS), prepared)
-    assert (done.rows, done.left_out) == (48, {})
-
-
-def test_datasets_of_headers(tmp_path: Path, prepared: Path, means: np.ndarray) -> None:
-    """ProtTrans' files, whose names are headers without slashes and points."""
-    headers = [f"tr|A{number}.1/2|X of a virus" for number in range(len(SEQUENCES))]
-    names = [header.replace("/", "_").replace(".", "_") for header in headers]
-    path = write_datasets(tmp_path / "protein.h5", names, means)
-    assert adopted_from(path, fasta(tmp_path / "in.fasta", headers), prepared).rows == 48
 
 
 def test_sequences_with_b_are_left_out_where_the_model_reads_another_letter(
@@ -153,7 +138,7 @@ def test_an_array_and_its_ids(
     proteins = fasta(tmp_path / "in.fasta", IDS)
     assert adopted_from(tmp_path / "means.npy", proteins, prepared, path).rows == 48
     np.save(tmp_path / "means.npy", means[1:])
-    with pytest.raises(PlmEmbedError, match=r"ids\.\w+: .*48 rows and no .* 47 vectors"):
+    with pytest.raises(PlmEmbedError, match=r"ids\.\w+: .*48 rows and no column `row`.* 47 vec"):
         adopted_from(tmp_path / "means.npy", proteins, prepared, path)
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,8 @@ from torch.utils.data import DataLoader
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.dataset import Dataset
-from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, with_column
+from support.campaigns import DIM, Campaign, with_column
 from support.manual import blocks
-
-
-@pytest.fixture(scope="module")
-def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return gathered_campaign(tmp_path_factory.mktemp("dataset"), fingerprint=EVERYTHING)
 
 
 def lines(campaign: Campaign) -> list[dict[str, Any]]:
@@ -34,19 +30,10 @@ def ids_of(loader: Any) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(
-    ("start", "workers"), [pytest.param("spawn", 2, marks=pytest.mark.workflow), ("fork", 4)]
-)
-def test_workers_bring_each_record_once(campaign: Campaign, start: str, workers: int) -> None:
+def test_workers_bring_each_record_once(campaign: Campaign) -> None:
     dataset = Dataset(campaign.results, block=8)
-    loader = DataLoader(
-        dataset,
-        batch_size=7,
-        num_workers=workers,
-        multiprocessing_context=start,
-        persistent_workers=True,
-    )
-    wanted = sorted(line["id"] for line in lines(campaign))
+    loader = DataLoader(dataset, batch_size=7, num_workers=4, persistent_workers=True)
+    expected = sorted(line["id"] for line in lines(campaign))
     with plm_embed.open(campaign.master) as embeddings:
         epochs = []
         for _ in range(2):
@@ -54,14 +41,11 @@ def test_workers_bring_each_record_once(campaign: Campaign, start: str, workers:
             assert all(batch["vector"].shape == (len(batch["id"]), DIM) for batch in batches)
             epochs.append(ids_of(batches))
             once = [id for id in epochs[-1] if epochs[-1].count(id) == 1]
-            vectors = {
-                id: vector
-                for batch in batches
-                for id, vector in zip(batch["id"], batch["vector"], strict=True)
-            }
-            for id, vector in zip(once, embeddings.get(once), strict=True):
-                np.testing.assert_array_equal(vectors[id].numpy(), vector)
-    assert sorted(epochs[0]) == sorted(epochs[1]) == wanted
+            pairs = (zip(batch["id"], batch["vector"], strict=True) for batch in batches)
+            vectors = dict(chain.from_iterable(pairs))
+            stored = embeddings.get(once)
+            np.testing.assert_array_equal(np.stack([vectors[id] for id in once]), stored)
+    assert sorted(epochs[0]) == sorted(epochs[1]) == expected
     assert epochs[0] != epochs[1]
 
 
@@ -74,21 +58,29 @@ def test_the_seed_of_torch_decides_the_order(campaign: Campaign) -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_unshuffled_it_is_the_index(campaign: Campaign) -> None:
+def test_unshuffled_it_is_the_index_also_in_another_process(campaign: Campaign) -> None:
     dataset = Dataset(campaign.results, shuffle=False, columns=["function", "length"])
-    for found, line in zip(dataset, lines(campaign), strict=True):
-        told = {name: found[name] for name in ("id", "function", "length")}
-        assert told == {name: line[name] or "" for name in told}
+    expected = [
+        {name: line[name] or "" for name in ("id", "function", "length")}
+        for line in lines(campaign)
+    ]
+    context = get_context("spawn")
+    loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=context)
+    for records in (dataset, loader):
+        assert [
+            {name: value for name, value in record.items() if name != "vector"}
+            for record in records
+        ] == expected
 
 
 def test_matrices_come_one_by_one(campaign: Campaign) -> None:
     dataset = Dataset(campaign.results, "per_residue_l3", ids=["p20", "p30"])
-    found = {each["id"]: each["vector"] for each in DataLoader(dataset, batch_size=None)}
+    records = {record["id"]: record for record in DataLoader(dataset, batch_size=None)}
+    assert set(records) == {"p20", "p30"}
     with plm_embed.open(campaign.master) as embeddings:
-        assert set(found) == {"p20", "p30"}
-        for id, matrix in found.items():
-            wanted = embeddings.per_residue(id, "per_residue_l3")
-            np.testing.assert_array_equal(matrix.numpy(), wanted.astype(np.float32))
+        for id, record in records.items():
+            expected = embeddings.per_residue(id, "per_residue_l3").astype(np.float32)
+            np.testing.assert_array_equal(record["vector"].numpy(), expected)
 
 
 def test_values_of_a_column_are_compared_as_text(
