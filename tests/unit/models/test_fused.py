@@ -71,50 +71,53 @@ def test_kernels_of_every_model_pass_with_room(
     assert elementwise.problem(fused, CPU, torch.bfloat16, shape) == ""
 
 
-def broken(fused: Elementwise) -> dict[str, tuple[str, Elementwise]]:
+def broken() -> dict[str, tuple[str, Elementwise]]:
     """Kernels with an error each, and a form that shows it."""
 
     def other(**operation: Any) -> Elementwise:
-        changed = copy(fused)
+        changed = copy(PLAIN)
         changed.__dict__.update(operation)
         return changed
 
     def norm_by(**changes: Any) -> Elementwise:
         def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-            return fused.norm(x, replace(by, **changes), dtype, keep=keep)
+            return PLAIN.norm(x, replace(by, **changes), dtype, keep=keep)
 
         return other(norm=norm)
 
     def rounded(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        return fused.norm(x.bfloat16().float(), by, dtype, keep=keep)  # x itself stays, too
+        return PLAIN.norm(x.bfloat16().float(), by, dtype, keep=keep)  # x itself stays, too
 
     def stale(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
-        y = fused.norm(x, by, dtype, keep=keep)
+        y = PLAIN.norm(x, by, dtype, keep=keep)
         y[:, -1] = 0  # the edge of a tile
         return y
 
     def add(x: Tensor, linear: Linear, y: Tensor) -> None:
-        fused.add(x.clone(), linear, y)  # x itself stays as it was
+        PLAIN.add(x.clone(), linear, y)  # x itself stays as it was
 
     def query_key(turn: float = 1, roll: int = 0, **changes: Any) -> Elementwise:
         def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
             if norms and changes:
                 norms = replace(norms[0], **changes), replace(norms[1], **changes)
-            fused.query_key(qkv, norms, rotary and (rotary[0], turn * rotary[1]))
+            PLAIN.query_key(qkv, norms, rotary and (rotary[0], turn * rotary[1]))
             qkv.copy_(qkv.roll(roll, 2))
 
         return other(query_key=query_key)
 
     def up_by(change: Any) -> Elementwise:
         def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Any) -> Tensor:
-            return fused.up(x, *change(linear, gate), activation)
+            return PLAIN.up(x, *change(linear, gate), activation)
 
         return other(up=up)
 
     def cut(x: Tensor, linear: Linear, gate: Linear | None, activation: Any) -> Tensor:
-        y = fused.up(x, linear, gate, activation)
+        y = PLAIN.up(x, linear, gate, activation)
         y[-1] = torch.nan
         return y
+
+    def bare(linear: Linear, _: Linear | None) -> tuple[Linear, None]:
+        return Linear(linear.weight, None), None
 
     return {
         "bias left out": ("ESM-2", norm_by(bias=None)),
@@ -131,18 +134,17 @@ def broken(fused: Elementwise) -> dict[str, tuple[str, Elementwise]]:
         "mean of queries subtracted": ("RMS of queries and keys", query_key(rms=False)),
         "gate left out": ("ESM C", up_by(lambda linear, _: (linear, None))),
         "gate and product swapped": ("ESM C", up_by(lambda linear, gate: (gate, linear))),
-        "bias of the product left out": (
-            "ESM-2",
-            up_by(lambda linear, _: (Linear(linear.weight, None), None)),
-        ),
+        "bias of the product left out": ("ESM-2", up_by(bare)),
         "last row not a number": ("ESM C", other(up=cut)),
     }
 
 
-def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
-    """In the type in which most is allowed."""
-    for error, (name, wrong) in broken(fused).items():
-        problem = elementwise.problem(wrong, CPU, torch.bfloat16, FORMS[name])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_wrong_kernel_is_found_before_it_is_used(dtype: str) -> None:
+    for shape in FORMS.values():
+        assert elementwise.problem(PLAIN, CPU, DTYPES[dtype], shape) == ""
+    for error, (name, wrong) in broken().items():
+        problem = elementwise.problem(wrong, CPU, DTYPES[dtype], FORMS[name])
         assert problem.startswith("they are off by "), error
 
 

@@ -185,14 +185,13 @@ def _take_head(source: Path, model: Model, tensors: dict[str, Stored]) -> dict[s
     """Take the head of the language model from among tensors; nothing where it is not whole."""
     names = [name for name in tensors if name.startswith(LM_HEAD)]
     head = {name.removeprefix(LM_HEAD): tensors.pop(name) for name in names}
-    kind, encoder, dim = model.family.head, model.family.encoder, model.dim
+    kind, rows, dim = model.family.head, model.family.encoder.rows, model.dim
     if not head or kind is None:
         return {}
     if kind.tied:
         head["out.weight"] = tensors["embed_tokens.weight"]
-    shapes: dict[str, tuple[int, ...]] = {"out.weight": (encoder.rows, dim)}
-    shapes |= {"out.bias": (encoder.rows,), "layer_norm.weight": (dim,)}
-    shapes |= {"layer_norm.bias": (dim,)} if encoder.norm == "layer" else {}
+    shapes = {"out.weight": (rows, dim), "out.bias": (rows,), "layer_norm.weight": (dim,)}
+    shapes |= {"layer_norm.bias": (dim,)} if model.family.encoder.norm == "layer" else {}
     shapes |= {"dense.weight": (dim, dim), "dense.bias": (dim,)} if kind.dense else {}
     if (
         {name: part.shape for name, part in head.items()} == shapes
@@ -295,18 +294,18 @@ def tensor_shapes(model: Model, tensors: Collection[str] = ()) -> dict[str, tupl
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
     bias, norm_before = encoder.attention_bias, encoder.embedding_norm
     norm_bias = encoder.norm == "layer"
-    modules: list[tuple[str, tuple[int, ...], bool]] = []  # name, shape, and a bias or none
-    modules += [("embed_tokens", (encoder.rows, dim), False)]
+    # name, shape, and a bias or none
+    modules: list[tuple[str, tuple[int, ...], bool]] = [
+        ("embed_tokens", (encoder.rows, dim), False)
+    ]
     if isinstance(encoder.positions, Learned):
         modules += [("embed_positions", (encoder.positions.rows, dim), False)]
     if isinstance(encoder.positions, T5RelativeBias):
         modules += [("embed_distances", (encoder.positions.count, model.heads), False)]
     if encoder.token_types:
         modules += [("embed_types", (2, dim), False)]
-    if norm_before == "always" or (
-        norm_before == "optional"
-        and any(name.startswith("emb_layer_norm_before") for name in tensors)
-    ):
+    there = any(name.startswith("emb_layer_norm_before") for name in tensors)
+    if norm_before == "always" or (norm_before == "optional" and there):
         modules += [("emb_layer_norm_before", (dim,), norm_bias)]
     for layer in (f"layers.{number}." for number in range(model.layers)):
         modules += [(f"{layer}self_attn_layer_norm", (dim,), norm_bias)]

@@ -1,7 +1,5 @@
 """Biases by distance from integer arithmetic, so that no device can round one differently."""
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -19,12 +17,18 @@ def t5_bias(weight: Tensor, farthest: int, length: int) -> Tensor:
 
 
 def alibi_bias(heads: int, length: int) -> Tensor:
-    """(H, 2 length - 1) fp32: minus ALiBi's slope of each head times the distance."""
-    distance = torch.arange(-length + 1, length).abs()
-    return -torch.tensor(slopes(heads))[:, None] * distance
+    """(H, 2 length - 1) fp32: minus ALiBi's slope of each head times the distance.
+
+    The slopes are powers of 2^(-8 / heads), and for a number of heads that is no power of two those
+    of the power below it, then every other one of the power above it (Press et al. 2022).
+    """
+    below = 1 << (heads.bit_length() - 1)
+    first = [2 ** (-8 * (head + 1) / below) for head in range(below)]
+    between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * below, 2)]
+    slopes = torch.tensor(first + between[: heads - below])
+    return -slopes[:, None] * torch.arange(-length + 1, length).abs()
 
 
-@cache
 def bucket(distance: int, count: int, farthest: int) -> int:
     """T5's bucket of a distance at or before the query, in exact integers.
 
@@ -42,13 +46,3 @@ def bucket(distance: int, count: int, farthest: int) -> int:
     ):
         step += 1
     return exact + step
-
-
-def slopes(heads: int) -> list[float]:
-    """ALiBi's slopes: powers of 2^(-8 / heads), and for a number of heads that is no power of two
-    those of the power below it, then every other one of the power above it (Press et al. 2022).
-    """
-    below = 1 << (heads.bit_length() - 1)
-    first = [2 ** (-8 * (head + 1) / below) for head in range(below)]
-    between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * below, 2)]
-    return first + between[: heads - below]
