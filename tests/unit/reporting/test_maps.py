@@ -1,11 +1,8 @@
 """The map of the report: true places, colors for every value, and every record to be found."""
 
 import base64
-import json
-import os
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,32 +142,17 @@ def test_two_vectors_make_no_map(results: Path, monkeypatch: pytest.MonkeyPatch)
         assert map_data(embeddings, results / MODEL / "records.parquet") is None
 
 
-UMAP = """
-import json, sys
-from functools import partial
-from pathlib import Path
-import umap
-from plm_embed.reporting import maps
-from plm_embed.reading.open import Embeddings
-maps.WORTH_UMAP = 20
-umap.UMAP = partial(umap.UMAP, n_epochs=10)  # it takes 500
-folder = Path(sys.argv[1])
-data = maps.map_data(Embeddings(folder), folder / "records.parquet")
-print(json.dumps(data["maps"]))
-"""
-
-
 @pytest.mark.workflow
-def test_umap_is_the_map_where_it_is_installed(results: Path) -> None:
+def test_umap_is_the_map_where_it_is_installed(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # its functions take longer to compile than to run
-    done = subprocess.run(
-        [sys.executable, "-c", UMAP, str(results / MODEL)],
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (layout,) = json.loads(done.stdout)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    import umap
+
+    monkeypatch.setattr(umap, "UMAP", partial(umap.UMAP, n_epochs=10))  # it takes 500
+    monkeypatch.setattr(maps, "WORTH_UMAP", 20)
+    (layout,) = drawn(results)["maps"]
     assert layout["axes"] == ["UMAP 1", "UMAP 2"]
     places = np.stack([numbers(layout[axis], "<u2") for axis in "xy"], axis=1)
     assert len(places) == 129 and places.min() == 0 and places.max() == 65535

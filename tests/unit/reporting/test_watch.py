@@ -223,9 +223,11 @@ def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_pa
 
 def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
     model = campaign(tmp_path, 2)
+    buckets = tmp_path / "sequences" / "buckets"
+    written(buckets / "0007.parquet", at=-60)
     for bucket in (0, 1, 7):
         finish(model, bucket)
     assert look(tmp_path).done == 2
-    written(tmp_path / "sequences" / "buckets" / "0001.parquet", "x", at=60)  # cut anew since
+    written(buckets / "0001.parquet", "x", at=60)  # cut anew since
     os.utime(tmp_path / "sequences" / "summary.json", (time.time() + 60, time.time() + 60))
     assert look(tmp_path).done == 1

@@ -146,6 +146,10 @@ def test_the_package_fills_in_the_defaults_that_snakemake_does() -> None:
             "embedding.pooling: bos: prot_t5_xl_half_uniref50-enc has no <cls> token",
         ),
         (
+            {"embedding": {"linker": "G", "long_sequences": LONG | {"policy": "crop"}}},
+            "embedding.long_sequences.policy: crop: would part the chains of a pair; choose whole",
+        ),
+        (
             {"model": "esm1b", "embedding": {"long_sequences": LONG}},
             "embedding.long_sequences: esm1b_t33_650M_UR50S takes at most 1022 residues",
         ),
