@@ -175,8 +175,16 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
         table[list(family.cleared_rows)] = 0
         tensors["embed_tokens.weight"] = Stored.of(table)
     head = _take_head(source, model, tensors)
-    if files.tokenizer:
-        tensors[TENSOR] = _tokenizer(files.tokenizer, model)
+    if files.tokenizer and isinstance(family.tokenizer, TokenizerFile):
+        import torch
+
+        content, rows = files.tokenizer.read_bytes(), family.encoder.rows
+        try:
+            if (count := len(family.tokenizer.read(content).letters)) != rows:
+                raise ValueError(f"it has {count:,} tokens, the model {rows:,}")
+        except ValueError as error:
+            raise wrong(files.tokenizer, f"is not the tokenizer of {model.name}: {error}") from None
+        tensors[TENSOR] = Stored.of(torch.frombuffer(bytearray(content), dtype=torch.uint8))
     dropout = config.get("token_dropout", family.encoder.token_dropout)
     return Checkpoint(layout, bool(dropout), tensors, head)
 
@@ -201,21 +209,6 @@ def _take_head(source: Path, model: Model, tensors: dict[str, Stored]) -> dict[s
         return head
     log.info("%s: the head of its language model is not whole: no scores", source)
     return {}  # vectors need none
-
-
-def _tokenizer(path: Path, model: Model) -> Stored:
-    """Return the file that decides the tokens as a tensor of bytes."""
-    import torch
-
-    content, tokenizer = path.read_bytes(), model.family.tokenizer
-    assert isinstance(tokenizer, TokenizerFile)
-    try:
-        count = len(tokenizer.read(content).letters)
-        if count != (rows := model.family.encoder.rows):
-            raise ValueError(f"it has {count:,} tokens, the model {rows:,}")
-    except ValueError as error:
-        raise wrong(path, f"is not the tokenizer of {model.name}: {error}") from None
-    return Stored.of(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
 def _fit(

@@ -12,6 +12,7 @@ of F.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,15 +78,9 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device. Copies from pinned memory are queued, not waited for."""
-        parts = ("tokens", "positions", "boundaries", "segments", "masked")
-        return replace(
-            self,
-            **{
-                name: part.to(device, non_blocking=True)
-                for name in parts
-                if (part := getattr(self, name)) is not None
-            },
-        )
+        parts = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+        moved: Any = {name: part.to(device, non_blocking=True) for name, part in parts.items()}
+        return replace(self, **moved)
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Cut (T, ...) into one (tokens, ...) view per sequence; what lies behind them is left
