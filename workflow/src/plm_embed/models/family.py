@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import BY_CHAIN, Fingerprint, LongSequences
+from plm_embed.fingerprint import BY_CHAIN, Fingerprint, LongSequences, master_name
 from plm_embed.sequence_windows import Span, edges, spans, stored_spans
 from plm_embed.sequences.residues import PROTEIN, SEPARATOR, Alphabet
 
@@ -406,6 +406,11 @@ class Family:
         last.
         """
         return len(self.tokenizer.prefix), tokens - len(self.tokenizer.suffix)
+
+    @property
+    def master(self) -> str:
+        """The name, in the workflow, of a master and of its index, without .h5 or .parquet."""
+        return master_name(self.name)
 
 
 def score_problem(family: Family, model: str, linker: str = "") -> str:
