@@ -46,16 +46,6 @@ def test_the_bytes_do_not_depend_on_the_pieces(lengths: list[int], cuts: set[int
         assert pq.read_table(whole)["length"].to_pylist() == lengths
 
 
-def test_row_groups_are_of_bounded_size(tmp_path: Path) -> None:
-    path = tmp_path / "rows"
-    with row_group_writer(path, SCHEMA) as writer:
-        for _ in range(10):
-            writer.write(rows([1_000_000] * 3))
-    metadata = pq.read_metadata(path)
-    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    assert sum(groups) == 30 and max(groups) <= 9 and min(groups[:-1]) >= 8
-
-
 def test_no_rows_make_a_valid_file_and_a_failure_makes_none(tmp_path: Path) -> None:
     with row_group_writer(tmp_path / "empty", SCHEMA):
         pass
@@ -66,7 +56,7 @@ def test_no_rows_make_a_valid_file_and_a_failure_makes_none(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_row_groups_without_a_wanted_number_are_not_read(tmp_path: Path) -> None:
+def test_row_groups_are_bounded_and_not_read_without_a_wanted_number(tmp_path: Path) -> None:
     schema = pa.schema([("row", pa.int64()), ("header", pa.string())])
     path, text = tmp_path / "index.parquet", "M" * 3_000_000
     with row_group_writer(path, schema) as writer:

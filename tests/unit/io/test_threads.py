@@ -21,14 +21,6 @@ def test_items_and_errors_come_in_their_order() -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_what_is_not_asked_for_is_not_made() -> None:
-    made = []
-    items = ahead((made.append(number) for number in range(100)), 2)
-    next(items)
-    items.close()  # type: ignore[attr-defined]
-    assert len(made) <= 4
-
-
 ABANDONED = """
 import gc
 import time

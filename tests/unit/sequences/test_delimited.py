@@ -37,7 +37,7 @@ def outcome(path: Path) -> Records | str:
         return str(error)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     lines=st.lists(ROW, max_size=12),
     quoted=st.booleans(),
