@@ -1,7 +1,5 @@
 """Embeddings as a dataset of PyTorch, with real DataLoaders and real workers."""
 
-import subprocess
-import sys
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
@@ -108,15 +106,6 @@ def test_what_is_absent_or_in_the_way_is_named(campaign: Campaign, tmp_path: Pat
     for options, message in cases:
         with pytest.raises(PlmEmbedError, match=message):
             Dataset(**({"path": campaign.results} | options))
-
-
-def test_torch_is_loaded_when_it_is_asked_for() -> None:
-    code = (
-        "import sys, plm_embed; assert 'torch' not in sys.modules; sys.modules['torch'] = None;"
-        "from plm_embed.reading.dataset import Dataset"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "torch is not installed: pip install 'plm-embed[embed]'" in done.stderr
 
 
 def test_ranks_share_the_rows_as_the_manual_says(campaign: Campaign) -> None:

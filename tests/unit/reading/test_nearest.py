@@ -1,6 +1,7 @@
 """Exact neighbors, against the whole matrix of scores."""
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,19 +113,18 @@ def test_of_equal_scores_the_first_rows_come_first(metric: Metric) -> None:
     assert np.array_equal(rows, brute_force(vectors, vectors[:3], 40, metric)[0])
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf])
 @pytest.mark.parametrize("dtype", ["<f2", "<f4"])
 @pytest.mark.parametrize("metric", METRICS)
-def test_numbers_that_are_not_finite_are_told(metric: Metric, dtype: str, number: float) -> None:
+def test_numbers_that_are_not_finite_are_told_and_large_ones_are_none(
+    metric: Metric, dtype: str
+) -> None:
     vectors = np.random.default_rng(3).standard_normal((3000, 5)).astype(dtype)
-    vectors[2000, 3] = number
-    with pytest.raises(StoreError, match=r"_embeddings.h5: holds numbers that are not finite"):
-        look(vectors, np.ones((1, 5)), 2, metric)
-
-
-def test_large_numbers_are_none_of_those() -> None:
-    vectors = np.full((3, 5), np.finfo(np.float16).max, np.float16)
-    assert look(vectors, np.ones((1, 5)), 2, "euclidean")[0].tolist() == [[0, 1]]
+    for number in (np.nan, np.inf):
+        vectors[2000, 3] = number
+        with pytest.raises(StoreError, match=r"_embeddings.h5: holds numbers that are not finite"):
+            look(vectors, np.ones((1, 5)), 2, metric)
+    vectors[:] = np.finfo(np.float16).max
+    assert look(vectors, np.ones((1, 5)), 2, metric)[0].tolist() == [[0, 1]]
 
 
 def test_float16_becomes_float32_exactly() -> None:
@@ -155,18 +155,14 @@ def test_a_line_for_each_record_of_each_neighbor() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a campaign with a master, where commands run; its weights are the cache."""
     folder = tmp_path_factory.mktemp("search") / "campaign"
     make_gathered(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The cache is where the campaign's weights are."""
-    if "finished" in request.fixturenames:
-        weights = request.getfixturevalue("finished") / "resources" / "weights"
-        monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(weights))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLM_EMBED_WEIGHTS", str(folder / "resources" / "weights"))
+        patch.chdir(folder)
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -175,116 +171,94 @@ def sequence(finished: Path) -> str:
     return str(bucket["sequence"][0])
 
 
-def test_queries_may_be_sequences_ids_or_vectors(finished: Path, sequence: str) -> None:
+def search_command(*words: object) -> Result:
+    return CliRunner().invoke(group, ["search", "results", *map(str, words)])
+
+
+def test_queries_may_be_sequences_ids_or_vectors_and_a_store_knows_keys(
+    finished: Path, sequence: str
+) -> None:
     weights = finished / "resources" / "weights" / MODEL
-    with plm_embed.open(finished / "results") as embeddings:
-        found = embeddings.nearest(sequences={"q": sequence}, k=3, weights=weights)
-        first = found.to_pylist()[0]
+    with plm_embed.open("results") as embeddings:
+        table = embeddings.nearest(sequences={"q": sequence}, k=3, weights=weights)
+        first = table.to_pylist()[0]
         assert (first["query"], first["rank"], first["cache_key"]) == ("q", 1, key(sequence))
         assert first["similarity"] == pytest.approx(1, abs=1e-12)
-        by_id = embeddings.nearest([first["id"]], k=3)
-        by_vector = embeddings.nearest(vectors=embeddings.get([first["id"]])[0], k=3)
-        assert set(by_id["query"].to_pylist()) == {first["id"]}
-        assert set(by_vector["query"].to_pylist()) == {"0"}
-        assert found.drop(["query"]).equals(by_id.drop(["query"]))
-        assert found.drop(["query"]).equals(by_vector.drop(["query"]))
+        copy = pickle.loads(pickle.dumps(embeddings))
+        for other, query in (
+            (embeddings.nearest([first["id"]], k=3), first["id"]),
+            (embeddings.nearest(vectors=embeddings.get([first["id"]])[0], k=3), "0"),
+            (copy.nearest(sequences=[sequence], k=3, weights=weights), "1"),
+        ):
+            assert set(other["query"].to_pylist()) == {query}
+            assert other.drop(["query"]).equals(table.drop(["query"]))
         with pytest.raises(PlmEmbedError, match="give one of ids, vectors and sequences"):
             embeddings.nearest()
-        other = pickle.loads(pickle.dumps(embeddings))
-        again = other.nearest(sequences=[sequence], k=3, weights=weights)
-        assert again.drop(["query"]).equals(found.drop(["query"]))
+    with plm_embed.open(f"results/{MODEL}/store") as store:
+        table = store.nearest(sequences=[sequence], k=2, weights=weights)
+    assert table.column_names == ["query", "rank", "similarity", "row", "key", "length"]
+    assert table["key"][0].as_py() == key(sequence)
+    assert table["length"][0].as_py() == len(sequence)
 
 
+@pytest.mark.usefixtures("finished")
 def test_a_bad_query_is_named_and_does_not_keep_the_others_from_an_answer(
-    finished: Path,
-    sequence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    sequence: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.chdir(finished)
     queries = tmp_path / "queries.fasta"
     queries.write_text(f">bad\nMK1V\n>empty\n>good\n{sequence}\n>other\nM?\n")
-    said = CliRunner().invoke(group, ["search", "results", str(queries), "--top", "1"])
-    assert said.exit_code == 0, said.output
-    assert {line.split("\t")[0] for line in said.stdout.splitlines()} == {"query", "good"}
+    done = search_command(queries, "--top", 1)
+    assert done.exit_code == 0, done.output
+    assert {line.split("\t")[0] for line in done.stdout.splitlines()} == {"query", "good"}
     with plm_embed.open("results") as embeddings:
         with pytest.raises(InputError, match=r"sequence 1 \(bad\): unknown_residues"):
             embeddings.nearest(sequences=queries)
-        found = embeddings.nearest(sequences=["M?", sequence, ""], k=1, on_error="skip")
-        assert set(found["query"].to_pylist()) == {"2"}  # as the warning counts
+        table = embeddings.nearest(sequences=["M?", sequence, ""], k=1, on_error="skip")
+        assert set(table["query"].to_pylist()) == {"2"}  # as the warning counts
         assert len(embeddings.nearest(sequences={"a": "M?"}, on_error="skip")) == 0
     assert "3 sequences have no vector: sequence 1 (bad): unknown_residues" in caplog.text
     assert "sequence 1 (a): unknown_residues" in caplog.text
 
 
-def test_a_table_of_queries_may_call_its_columns_otherwise(
-    finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(finished)
+@pytest.mark.usefixtures("finished")
+def test_a_table_of_queries_may_call_its_columns_otherwise(sequence: str, tmp_path: Path) -> None:
     table = tmp_path / "queries.csv"
     table.write_text(f"name,residues\nmine,{sequence}\n")
-    words = ["search", "results", str(table), "--top", "1"]
-    done = CliRunner().invoke(group, words)
+    done = search_command(table)
     assert isinstance(done.exception, InputError)
     assert str(done.exception).endswith("name yours: --id-column NAME")
-    done = CliRunner().invoke(group, [*words, "--output", str(table)])
+    done = search_command(table, "--output", table)
     assert f"{table}: exists; remove it, or choose another name" == str(done.exception)
-    done = CliRunner().invoke(group, [*words, "--id-column=name", "--sequence-column=residues"])
+    done = search_command(table, "--id-column=name", "--sequence-column=residues")
     assert done.exit_code == 0, done.output
     assert {line.split("\t")[0] for line in done.stdout.splitlines()[1:]} == {"mine"}
 
 
-def test_a_store_knows_keys(finished: Path, sequence: str) -> None:
-    with plm_embed.open(finished / "results" / MODEL / "store") as vectors:
-        found = vectors.nearest(
-            sequences=[sequence], k=2, weights=finished / "resources" / "weights" / MODEL
-        )
-    assert found.column_names == ["query", "rank", "similarity", "row", "key", "length"]
-    assert found["key"][0].as_py() == key(sequence)
-    assert found["length"][0].as_py() == len(sequence)
-
-
-def test_the_command_prints_or_writes_the_table(
-    finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(finished)
+@pytest.mark.usefixtures("finished")
+def test_the_command_prints_or_writes_the_table(sequence: str, tmp_path: Path) -> None:
     queries = tmp_path / "queries.fasta"
     queries.write_text(f">q1\n{sequence}\n>q2\n{sequence[::-1]}\n")
-    run = CliRunner()
-    said = run.invoke(group, ["search", "results", str(queries), "--top", "2"])
-    assert said.exit_code == 0, said.output
-    header, *lines = [line.split("\t") for line in said.stdout.splitlines()]
+    done = search_command(queries, "--top", 2)
+    assert done.exit_code == 0, done.output
+    header, *lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert header == ["query", "rank", "similarity", "id", "length"]  # no key, no row
     assert lines[0][:3] == ["q1", "1", "1.000000"] and {line[0] for line in lines} == {"q1", "q2"}
+    options = ["--top", 2, "--threads", 2, "--metric", "euclidean", "--id", lines[0][3]]
     for suffix, read in {
         ".tsv": partial(pd.read_csv, sep="\t"),
         ".csv": pd.read_csv,
         ".parquet": pd.read_parquet,
     }.items():
-        output = tmp_path / f"found{suffix}"
-        options = ["--top", "2", "--threads", "2", "--metric", "euclidean", "--output", str(output)]
-        said = run.invoke(
-            group, ["search", "results", "--id", lines[0][header.index("id")], *options]
-        )
-        assert said.exit_code == 0 and f" neighbors in {output}\n" in said.stdout
-        found = read(output)
-        assert found["distance"][0] == 0 and found["rank"][0] == 1
-        assert {"cache_key", "row", "source", "number"} < {*found.columns}
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+        output = tmp_path / f"neighbors{suffix}"
+        done = search_command(*options, "--output", output)
+        assert done.exit_code == 0 and f" neighbors in {output}\n" in done.stdout
+        table = read(output)
+        assert table["distance"][0] == 0 and table["rank"][0] == 1
+        assert {"cache_key", "row", "source", "number"} < {*table.columns}
+    for refused, words in (
         ([], "give a file of queries, or --id"),
         (["--id", "nobody"], "no vector for nobody"),
-        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx must end with .tsv, .csv or"),
-    ],
-)
-def test_what_the_command_refuses(
-    finished: Path, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(finished)
-    outcome = CliRunner().invoke(group, ["search", "results", *options])
-    assert outcome.exit_code != 0
-    assert said in outcome.output + str(outcome.exception)
+        (["--id", "p1", "--output", "x.xlsx"], "x.xlsx must end with .tsv, .csv or"),
+    ):
+        done = search_command(*refused)
+        assert done.exit_code != 0 and words in done.output + str(done.exception)

@@ -64,25 +64,22 @@ def test_ids_without_one_vector_are_named(embeddings: Embeddings, ids: Any, mess
 def test_a_skipped_record_is_said_to_be_skipped_and_nothing_is_proposed(
     campaign: Campaign, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(campaign.master.parent, folder)
+    folder = Path(shutil.copytree(campaign.master.parent, tmp_path / "model"))
     for name in (campaign.index.name, "records.parquet"):
         table = pq.read_table(folder / name)
-        reasons = (
-            table["reason"].to_pylist() if "reason" in table.column_names else [None] * len(table)
-        )
-        called = [
-            f"sp|Q{at:05d}|GONE" if reason else f"sp|{id.upper()}|HERE"
-            for at, (id, reason) in enumerate(zip(table["id"].to_pylist(), reasons, strict=True))
+        lines = table.to_pylist()
+        ids = [
+            f"sp|Q{at:05d}|GONE" if line.get("reason") else f"sp|{line['id'].upper()}|HERE"
+            for at, line in enumerate(lines)
         ]
         place = table.schema.get_field_index("id")
-        pq.write_table(table.set_column(place, "id", pa.array(called)), folder / name)
-    at = reasons.index("empty")
+        pq.write_table(table.set_column(place, "id", pa.array(ids)), folder / name)
+    (gone, *_) = (f"Q{at:05d}" for at, line in enumerate(lines) if line["reason"] == "empty")
     with plm_embed.open(folder) as embeddings:
-        for asked in (f"sp|Q{at:05d}|GONE", f"Q{at:05d}"):
-            message = rf"for {re.escape(asked)}; .*\|GONE was skipped: empty \(no residues\)$"
+        for id in (f"sp|{gone}|GONE", gone):
+            message = rf"for {re.escape(id)}; .*\|GONE was skipped: empty \(no residues\)$"
             with pytest.raises(PlmEmbedError, match=message):
-                embeddings[asked]
+                embeddings[id]
         accession = CLEAR[4].upper()
         with pytest.raises(PlmEmbedError, match=rf"; did you mean sp\|{accession}\|HERE\?$"):
             embeddings[accession]
@@ -155,23 +152,24 @@ def test_the_index_as_a_data_frame_and_as_annotated_data(embeddings: Embeddings)
     data = embeddings.to_anndata()
     assert data.obs["id"].tolist() == embeddings.ids and list(data.obs) == [*columns, "id"]
     np.testing.assert_array_equal(data.X, expected(data.obs["cache_key"].tolist()))
+    assert embeddings.fingerprint == EVERYTHING
+    assert embeddings.metadata["fingerprint"]["pooling"] == ["mean", "max", "per_residue"]
+    assert embeddings.metadata["inputs"]["embedded"] == len(KEYS)
+    assert embeddings.metadata["workflow_commit"] == "0123abc"
 
 
-def test_matrices_per_residue(embeddings: Embeddings) -> None:
-    for id in CLEAR[:10]:
-        matrices = vectors(SEQUENCES[next(iter(KEYS_OF_ID[id]))], EVERYTHING)
-        for name in ("per_residue_l2", "per_residue_l3"):
-            found = embeddings.per_residue(id, None if name.endswith("2") else name)
-            np.testing.assert_array_equal(found, matrices[name].astype(np.float16))
-
-
-def test_the_first_matrix_is_of_the_layer_that_was_asked_for_first(tmp_path: Path) -> None:
-    fingerprint = replace(EVERYTHING, layers=(3, 2))
-    campaign = gathered_campaign(tmp_path, fingerprint=fingerprint)
-    with plm_embed.open(campaign.master) as embeddings:
-        first = embeddings.per_residue(CLEAR[0])
-        assert np.array_equal(first, embeddings.per_residue(CLEAR[0], "per_residue_l3"))
-        assert not np.array_equal(first, embeddings.per_residue(CLEAR[0], "per_residue_l2"))
+def test_matrices_per_residue_of_the_layer_that_was_asked_for_first(
+    embeddings: Embeddings, tmp_path: Path
+) -> None:
+    turned = replace(EVERYTHING, layers=(3, 2), pooling=("per_residue",))
+    campaign = gathered_campaign(tmp_path, fingerprint=turned)
+    with plm_embed.open(campaign.master) as other:
+        for id in CLEAR[:10]:
+            matrices = vectors(SEQUENCES[next(iter(KEYS_OF_ID[id]))], EVERYTHING)
+            for reader, first in ((embeddings, "per_residue_l2"), (other, "per_residue_l3")):
+                for name in ("per_residue_l2", "per_residue_l3"):
+                    matrix = reader.per_residue(id, None if name == first else name)
+                    np.testing.assert_array_equal(matrix, matrices[name].astype(np.float16))
 
 
 def test_representations_that_are_absent_or_of_another_kind(
@@ -190,13 +188,6 @@ def test_representations_that_are_absent_or_of_another_kind(
         for call, message in calls:
             with pytest.raises(PlmEmbedError, match=message):
                 call()
-
-
-def test_metadata_is_the_fingerprint_and_more(embeddings: Embeddings) -> None:
-    assert embeddings.fingerprint == EVERYTHING
-    assert embeddings.metadata["fingerprint"]["pooling"] == ["mean", "max", "per_residue"]
-    assert embeddings.metadata["inputs"]["embedded"] == len(KEYS)
-    assert embeddings.metadata["workflow_commit"] == "0123abc"
 
 
 def test_nothing_is_written_beside_a_master(campaign: Campaign, tmp_path: Path) -> None:

@@ -112,11 +112,10 @@ class Campaign:
                 faults[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
             elif hashed and sha256_file(path) != info.sha256:
                 faults[name] = CHANGED
-        remedy = self.part_remedy(*faults) if faults else ""
-        paths = map(self.parts_folder.joinpath, faults)
+        remedy, folder = self.part_remedy(*faults), self.parts_folder
         return [
-            StoreError(f"{path}: {fault}", path=path, remedy=remedy)
-            for path, fault in zip(paths, faults.values(), strict=True)
+            StoreError(f"{folder / name}: {fault}", path=folder / name, remedy=remedy)
+            for name, fault in faults.items()
         ]
 
     def part_remedy(self, *names: str) -> str:

@@ -30,6 +30,7 @@ from plm_embed.master.campaign import Campaign, pieces
 from plm_embed.master.spot_checks import check_spots
 from plm_embed.master.tables import Tables, record_name
 from plm_embed.master.validation_record import (
+    LISTED,
     PROOF,
     VALIDATION,
     Norms,
@@ -51,7 +52,6 @@ Marks = NDArray[np.bool_]
 _VECTORS = "representations/"
 _FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
 _LEAST = 0.05  # of that unit: among near-equal sequences, norms that differ by 5 % are usual
-_LISTED = 20
 _TINY = np.finfo(np.float32).tiny  # whose logarithm stands for that of 0
 
 
@@ -297,7 +297,7 @@ def distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> Norms:
     low, high = np.exp(median - _FAR * scale), np.exp(median + _FAR * scale)
     far = np.flatnonzero((norms < low) | (norms > high) & (norms < np.inf))
     z = (np.log(np.maximum(norms[far], _TINY)) - median) / scale
-    farthest = np.argsort(-np.abs(z), kind="stable")[:_LISTED]
+    farthest = np.argsort(-np.abs(z), kind="stable")[:LISTED]
     listed = tuple(
         Outlier(row=row, key=_text(keys[row]), norm=float(norms[row]), z=round(score, 1))
         for row, score in zip(far[farthest].tolist(), z[farthest].tolist(), strict=True)

@@ -19,7 +19,7 @@ VALIDATION = "validation.json"
 PROOF = "checksums.sha256"
 """The file beside it, only of a result that is right."""
 LISTED = 20
-"""Problems of a check that are spelled out; the rest is counted."""
+"""Problems of a check, and outliers, that are spelled out; the rest is counted."""
 Problem = Callable[[str | PlmEmbedError], None]
 """Notes a problem: a text, for which the remedy of the check stands, or an error with its own."""
 
