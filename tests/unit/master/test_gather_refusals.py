@@ -28,6 +28,12 @@ from support.campaigns import (
 from support.damages import Damage, a_part, cut, take_completion
 from support.made_up_sequences import make_records
 
+AGAIN = "and run the campaign again"
+
+
+def record(campaign: Campaign) -> Path:
+    return campaign.embedded / "0001.json"
+
 
 def bucket_keys(campaign: Campaign) -> list[str]:
     table = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")
@@ -71,12 +77,11 @@ def take_part_of_other_lengths(campaign: Campaign) -> None:
 
 
 def take_part_of_other_dimensions(campaign: Campaign) -> None:
-    record = read_completion(campaign.embedded / "0001.json")
-    store = Store(campaign.store, MEAN)
+    parts, store = read_completion(record(campaign)).parts, Store(campaign.store, MEAN)
     wide = {"mean_l3": np.zeros((1, 2 * DIM), np.float32)}
     rows = replace(part_rows(["MKV"], MEAN), representations=wide)
     write_part(store.folder / "local.h5", rows, MEAN, {})
-    edit_completion(campaign, parts=(*record.parts, store.publish(store.folder / "local.h5")))
+    edit_completion(campaign, parts=(*parts, store.publish(store.folder / "local.h5")))
 
 
 def skip(campaign: Campaign, key: str) -> None:
@@ -88,28 +93,13 @@ def skip(campaign: Campaign, key: str) -> None:
     [
         (
             lambda c: a_part(c, 0).unlink(),
-            r"missing, but .* names it; delete \S*0000\.json and run the campaign again",
+            rf"missing, but .* names it; delete \S*0000\.json {AGAIN}",
         ),
-        (
-            lambda c: shutil.rmtree(c.store),
-            "missing, but .* names it; delete .*/0000.json and .*/0002.json and run",
-        ),
-        (
-            lambda c: cut(a_part(c, 0), -1),
-            "bytes instead of .* and .*0000.json and run the campaign again",
-        ),
-        (
-            change_a_part,
-            r"its bytes are not those that were written; delete .*\.h5 and .*0000\.json and run",
-        ),
-        (
-            lambda c: (c.embedded / "0001.json").unlink(),
-            r"0001\.json: there is no such file; run the campaign again",
-        ),
-        (
-            lambda c: (c.embedded / "0001.json").write_text("{}"),
-            r"0001\.json: not a completion record",
-        ),
+        (lambda c: shutil.rmtree(c.store), "it; delete .*/0000.json and .*/0002.json and run"),
+        (lambda c: cut(a_part(c, 0), -1), rf"bytes instead of .* and .*0000\.json {AGAIN}"),
+        (change_a_part, rf"bytes are not those .* written; delete .*\.h5 and .*0000\.json {AGAIN}"),
+        (lambda c: record(c).unlink(), "0001.json: there is no such file; run the campaign again"),
+        (lambda c: record(c).write_text("{}"), r"0001\.json: not a completion record"),
         (lambda c: take_completion(c, "0001", buckets=4), "another number of buckets"),
         (
             lambda c: take_completion(c, "0001", fingerprint=replace(MEAN, layers=(2,))),
@@ -125,8 +115,7 @@ def skip(campaign: Campaign, key: str) -> None:
         (take_part_of_other_dimensions, "its vectors have dimensions"),
         (
             lambda c: (c.sequences / "members" / "0001.parquet").write_bytes(b"PAR1"),
-            r"0001\.parquet: changed since it was written; "
-            r"delete .*sequences/summary\.json and run the campaign again",
+            rf"0001\.parquet: changed since .*; delete .*sequences/summary\.json {AGAIN}",
         ),
         (
             lambda c: (c.sequences / "summary.json").unlink(),

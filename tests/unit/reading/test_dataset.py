@@ -19,8 +19,8 @@ from support.manual import blocks
 
 
 def lines(campaign: Campaign) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(campaign.index).to_pylist()
-    return found
+    table: list[dict[str, Any]] = pq.read_table(campaign.index).to_pylist()
+    return table
 
 
 def ids_of(loader: Any) -> list[str]:
@@ -86,8 +86,8 @@ def test_values_of_a_column_are_compared_as_text(
 ) -> None:
     monkeypatch.setenv("HOME", str(campaign.results.parent))
     where: dict[str, Any] = {"length": 30}
-    found = list(Dataset(f"~/{campaign.results.name}", where=where, columns=["length"]))
-    assert found and {record["length"] for record in found} == {30}
+    records = list(Dataset(f"~/{campaign.results.name}", where=where, columns=["length"]))
+    assert records and {record["length"] for record in records} == {30}
 
 
 def test_what_is_absent_or_in_the_way_is_named(campaign: Campaign, tmp_path: Path) -> None:
@@ -109,19 +109,19 @@ def test_what_is_absent_or_in_the_way_is_named(campaign: Campaign, tmp_path: Pat
 
 
 def test_ranks_share_the_rows_as_the_manual_says(campaign: Campaign) -> None:
-    (block,) = [one for one in blocks(("docs/reading.md",)) if "DistributedSampler" in one.text]
+    (block,) = [code for code in blocks(("docs/reading.md",)) if "DistributedSampler" in code.text]
     text = block.text.replace("results/esm2_t33_650M_UR50D", str(campaign.results))
     text = text.replace("num_workers=4", "num_workers=0").replace("vectors  #", "seen.append  #")
     text = text.replace("seen.append", "seen.append((rows, vectors))")
-    found = []
+    shares = []
     for rank in range(2):
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         exec(text.replace("rank=0", f"rank={rank}"), {"seen": seen})
         rows = torch.cat([rows for rows, _ in seen])
         with plm_embed.open(campaign.master) as embeddings:
-            wanted = embeddings.rows(rows.tolist()).astype(np.float32)
+            expected = embeddings.rows(rows.tolist()).astype(np.float32)
             count = len(embeddings)
-        assert np.array_equal(torch.cat([vectors for _, vectors in seen]).numpy(), wanted)
-        found.append(rows.tolist())
-    assert len(found[0]) == len(found[1]) == -(-count // 2)
-    assert set(found[0]) | set(found[1]) == set(range(count))
+        assert np.array_equal(torch.cat([vectors for _, vectors in seen]).numpy(), expected)
+        shares.append(rows.tolist())
+    assert len(shares[0]) == len(shares[1]) == -(-count // 2)
+    assert set(shares[0]) | set(shares[1]) == set(range(count))

@@ -263,19 +263,25 @@ def test_no_file_of_ones_own_is_touched(
     assert (mine / "file").exists()
 
 
-@pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata"])
+READ = "plm_embed.reading.open.Embeddings.rows"
+
+
+@pytest.mark.parametrize(
+    ("to", "failing"),
+    [("uniprot-h5", READ), ("uniprot-h5", "csv.writer"), ("npy", READ), ("anndata", READ)],
+)
 def test_a_failure_leaves_nothing(
-    odd: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format
+    odd: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, failing: str
 ) -> None:
     calls = []
 
-    def fail(_: object, rows: Any, *__: str) -> np.ndarray:
+    def fail(_: object, rows: Any = (1,), *__: str, **___: str) -> np.ndarray:
         calls.append(rows)
         if any(rows):
             raise OSError(28, "No space left on device")
         return np.zeros((0, DIM), np.float16)
 
-    monkeypatch.setattr("plm_embed.reading.open.Embeddings.rows", fail)
+    monkeypatch.setattr(failing, fail)
     with pytest.raises(OSError, match="No space"):
         export(odd.master, to, tmp_path / "out")
     assert calls and not list(tmp_path.iterdir())

@@ -87,7 +87,7 @@ def test_the_neighbors_are_those_of_brute_force(
 
 
 @pytest.mark.parametrize(
-    ("queries", "options", "said"),
+    ("queries", "options", "message"),
     [
         (np.zeros((1, 4)), {}, r"queries have the shape \(1, 4\), not \(q, 5\)"),
         (np.full((1, 5), np.nan), {}, "numbers that are not finite"),
@@ -98,9 +98,9 @@ def test_the_neighbors_are_those_of_brute_force(
     ],
 )
 def test_what_cannot_be_asked_is_refused(
-    queries: np.ndarray, options: dict[str, Any], said: str
+    queries: np.ndarray, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(PlmEmbedError, match=said):
+    with pytest.raises(PlmEmbedError, match=message):
         look(np.zeros((3, 5)), queries, **options)
 
 

@@ -51,9 +51,9 @@ def vectors(campaign: Campaign) -> dict[str, np.ndarray]:
 
 def test_torch_loads_a_tensor_by_id(folder: Path, campaign: Campaign, vectors: Any) -> None:
     run(campaign, "vectors.pt")
-    found = torch.load(folder / "vectors.pt", weights_only=True)
-    assert found.keys() == vectors.keys()
-    assert all(np.array_equal(found[id], vectors[id].astype(np.float32)) for id in vectors)
+    tensors = torch.load(folder / "vectors.pt", weights_only=True)
+    assert tensors.keys() == vectors.keys()
+    assert all(np.array_equal(tensors[id], vectors[id].astype(np.float32)) for id in vectors)
 
 
 def test_torch_loads_fair_esms_files(folder: Path, campaign: Campaign, vectors: Any) -> None:

@@ -25,12 +25,12 @@ from support.expected_rows import CLEAR, KEYS, KEYS_OF_ID, RECORDS, SEQUENCES, U
 def test_vectors_by_id_in_the_order_asked_for(embeddings: Embeddings) -> None:
     ids = [CLEAR[5], CLEAR[0], CLEAR[5], CLEAR[9]]
     keys = [next(iter(KEYS_OF_ID[id])) for id in ids]
-    found = embeddings.get(ids)
-    assert found.dtype == np.float16
-    np.testing.assert_array_equal(found, expected(keys))
+    stored = embeddings.get(ids)
+    assert stored.dtype == np.float16
+    np.testing.assert_array_equal(stored, expected(keys))
     np.testing.assert_array_equal(embeddings.get(ids, name="max_l3"), expected(keys, "max_l3"))
-    np.testing.assert_array_equal(embeddings.get(id for id in ids), found)
-    np.testing.assert_array_equal(embeddings[ids[1]], found[1])
+    np.testing.assert_array_equal(embeddings.get(id for id in ids), stored)
+    np.testing.assert_array_equal(embeddings[ids[1]], stored[1])
     assert embeddings.get([]).shape == (0, DIM)
     assert CLEAR[0] in embeddings and UNCLEAR[0] in embeddings and KEYS[0] not in embeddings
     assert "nobody" not in embeddings and "\udc80" not in embeddings and 3 not in embeddings
