@@ -33,18 +33,9 @@ def make_records(count: int = 90) -> list[dict[str, Any]]:
         source = SOURCES[at >= 2 * count // 3]
         number = at if source == SOURCES[0] else at + 1 - 2 * count // 3
         record: dict[str, Any] = {
-            "source": source,
-            "number": number,
-            "id": f"p{at % 80}",
-            "header": f"p{at % 80} x",
-        }
-        record |= {
-            "status": "accepted",
-            "reason": None,
-            "detail": None,
-            "events": "",
-            "key": None,
-            "length": None,
+            **{"source": source, "number": number, "id": f"p{at % 80}", "header": f"p{at % 80} x"},
+            **{"status": "accepted", "events": ""},
+            **dict.fromkeys(("reason", "detail", "key", "length")),
         }
         if number == 0:
             record |= {"status": "skipped", "reason": "text_before_first_header", "detail": None}
@@ -62,18 +53,9 @@ def make_records(count: int = 90) -> list[dict[str, Any]]:
 def counted(**fields: Any) -> Summary:
     """A summary of no records, but for these fields."""
     stated: dict[str, Any] = {
-        "buckets": 1,
-        "keep": (),
-        "records": 0,
-        "accepted": 0,
-        "skipped": Counter(),
-        "events": Counter(),
-        "unique": 0,
-        "residues": 0,
-        "lengths": Counter(),
-        "inputs": (),
-        "warnings": (),
-        "files": {},
+        **dict.fromkeys(("records", "accepted", "unique", "residues"), 0),
+        **{"skipped": Counter(), "events": Counter(), "lengths": Counter(), "files": {}},
+        **{"buckets": 1, "keep": (), "inputs": (), "warnings": ()},
     }
     return Summary(**stated | fields)
 
@@ -94,12 +76,11 @@ def write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -
     for number, name in enumerate(bucket_names(buckets)):
         inside = [record for record in by_key if bucket_of(record["key"], buckets) == number]
         once = [record for record in unique.values() if bucket_of(record["key"], buckets) == number]
-        pq.write_table(
-            pa.Table.from_pylist(inside, members_schema), folder / "members" / f"{name}.parquet"
-        )
-        pq.write_table(
-            pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet"
-        )
+        for sub, held, columns in (
+            ("members", inside, members_schema),
+            ("buckets", once, bucket_schema),
+        ):
+            pq.write_table(pa.Table.from_pylist(held, columns), folder / sub / f"{name}.parquet")
     per_source = Counter(record["source"] for record in records)
     lengths = Counter(record["length"] for record in unique.values())
     summary = counted(
@@ -110,9 +91,7 @@ def write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -
         keep=("function",),
         records=len(records),
         accepted=len(accepted),
-        skipped=dict(
-            Counter(record["reason"] for record in records if record["status"] == "skipped")
-        ),
+        skipped=dict(Counter(record["reason"] for record in records if record["reason"])),
         unique=len(unique),
         residues=sum(length * count for length, count in lengths.items()),
         lengths=dict(lengths),

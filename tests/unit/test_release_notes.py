@@ -33,10 +33,9 @@ def repository(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / "packaging" / "release_notes.py", tmp_path / "packaging")
     shutil.copy(ROOT / "Makefile", tmp_path)
-    version = (ROOT / "workflow/src/plm_embed/_version.py").read_text(encoding="utf-8")
-    now = version.split('"')[-2]
-    version = version.replace(now, "0.2.0")
-    (tmp_path / "workflow/src/plm_embed/_version.py").write_text(version, encoding="utf-8")
+    place = "workflow/src/plm_embed/_version.py"
+    version = (ROOT / place).read_text(encoding="utf-8")
+    (tmp_path / place).write_text(version.replace(version.split('"')[-2], "0.2.0"))
     (tmp_path / "CHANGELOG.md").write_text(CHANGES, encoding="utf-8")
     for name in ("plm_embed-0.2.0", "snakemake_executor_plugin_pbs-0.1.0"):
         (tmp_path / "dist" / f"{name}-py3-none-any.whl").write_bytes(name.encode())

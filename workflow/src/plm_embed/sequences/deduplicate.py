@@ -25,7 +25,6 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.io.files import repeated
 from plm_embed.io.json_files import write_sealed
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.streams import BLOCK
 from plm_embed.io.terminal import progress
 from plm_embed.io.threads import behind
 from plm_embed.keys import (
@@ -58,10 +57,6 @@ OWN_MEMORY_MB = 420
 """The interpreter, libraries, batches and row groups that wait for a thread, fragmentation."""
 _BEHIND = 2
 """Pieces of work that wait for a thread."""
-_LARGE = 2 * BLOCK
-"""Bytes of a batch, such as one of a contig or two, from which on it is sorted before the next one
-is read: else several steps would hold so much at a time.
-"""
 _COMPARED = 100_000, 1 << 24
 """Records, and bytes of their ids, among which ids that different sequences share are looked for.
 """
@@ -134,9 +129,7 @@ def deduplicate(
                 for rows, accepted in account.read(reader, source):
                     in_writer(records.write, rows)
                     if len(accepted):
-                        added = in_sorter(sorter.add, accepted)
-                        if accepted.nbytes > _LARGE:
-                            added.result()
+                        in_sorter(sorter.add, accepted)
                     done = sum(reader.bytes_read for reader in readers) / 1e6
                     meter.advance(done - meter.done)
         account.end()
