@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
@@ -68,7 +69,10 @@ def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
             assert np.array_equal(vector, held[key(sequence)][f"{pooling}_l3"])
 
 
-def test_sequences_may_be_given_in_many_ways(model: LanguageModel, tmp_path: Path) -> None:
+def test_sequences_may_be_given_in_many_ways(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     sequences = {f"p{number}": each for number, each in enumerate(make_sequences(7))}
     expected = model.embed(list(sequences.values()))
     fasta, table = tmp_path / "p.fasta", tmp_path / "p.csv"
@@ -79,10 +83,17 @@ def test_sequences_may_be_given_in_many_ways(model: LanguageModel, tmp_path: Pat
         list(sequences.items()),
         (each for each in sequences.values()),
         [SeqRecord(Seq(each), id=id) for id, each in sequences.items()],
+        {id: SeqRecord(Seq(each), id="x") for id, each in sequences.items()},
+        [Seq(each) for each in sequences.values()],
+        SeqIO.parse(fasta, "fasta"),
+        ["..".join(each) for each in sequences.values()],  # aligned
         fasta,
         str(table),
+        "~/p.fasta",
     ):
         assert np.array_equal(model.embed(given), expected)
+    aligned = ["MK.FASTA", "MK..fasta", "MK.V"]  # no names of files
+    assert np.array_equal(model.embed(aligned), model.embed(["MKFASTA", "MKFASTA", "MKV"]))
     assert model.embed([]).shape == (0, 32)
     assert [id for id, _ in model.stream(fasta)] == list(sequences)
 

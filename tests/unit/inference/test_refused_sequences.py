@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
@@ -20,14 +19,6 @@ from plm_embed.inference.language_model import LanguageModel
 def model(prepared: Path) -> Iterator[LanguageModel]:
     with plm_embed.load("esm2_t3_untrained", weights=prepared) as model:
         yield model
-
-
-def test_a_file_below_the_home_folder(
-    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "one.fasta").write_text(">a\nMKV\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert np.array_equal(model.embed("~/one.fasta"), model.embed(["MKV"]))
 
 
 @pytest.mark.parametrize(
@@ -79,11 +70,6 @@ def test_what_has_no_vector_is_named(
     assert error.value.record == record
 
 
-def test_an_aligned_sequence_is_no_name_of_a_file(model: LanguageModel) -> None:
-    given = ["MK.FASTA", "MK..fasta", "MK.V"]
-    assert np.array_equal(model.embed(given), model.embed(["MKFASTA", "MKFASTA", "MKV"]))
-
-
 def test_a_table_with_other_columns_is_to_be_renamed(model: LanguageModel, tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     path.write_text("accession,sequence\na,MKV\n")
@@ -92,7 +78,7 @@ def test_a_table_with_other_columns_is_to_be_renamed(model: LanguageModel, tmp_p
     assert "--" not in str(error.value)
 
 
-def test_an_open_file_is_refused(model: LanguageModel, tmp_path: Path) -> None:
+def test_an_open_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "one.fasta"
     path.write_text(">a\nMKV\n")
     for mode in ("r", "rb"):
@@ -101,14 +87,6 @@ def test_an_open_file_is_refused(model: LanguageModel, tmp_path: Path) -> None:
             pytest.raises(InputError, match=r"is no list of sequences; .* or a file by its name"),
         ):
             plm_embed.embed(file, "esm2_t3_untrained")  # type: ignore[call-overload]
-    with path.open() as file:
-        found = model.embed(SeqIO.parse(file, "fasta"))
-    assert np.array_equal(found, model.embed(path))
-
-
-def test_records_of_biopython_in_a_dictionary_and_bare_ones(model: LanguageModel) -> None:
-    record = SeqRecord(Seq("MKV"), id="x")
-    assert np.array_equal(model.embed({"a": record}), model.embed([Seq("MKV")]))
 
 
 def test_missing_values_are_skipped(model: LanguageModel, caplog: pytest.LogCaptureFixture) -> None:
