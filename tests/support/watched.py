@@ -64,20 +64,15 @@ def look(results: Path) -> Progress:
     return progress
 
 
-def shown(results: Path) -> str:
-    """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
-    console = Console(width=140 + len(str(results)), force_terminal=False)
+def shown(results: Path, width: int = 0) -> str:
+    """As a terminal of a width shows it, or `--once`, its first line not wrapped wherever the
+    tests' folders lie.
+    """
+    wide = width or 140 + len(str(results))
+    console = Console(width=wide, force_terminal=bool(width), color_system=None)
     with console.capture() as capture:
         console.print(view(watch.look(results)))
     return capture.get()
-
-
-def screen(results: Path, width: int) -> list[str]:
-    """Lines on a terminal of this width."""
-    console = Console(width=width, force_terminal=True, color_system=None)
-    with console.capture() as capture:
-        console.print(view(watch.look(results)))
-    return capture.get().splitlines()
 
 
 def written(path: Path, text: str = "", at: float = 0.0) -> Path:

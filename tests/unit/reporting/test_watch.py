@@ -21,7 +21,6 @@ from support.watched import (
     finish,
     look,
     prove,
-    screen,
     shown,
     written,
 )
@@ -73,7 +72,7 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     assert "esmc_300m  ▶weights ✓sequences ·embed" in text
     assert "prot_bert  ·weights ✓sequences ▶embed" in text
     assert "75.0 %; 1 of 2 buckets done, 1 at work, 0 queued; 50 tokens/s" in text
-    lines = screen(tmp_path, 60)
+    lines = shown(tmp_path, 60).splitlines()
     assert max(map(len, lines)) <= 60 and sum(" %; " in line for line in lines) == 3
     assert any("0001" in line for line in lines)
 
@@ -127,7 +126,7 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     beat(model, 1)
     beat(model, 2, updated=300, rate=None)
     written(tmp_path / "logs" / MODEL / "embed" / "0003.log", "plm-embed: error: no space\n")
-    lines = screen(tmp_path, width)
+    lines = shown(tmp_path, width).splitlines()
     assert all(len(line) <= width for line in lines) and len(lines) < 24
     text = " ".join(" ".join(lines).split())
     assert "✓weights ✓sequences ✗embed ·gather ·validate ·report" in text

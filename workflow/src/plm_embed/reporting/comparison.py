@@ -41,6 +41,8 @@ def write_comparison(models: Sequence[Facts], output: Path) -> bool:
     common = common[:SEQUENCES]
     chosen = [vectors[np.searchsorted(keys, common)] for keys, vectors in samples]
     near = list(map(neighbors, chosen))
+    # the mean share of the neighbors of one model that are those of another
+    shares = [[100 * (marks & others).sum() / marks.sum() for others in near] for marks in near]
     assert models[0].master
     with Embeddings(models[0].master) as embeddings:
         data = shown_records(embeddings, np.searchsorted(samples[0][0], common))
@@ -50,8 +52,8 @@ def write_comparison(models: Sequence[Facts], output: Path) -> bool:
         models=list(map(_row, models)),
         names=[facts.model for facts in models],
         agreement=[
-            (facts.model, *(f"{100 * agreement(first, second):.1f} %" for second in near))
-            for facts, first in zip(models, near, strict=True)
+            (facts.model, *(f"{share:.1f} %" for share in row))
+            for facts, row in zip(models, shares, strict=True)
         ],
         chance=NEIGHBORS / (len(common) - 1),
         neighbors=NEIGHBORS,
@@ -71,11 +73,6 @@ def neighbors(vectors: Vectors) -> NDArray[np.bool_]:
         nearest = np.argpartition(distances, NEIGHBORS - 1, axis=1)[:, :NEIGHBORS]
         np.put_along_axis(marks[start : start + BLOCK], nearest, True, axis=1)
     return marks
-
-
-def agreement(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
-    """Return the mean share of the neighbors (n, n) of one model that are those of another."""
-    return float((first & second).sum() / first.sum())
 
 
 def _first_vectors(facts: Facts) -> tuple[Keys, Vectors]:
