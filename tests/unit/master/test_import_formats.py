@@ -1,6 +1,7 @@
 """Vectors in the formats of other programs, and in those that `export` writes, become a store."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -79,16 +80,17 @@ def write_datasets(path: Path, names: list[str], vectors: np.ndarray, **ids: lis
     return path
 
 
-def fasta(path: Path, headers: list[str]) -> Path:
-    pairs = zip(headers, SEQUENCES, strict=True)
+def fasta(path: Path, headers: list[str], sequences: Sequence[str] = SEQUENCES) -> Path:
+    pairs = zip(headers, sequences, strict=True)
     path.write_text("".join(f">{header}\n{sequence}\n" for header, sequence in pairs))
     return path
 
 
 def adopted_from(
-    vectors: Path, sequences: Path, prepared: Path, index: Path | None = None
+    vectors: Path, sequences: Path, prepared: Path, index: Path | None = None, **settings: Any
 ) -> Adopted:
-    return adopted(Files(vectors, index, (sequences,), Table(), ""), prepared)
+    files = Files(vectors, index, (sequences,), Table(), "")
+    return adopted(files, prepared, replace(SETTINGS, **settings))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +120,7 @@ def test_sequences_with_b_are_left_out_where_the_model_reads_another_letter(
     sequences = ["MKTAYIAKQR", "MKTABIAKQR", "MKVLAAGIVG"]
     vectors = mean_vectors(weights, sequences, TINY["protbert"].layers)
     path = write_datasets(tmp_path / "protein.h5", ["a", "b", "c"], vectors)
-    (tmp_path / "in.fasta").write_text(">a\n{}\n>b\n{}\n>c\n{}\n".format(*sequences))
-    done = adopted_from(path, tmp_path / "in.fasta", weights)
+    done = adopted_from(path, fasta(tmp_path / "in.fasta", ["a", "b", "c"], sequences), weights)
     assert done.rows == 2
     assert done.left_out == {"B in the sequence, which ProtTrans keeps and we read as X": 1}
 
@@ -200,10 +201,8 @@ def test_rounding_is_not_taken_for_another_pooling(tmp_path: Path, prepared: Pat
     lines = [10 * sequence for sequence in SEQUENCES]
     vectors = plm_embed.embed(lines, MODEL, weights=prepared, dtype="bfloat16")
     path = write_datasets(tmp_path / "means.h5", IDS, vectors)
-    sequences = tmp_path / "in.fasta"
-    sequences.write_text("".join(f">{id}\n{line}\n" for id, line in zip(IDS, lines, strict=True)))
-    files = Files(path, None, (sequences,), Table(), "")
-    assert adopted(files, prepared, replace(SETTINGS, compute_dtype="bfloat16")).rows == 48
+    sequences = fasta(tmp_path / "in.fasta", IDS, lines)
+    assert adopted_from(path, sequences, prepared, compute_dtype="bfloat16").rows == 48
 
 
 def test_cut_sequences_are_noticed_for_the_longest_are_computed(
