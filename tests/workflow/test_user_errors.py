@@ -51,9 +51,6 @@ def folder(tmp_path: Path) -> Path:
     [
         ({"weights": "config/demo/esm2_t3_untraind.pt"},
          ("weights: config/demo/esm2_t3_untraind.pt: not found", "mean esm2_t3_untrained.pt")),
-        ({"model": "esm2_650"},
-         ("model: 'esm2_650' is not known; did you mean esm2_650m", "lists all models")),
-        ({"bukets": 3}, ("bukets: there is no such key; did you mean buckets?",)),
         ({"inputs": ["protein.fasta"]}, ("protein.fasta",)),
     ],
 )  # fmt: skip

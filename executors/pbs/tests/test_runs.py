@@ -18,8 +18,8 @@ from standin import Queue, StandIn
 
 pytestmark = pytest.mark.pbs
 ENDING = "Will exit after finishing currently running jobs"
-ONE_AND_BAD = 'mem_mb=400, pbs_queue=lambda wc: ["workq", "{}"][int(wc.i)]'
-"""Another queue for the second job."""
+ONE_AND_BAD = 'mem_mb=400, pbs_queue=lambda wc: ["workq", "{}"][int(wc.i) > 0]'
+"""Another queue for all jobs but the first."""
 
 
 def test_a_workflow_runs_to_its_end(site: Site) -> None:
@@ -95,25 +95,19 @@ def test_a_command_that_cannot_work_anywhere_is_not_tried_again(lever: Site, pbs
     assert pbs.count("qsub") == 1
 
 
-def test_a_refusal_for_good_is_told_once_and_not_retried(lever: Site, pbs: StandIn) -> None:
-    lever.write("touch {output}", count=3)
-    code, out = lever.snakemake("--pbs-queue", "nosuch", "--retries", "3", "--keep-going")
+def test_a_refusal_for_good_is_told_once_not_retried_and_leaves_others_to_their_end(
+    lever: Site, pbs: StandIn
+) -> None:
+    lever.write("sleep 2; touch {output}", count=4)
+    path = lever.folder / "Snakefile"
+    path.write_text(path.read_text().replace("mem_mb=400", ONE_AND_BAD.format("nosuch")))
+    code, out = lever.snakemake("--retries", "3", "--keep-going")
     assert code == 1
     told = "qsub: Unknown queue -> set --pbs-queue or the resource pbs_queue. The call was: qsub -N"
     assert out.count(told) == 1
     assert "2 more jobs are not submitted for the same reason" in out
     assert "Trying to restart" not in out and "Error in rule" not in out
-    assert pbs.count("qsub") == 1
-
-
-def test_a_refusal_leaves_other_jobs_to_their_end(lever: Site, pbs: StandIn) -> None:
-    lever.write("sleep 2; touch {output}", count=2)
-    path = lever.folder / "Snakefile"
-    path.write_text(path.read_text().replace("mem_mb=400", ONE_AND_BAD.format("nosuch")))
-    code, out = lever.snakemake("--retries", "3")
-    assert code == 1
-    assert lever.outputs() == ["0.txt"], out
-    assert len(pbs.jobs) == 1
+    assert (lever.outputs(), len(pbs.jobs), pbs.count("qsub")) == (["0.txt"], 1, 2)
 
 
 def test_a_failed_job_ends_the_run_though_submissions_wait(lever: Site, pbs: StandIn) -> None:
@@ -284,12 +278,11 @@ def test_ctrl_c_deletes_every_job(reader: str, site: Site) -> None:
     until(lambda: not site.live())
 
 
-@pytest.mark.parametrize("moment", [0, 3])
-def test_ctrl_c_between_submissions_leaves_no_job(moment: int, lever: Site, pbs: StandIn) -> None:
+def test_ctrl_c_between_submissions_leaves_no_job(lever: Site, pbs: StandIn) -> None:
     pbs.config.queues["workq"].started = False
     lever.write("true", count=6)
     process = lever.start()
-    until(lambda: pbs.count("qsub" if moment else "qselect") > 0 and len(pbs.jobs) >= moment)
+    until(lambda: len(pbs.jobs) >= 3)
     os.killpg(process.pid, signal.SIGINT)
     lever.end(process)
     time.sleep(0.5)

@@ -80,23 +80,6 @@ def driver(tmp_path: Path, pbs: StandIn) -> Callable[[], Driver]:
 Make = Callable[[], Driver]
 
 
-def test_a_job_is_submitted_once_and_the_next_start_takes_it_over(
-    pbs: StandIn, driver: Make
-) -> None:
-    """One that runs, and one that waits."""
-    first = driver()
-    request = first.request()
-    assert first.submit(request) == ("1.pbs01", False)
-    assert request.log.parent.is_dir()
-    assert (first.entry().id, first.entry().log) == ("1.pbs01", str(request.log))
-    assert first.submit(first.request("train-1", queue="stoppedq")) == ("2.pbs01", False)
-    pbs.wait_for(1, "R")
-    second = driver()
-    assert second.submit(request) == ("1.pbs01", True)
-    assert second.submit(first.request("train-1", queue="stoppedq")) == ("2.pbs01", True)
-    assert pbs.count("qsub") == 2
-
-
 def test_the_ledger_is_not_needed_and_forgets_what_ended(driver: Make, tmp_path: Path) -> None:
     first = driver()
     for name in ("train-0", "train-1"):
