@@ -20,6 +20,7 @@ from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.weights import prepare
 from plm_embed.kernels import attention
+from plm_embed.kernels.attention import Packed
 from plm_embed.models import reference, weights
 from plm_embed.models.engine import Engine
 from plm_embed.models.families.esm import ESM2
@@ -129,16 +130,23 @@ def random_engine(model: Model) -> Engine:
 
 
 @pytest.mark.workflow
-def test_a_sequence_of_more_tokens_than_15_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By two kernels, since whole attention matrices of such a length fit nowhere."""
-    monkeypatch.setattr(attention, "SCORE_BYTES", 1 << 26)
+def test_a_sequence_of_36000_residues() -> None:
+    """Some of its tokens: whole attention matrices of such a length fit nowhere."""
     engine = random_engine(Model("esm2_t1_16", ESM2, layers=1, dim=16, heads=1))
-    other = copy(engine)
-    other.attention = attention.Kernel("", "another", attention.blocked)
-    giant = ("LAGVSERTIDPKQNFYMHWC" * 1_641)[-32_800:]
-    found, expected = (hidden(one, [giant, "MK"], [1])[0][1] for one in (engine, other))
-    assert found.shape == (32_802, 16)
-    assert torch.allclose(found, expected, atol=2e-5)
+    giant = ("LAGVSERTIDPKQNFYMHWC" * 1_801)[-36_000:]
+    some = torch.cat([torch.arange(40), torch.arange(35_900, 36_002)])
+
+    def attend(qkv: torch.Tensor, packed: Packed) -> torch.Tensor:
+        query, key, value = qkv[: packed.lengths[0]].double()[:, :, 0].unbind(1)
+        out = qkv.new_zeros((len(qkv), 16))
+        out[some] = (torch.softmax(query[some] @ key.T / 4, -1) @ value).float()
+        return out
+
+    exact = copy(engine)
+    exact.attention = attention.Kernel("", "of some tokens", attend)
+    found, expected = (hidden(each, [giant, "MK"], [1])[0][1] for each in (engine, exact))
+    assert found.shape == (36_002, 16)
+    assert torch.allclose(found[some], expected[some], atol=2e-5)
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.9999), ("float16", 0.99999)])

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ BARE = (
 )
 UNKNOWN = "which no name in the family matches"
 _OWN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SIZES = attrgetter("family.encoder", "layers", "dim", "heads", "inner", "hidden")
+"""Everything that tensors and a configuration show of a model."""
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "attention_heads")
 
 
@@ -155,8 +158,8 @@ def read(files: Files, model: Model, *, published: bool = False) -> Checkpoint:
     layout, config, stored = _contents(files, trusted=published)
     fitted, tensors, problems = _fit(source, config, stored, model)
     unsuitable = BARE in problems or family.contradiction(config)
-    if fitted.sizes != model.sizes and not unsuitable:
-        alike = (other.name for other in MODELS.values() if other.sizes == fitted.sizes)
+    if _SIZES(fitted) != _SIZES(model) and not unsuitable:
+        alike = (other.name for other in MODELS.values() if _SIZES(other) == _SIZES(fitted))
         raise wrong(
             source,
             f"holds {next(alike, 'an unknown model')} ({fitted.shape}), but the model asked for is "

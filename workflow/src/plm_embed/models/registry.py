@@ -1,6 +1,5 @@
 """The models by their published names and aliases, from models.yaml."""
 
-from collections.abc import Hashable
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,11 +81,6 @@ class Model:
             even = ", an even number with rotary positions" if rotary else ""
             return f"{self.heads} heads for a width of {self.inner}: each needs an equal part{even}"
         return ""
-
-    @property
-    def sizes(self) -> Hashable:
-        """Everything that tensors and a configuration show."""
-        return self.family.encoder, self.layers, self.dim, self.heads, self.inner, self.hidden
 
     @property
     def shape(self) -> str:
