@@ -112,7 +112,7 @@ class Campaign:
                 faults[name] = f"has {size:,} bytes instead of {info.bytes:,} (truncated?)"
             elif hashed and sha256_file(path) != info.sha256:
                 faults[name] = CHANGED
-        remedy, folder = self.part_remedy(*faults), self.parts_folder
+        folder, remedy = self.parts_folder, self.part_remedy(*faults) if faults else ""
         return [
             StoreError(f"{folder / name}: {fault}", path=folder / name, remedy=remedy)
             for name, fault in faults.items()
