@@ -24,7 +24,7 @@ from plm_embed.inference import check_weights
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.reference import reference_vectors
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import MASKED, VectorStream
 from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
 from plm_embed.models import layers
@@ -190,11 +190,18 @@ def test_each_residue_of_windows_counts_once(models: dict[str, LanguageModel]) -
     windows = {"policy": "window", "max_residues": 50, "overlap": 25}
     joined = model.score([text], long_sequences=windows, scores=SCORES)
     assert model._room
-    engine, sums = model._room.engine, np.zeros(2)
+    engine, sums, masked = model._room.engine, np.zeros(2), 0.0
+    plain = replace(model.fingerprint(), pooling=())
     for start, stop, part in ((0, 50, slice(0, 37)), (25, 75, slice(12, 50))):
         batch = packed_batch(engine, [text[start:stop]])
         scores = engine.token_scores(engine.forward(batch, [3])[3], batch.tokens)
         sums += scores[1:-1][: stop - start][part].double().sum(0).numpy()
+        places, hidden = range(stop - start)[part], engine.own_tokens(text[start:stop])
+        passes = VectorStream(model._room, plain, [text[start:stop]] * len(places), places)
+        finished = (pair for step in passes.run() for pair in step.finished)
+        masked += sum(float(v[MASKED][hidden[places[number]]]) for number, v in finished)
+    perplexity = np.exp(-masked / len(text))
+    assert joined["pseudo_perplexity"][0] == pytest.approx(perplexity, rel=1e-6)
     for kind, mean in zip(("log_likelihood", "entropy"), sums / len(text), strict=True):
         assert joined[kind][0] == pytest.approx(mean, rel=1e-6)
     whole = model.score([text], scores=SCORES)

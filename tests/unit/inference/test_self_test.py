@@ -20,7 +20,7 @@ from plm_embed.inference.weights import prepare
 from plm_embed.io.json_files import write_sealed
 from plm_embed.kernels.devices import choose_dtype
 from plm_embed.models import weights
-from plm_embed.models.engine import Engine
+from plm_embed.models.engine import Batch, BatchContext, Engine
 from plm_embed.models.families.esm import ESM2
 from plm_embed.models.registry import Model
 from plm_embed.models.weights import MANIFEST, read_manifest
@@ -77,8 +77,14 @@ def leave_out_bias(engine: Engine) -> None:
 
 def miss_the_edge(engine: Engine) -> None:
     """Leave out the first rows of the second slice."""
-    slices = engine._slices
-    engine._slices = lambda x: [slice(s.start + 4 * (s.start > 0), s.stop) for s in slices(x)]  # type: ignore[method-assign]
+    context = engine._context
+
+    def missing(batch: Batch, exact: bool) -> BatchContext:
+        made = context(batch, exact)
+        rows = [slice(one.start + 4 * (one.start > 0), one.stop) for one in made.rows]
+        return replace(made, rows=rows)
+
+    engine._context = missing  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

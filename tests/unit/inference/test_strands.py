@@ -89,6 +89,4 @@ def test_a_model_of_proteins_refuses_nucleotides_and_strands(
             model.embed(genes)
         assert model.embed(["ACGT", "GATTACA"]).shape == (2, 32)
     with pytest.raises(ConfigError, match="strand: canonical: the model reads proteins"):
-        plm_embed.load(OF_PROTEINS, weights=prepared, strand="canonical")
-    with pytest.raises(ConfigError, match="strand: canonical: the model reads proteins"):
         Embedder(prepared, tmp_path / "store", Settings(strand="canonical"))
