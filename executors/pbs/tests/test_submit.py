@@ -217,6 +217,14 @@ def test_a_qsub_that_never_reached_the_server_is_repeated_after_two_looks(
         killed.submit(killed.request("train-1"), "it was told to stop")
 
 
+def test_what_is_refused_for_good_is_not_sent_again(pbs: StandIn, driver: Make) -> None:
+    refused = driver()
+    for name in ("train-0", "train-1"):
+        with pytest.raises(RefusedError, match=r"exit code 170\): qsub: Unknown queue -> set --pb"):
+            refused.submit(refused.request(name, queue="nosuch"))
+    assert pbs.count("qsub") == 1 and not refused.ledger.entries()
+
+
 def test_a_banner_of_a_wrapper_is_not_taken_for_the_id(
     pbs: StandIn, driver: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,15 @@ def test_a_running_job_that_uses_no_cpu_time_is_named_once(looker: Looker) -> No
     assert "`qdel 35.pbs01`" in message
 
 
+def test_two_hundred_jobs_cost_two_commands_a_look(looker: Looker) -> None:
+    """The second asks about 40 living jobs by turns, or about 100 that have ended."""
+    jobs = [looker.job(number) for number in range(1, 201)]
+    for _ in range(7):
+        looker.look(*jobs, qselect="".join(f"{job.id}\n" for job in jobs), qstat="")
+    looker.look(*jobs, qstat="")
+    assert [len(words.split()) - 2 for words in looker.questions()] == [40] * 5 + [100]
+
+
 def test_a_server_that_is_away_ends_nothing_and_is_told_once(looker: Looker) -> None:
     """Also where it goes between the two questions, or takes other options than at the start."""
     job = looker.job(36)
