@@ -114,10 +114,8 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
 
 
 def checked(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Return the configuration with its defaults. ConfigError with a line for each mistake, or for
-    each input that is not there.
-
-    changes: as for `refusals`.
+    """Return the configuration with its defaults; changes as for `refusals`. ConfigError with a line
+    for each mistake, or for each input that is not there.
     """
     if lines := mistakes(config, changes) or list(_missing_inputs(config)):
         key = lines[0].partition(":")[0]
@@ -126,9 +124,8 @@ def checked(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def mistakes(config: Config, changes: Mapping[str, Any]) -> list[str]:
-    """Return a line for each mistake in a configuration, which need not have its defaults.
-
-    changes: as for `refusals`.
+    """Return a line for each mistake in a configuration, which need not have its defaults; changes
+    as for `refusals`.
     """
     from jsonschema import Draft202012Validator  # 0.1 s, for nothing in those who check none
 
