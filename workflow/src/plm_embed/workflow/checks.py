@@ -114,8 +114,8 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
 
 
 def checked(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Return the configuration with its defaults; changes as for `refusals`. ConfigError with a line
-    for each mistake, or for each input that is not there.
+    """Return the configuration with its defaults; changes as for `refusals`. ConfigError with a
+    line for each mistake, or for each input that is not there.
     """
     if lines := mistakes(config, changes) or list(_missing_inputs(config)):
         key = lines[0].partition(":")[0]
