@@ -69,6 +69,9 @@ def test_errors_logs_and_answers_of_commands(tmp_path: Path) -> None:
     assert first.startswith("# ") and " deduplicate " in first and SHOWN in first
     assert "no column 'sequence'" in said
     assert SHOWN in plm_embed(EVIL)
+    fasta = tmp_path / f"{EVIL}.fasta"
+    fasta.write_text(f">{EVIL[:-2]}\nMetLysThrAla\n", encoding="utf-8", newline="")
+    assert "warning: " in plm_embed("deduplicate", fasta, "--output", tmp_path / "sequences")
     records = [record | {"id": EVIL} for record in make_records()]
     campaign = gathered_campaign(tmp_path / EVIL, records=records)
     assert SHOWN in plm_embed("summary", campaign.results)

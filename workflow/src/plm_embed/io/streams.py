@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, Self
 
 from backports import zstd
@@ -48,6 +49,8 @@ class Stream:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
+        # a file that is closed while another thread reads it would take bytes of the next one
+        self._lock = RLock()
         self._sha256 = hashlib.sha256()
         self.bytes_read = 0
         head = self._file.read(8)
@@ -62,7 +65,8 @@ class Stream:
             self.pieces = _decompressed(compressed, *_DECOMPRESSORS[self.compression])
 
     def _read(self, count: int) -> bytes:
-        data = self._file.read(count)
+        with self._lock:
+            data = self._file.read(count)
         self._sha256.update(data)
         self.bytes_read += len(data)
         return data
@@ -87,7 +91,8 @@ class Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
 
 def _decompressed(

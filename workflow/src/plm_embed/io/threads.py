@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import repeat
+from itertools import repeat, takewhile
 from typing import Any, TypeVar
 
 import numpy.ma  # noqa: F401  # np.unique loads it at its first call, which fails in two threads
@@ -19,10 +19,7 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
     errors come in their place.
     """
     with closing(spread(lambda _: next(items, _END), repeat(None), 1, count)) as results:
-        for item in results:
-            if item is _END:
-                return
-            yield item
+        yield from takewhile(lambda item: item is not _END, results)
 
 
 def spread(
@@ -47,7 +44,7 @@ def spread(
 
 
 @contextmanager
-def behind(count: int) -> Iterator[Callable[..., Future[Any]]]:
+def behind(count: int) -> Iterator[Callable[..., None]]:
     """Yield a function that has calls made one after the other in a thread, at most `count` behind;
     all are made when the block ends, unless it fails.
 
@@ -56,11 +53,10 @@ def behind(count: int) -> Iterator[Callable[..., Future[Any]]]:
     pool = ThreadPoolExecutor(1)
     waiting: deque[Future[Any]] = deque()
 
-    def call(function: Callable[..., object], *arguments: object) -> Future[Any]:
+    def call(function: Callable[..., object], *arguments: object) -> None:
         if len(waiting) == count:
             waiting.popleft().result()
         waiting.append(pool.submit(function, *arguments))
-        return waiting[-1]
 
     try:
         yield call
