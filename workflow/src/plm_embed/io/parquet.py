@@ -20,6 +20,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, limit_reached
 from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
+_ROWS = 1 << 16  # read at a time
 _CELL_BYTES = 8  # what a cell counts for besides its text
 # random digits: compressing them would take longer than all else together
 _KEYS = frozenset({"key", "cache_key"})
@@ -108,9 +109,6 @@ def row_group_writer(
             rows.flush()
         if isinstance(file, _File):
             rows.sha256 = file.hash.hexdigest()
-
-
-_ROWS = 1 << 16
 
 
 @contextmanager
