@@ -339,8 +339,9 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
         done = export_command(campaign, path, "--ids", ids)
         assert done.exit_code == 0, done.output
         assert set(pl.read_csv(path)["id"]) == {"p2", "p3"}
-    listed.write_text(" p2\n")  # blanks in a file belong to the id
-    for ids, message in (("p2,missing", "missing; "), (str(listed), " p2; did you mean p2")):
+    # blanks in a file belong to the id, and lines end with LF or CRLF alone
+    listed.write_text(" p2\u2028x\n", encoding="utf-8")
+    for ids, message in (("p2,missing", "missing; "), (str(listed), " p2\u2028x; ")):
         done = export_command(campaign, tmp_path / "x", "--ids", ids)
         assert isinstance(done.exception, UnknownIdError)
         assert f"no vector for {message}" in str(done.exception)
