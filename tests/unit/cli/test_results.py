@@ -73,3 +73,7 @@ def test_what_is_not_valid_is_said_with_what_to_do(model: Path) -> None:
     log.write_text(f"plm-embed: error: {done.exception}\n")
     first, _ = error_at_the_end(log).splitlines()
     assert first.startswith(f"{master} is not valid; delete {master} and run")
+    part = max(model.glob("store/*/parts/*"))
+    part.write_bytes(part.read_bytes()[:-1])  # which comes first: of it the master is made
+    done = CliRunner().invoke(group, ["validate", str(model)])
+    assert f" is not valid; delete {part} and {model}/embedded/" in str(done.exception)

@@ -152,7 +152,7 @@ def without_some_bytes(files: Files) -> Files:
     [
         (edited(lambda file: put(file, "emb", file["emb"][:, :8])), "vector size is 8, 32 is ask"),
         (lambda files: replace(files, table=Table("accession", "seq")), "no column 'accession'"),
-        (indexed(row=[99], brc_fea_id=["a"]), "names row 99 of 48"),
+        (indexed(row=[48], brc_fea_id=["a"]), "names row 48 of 48"),
         (indexed(brc_fea_id=["a"]), "no column `row`"),
         (
             edited(lambda file: put(file, "emb_keys", file["emb_keys"][:-1])),

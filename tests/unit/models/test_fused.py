@@ -33,7 +33,7 @@ FORMS = {
     "Ankh": Form(96, 4, "gelu_tanh", gated=True, biased=False, rms=True, turned=False),
     # no model has these yet
     "heads of 24": Form(96, 4, "gelu_tanh", gated=True),
-    "RMS of queries and keys": Form(96, 4, "relu", inner=120, rms=True, normed=True),
+    "RMS of queries and keys": Form(96, 4, "relu", gated=True, inner=120, rms=True, normed=True),
 }
 """Forms of small models; the first three are like those of families."""
 MODEL_FORMS = {form(model): name for name, model in MODELS.items()} | {
