@@ -99,6 +99,7 @@ def test_speeds_are_those_of_the_records_in_this_dtype(tmp_path: Path) -> None:
         ("NVIDIA H100 NVL", "H100 NVL"),
         ("NVIDIA GH200 480GB", "NVIDIA GH200 480GB"),
         ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX A1000", "NVIDIA RTX A1000"),  # no A10
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU"),
         ("NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti"),

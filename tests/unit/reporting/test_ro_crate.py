@@ -17,7 +17,7 @@ def test_the_crate_is_flattened_json_ld_about_every_file(copy: Path) -> None:
     """
     facts = collect(copy)
     facts.model = "esm2_t6_8M_UR50D"
-    assert facts.weights and facts.summary and facts.fingerprint
+    assert facts.weights and facts.summary and facts.fingerprint and facts.validation
     facts.weights = replace(facts.weights, published="sha256")
     write_report(facts, facts.folder / "report.html")
     write_crate(facts)
@@ -30,6 +30,7 @@ def test_the_crate_is_flattened_json_ld_about_every_file(copy: Path) -> None:
         assert {"@id", "@type"} <= set(entity)
         if entity["@type"] == "File":
             assert (copy / MODEL / entity["@id"]).stat().st_size == int(entity["contentSize"])
+            assert entity.get("sha256") == facts.validation.files.get(entity["@id"])
         for name, value in entity.items():
             for part in value if isinstance(value, list) else [value]:
                 if isinstance(part, dict):
