@@ -16,7 +16,7 @@ COMMANDS: dict[str, click.Command] = {
 
 
 def status(*words: str) -> int | str | None:
-    """Run `plm-embed` with these words; what it exits with."""
+    """Run `plm-embed` with these words; return its exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["plm-embed", *words])
         patch.setattr(sys, "meta_path", [*sys.meta_path])

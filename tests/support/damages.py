@@ -147,7 +147,7 @@ RECORDS: tuple[tuple[Damage, str], ...] = (
         "records: .*: reason is too_long, expected out_of_memory",
     ),
 )
-"""Of each table only the first fault is named."""
+"""Only the first fault of each table is named."""
 
 DAMAGES: dict[str, tuple[tuple[Damage, str], ...]] = {
     "parts": (

@@ -65,8 +65,8 @@ def look(results: Path) -> Progress:
 
 
 def shown(results: Path, width: int = 0) -> str:
-    """As a terminal of a width shows it, or `--once`, its first line not wrapped wherever the
-    tests' folders lie.
+    """Return a look as a terminal of this width shows it, or `--once`; its first line is not
+    wrapped, wherever the tests' folders lie.
     """
     wide = width or 140 + len(str(results))
     console = Console(width=wide, force_terminal=bool(width), color_system=None)

@@ -223,7 +223,7 @@ from plm_embed.cli.main import main; main()
 
 
 def deduplicate(folder: Path, code: str) -> str:
-    """Run `plm-embed deduplicate` after some lines of code; what it writes to standard error."""
+    """Run `plm-embed deduplicate` after some lines of code; return its standard error."""
     fasta = folder / "some.fasta"
     fasta.write_text(">a\nMKTAYIAK\n")
     code += "\nfrom plm_embed.cli.main import main; main()"

@@ -38,7 +38,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Answer(NamedTuple):
-    """What a call of the command exits with, and what it prints."""
+    """The exit status and the output of a call of the command."""
 
     status: int | str | None
     out: str

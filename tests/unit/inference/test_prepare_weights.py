@@ -76,7 +76,7 @@ def test_half_precision_sources_keep_their_dtype(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) -> None:
-    """And nothing that a killed process left a day ago."""
+    """Nothing is left of a process that was killed a day ago, either."""
     left = tmp_path / "out" / f".tmp-{0:016x}-half"
     left.mkdir(parents=True)
     os.utime(left, (0, 0))

@@ -116,7 +116,7 @@ def test_other_tokens_than_the_published_are_named(
 
 
 def edited(**parts: object) -> Callable[[str], str]:
-    """Return what changes parts of tokenizer.json."""
+    """Return a function that changes parts of tokenizer.json."""
 
     def edit(text: str) -> str:
         whole = json.loads(text)

@@ -88,7 +88,7 @@ def test_lines_are_counted_and_marks_kept(tmp_path: Path, mark: str, at_once: in
 
 
 def test_reading_that_an_error_ended_takes_nothing_from_the_next_file(tmp_path: Path) -> None:
-    """Which may get the same number from the system while a thread still reads."""
+    """The system may give it the same number while a thread still reads."""
     whole = write(tmp_path / "whole.csv", "id,seq,note\n" + "a,MK,x\n" * 20)
     wrong = write(tmp_path / "wrong.csv", 'id,seq,note\na,"M"K,x\n' + "a,MK,x\n" * 20)
     with patch("plm_embed.sequences.tables.BLOCK", 20), patch("plm_embed.io.streams._PIECE", 1):

@@ -46,7 +46,7 @@ def test_a_part_bears_its_range_its_rows_and_its_hash(store: Store) -> None:
 
 
 def test_one_listing_serves_all_buckets_and_finds_every_part(tmp_path: Path) -> None:
-    """By the names alone: no part is opened, nor are the folder's other files named."""
+    """Names alone decide: no part is opened, and the folder's other files are not named."""
     random = np.random.default_rng(3)
     names = [".tmp-1234-00000000-0fffffff-3-0123456789abcdef.h5", "notes.txt"]
     for number in range(500):
