@@ -164,9 +164,16 @@ def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
     alone = tmp_path / "alone" / "model.safetensors"  # a name that prepared weights have, too
     alone.parent.mkdir()
     alone.write_bytes((folder / alone.name).read_bytes())
-    before = {path: path.read_bytes() for path in (*folder.iterdir(), alone)}
+    site = tmp_path / "site" / "manifest.json"  # so has its program
+    site.parent.mkdir()
+    for name in (site.name, "index.html"):
+        site.with_name(name).write_text("{}")
+    before = {path: path.read_bytes() for path in (*folder.iterdir(), alone, site)}
     elsewhere = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
-    for source, output in ((folder, folder), (alone, alone.parent), (elsewhere, alone.parent)):
+    for source, output in (
+        *((folder, folder), (alone, alone.parent)),
+        *((elsewhere, alone.parent), (elsewhere, site.parent)),
+    ):
         with pytest.raises(PlmEmbedError, match=f"{output}: holds other files: .*; choose a new"):
             prepare(TINY_ESM2, source, output)
     assert {path: path.read_bytes() for path in before} == before

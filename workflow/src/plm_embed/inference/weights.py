@@ -126,7 +126,8 @@ def prepare(
     content = f"-{files.sha256[:12]}" if files else ""
     folder = (output or (cache or weights_cache()) / f"{model.name}{content}").absolute()
     others = {path.name for path in folder.glob("[!.]*")} - {DOWNLOAD}
-    if output and others and not others & {MANIFEST, SELF_TEST}:
+    ours = SELF_TEST in others or {MANIFEST} <= others <= {MANIFEST, TENSORS, HEAD}
+    if output and others and not ours:
         words = f"{folder}: holds other files: {some(sorted(others))}"
         remedy = "choose a new folder, or delete them if an interrupted run left them"
         raise WeightsError(words, path=folder, remedy=remedy)
