@@ -190,10 +190,8 @@ class Engine:
         distribution at its place, (T, 2) fp32, after the states (T, D) of the last layer.
         """
         assert self.head, "its head is not loaded"
-        scores = []
-        for x, ids in zip(
-            *(torch.split(part, self.rows) for part in (states, tokens)), strict=True
-        ):
+        scores, slices = [], torch.split(states, self.rows)
+        for x, ids in zip(slices, torch.split(tokens, self.rows), strict=True):
             logs = self.head.log_probabilities(x)  # (rows, V)
             chosen = logs.gather(1, ids[:, None].long())[:, 0]
             scores.append(torch.stack([chosen, -(logs.exp() * logs).sum(1)], dim=1))
